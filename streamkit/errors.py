@@ -1,0 +1,145 @@
+"""Every error that leaves streamkit, by meaning. Catch the class that says what you can do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+__all__ = [
+    "AccessDenied",
+    "CorruptData",
+    "CrossPartition",
+    "Fenced",
+    "InvalidName",
+    "InvalidOffset",
+    "InvalidRecord",
+    "LeaseLost",
+    "LeaseNotAcquired",
+    "MissingDependency",
+    "OutcomeUnknown",
+    "PermanentError",
+    "RecordTooLarge",
+    "SequenceMismatch",
+    "SpaceExists",
+    "StoreClosed",
+    "StreamkitError",
+    "Throttled",
+    "TransactionIdMismatch",
+    "TransactionTooLarge",
+    "TransientError",
+    "Unavailable",
+    "UnsupportedVersion",
+]
+
+
+class StreamkitError(Exception):
+    """The root. `retryable` says whether the same call may simply be made again."""
+
+    retryable = False
+
+
+class TransientError(StreamkitError):
+    """Nothing was written; the same call may succeed later."""
+
+    retryable = True
+
+
+class Unavailable(TransientError):
+    """The storage could not be reached, or has no room, until the deadline."""
+
+
+class Throttled(TransientError):
+    """The storage asked to slow down until the deadline."""
+
+
+class OutcomeUnknown(StreamkitError):
+    """A commit's answer was lost and could not be read back. Ask `store.outcome(transaction_id)`."""
+
+    def __init__(self, message: str, transaction_id: UUID) -> None:
+        super().__init__(message)
+        self.transaction_id = transaction_id
+
+    def __reduce__(self) -> tuple[type, tuple[str, UUID]]:
+        return type(self), (str(self), self.transaction_id)
+
+
+class PermanentError(StreamkitError):
+    """Refused. The same call will be refused again until something is changed."""
+
+
+class SequenceMismatch(PermanentError):
+    """The segment is not where the caller expected it: `expected` and `actual` are sequences."""
+
+    def __init__(self, message: str, expected: int, actual: int) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.actual = actual
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
+        return type(self), (str(self), self.expected, self.actual)
+
+
+class TransactionIdMismatch(PermanentError):
+    """The idempotency key was used before, with other content."""
+
+
+class Fenced(PermanentError):
+    """A newer holder of the lease has written: this one may not write any more."""
+
+
+class LeaseNotAcquired(PermanentError):
+    """The lease is held by someone else."""
+
+
+class LeaseLost(PermanentError):
+    """The lease was held and is not any more."""
+
+
+class InvalidName(PermanentError, ValueError):
+    """Not a legal space or segment name."""
+
+
+class InvalidOffset(PermanentError, ValueError):
+    """A damaged offset, one of another space, or one of a newer format."""
+
+
+class InvalidRecord(PermanentError, ValueError):
+    """A record that cannot be stored as it is."""
+
+
+class RecordTooLarge(PermanentError, ValueError):
+    """One record's payload is above the limit."""
+
+
+class TransactionTooLarge(PermanentError, ValueError):
+    """A transaction's payload is above the limit. Split it: streamkit never does so silently."""
+
+
+class CrossPartition(PermanentError, ValueError):
+    """The segments of a transaction are on different partitions."""
+
+
+class SpaceExists(PermanentError):
+    """The space exists with other settings."""
+
+
+class CorruptData(PermanentError):
+    """Stored bytes are damaged or missing. The message names the key."""
+
+
+class AccessDenied(PermanentError):
+    """The storage refused the credentials or the permission."""
+
+
+class StoreClosed(PermanentError):
+    """The store or its client was closed."""
+
+
+class UnsupportedVersion(PermanentError):
+    """The data was written by a newer format than this release reads."""
+
+
+class MissingDependency(PermanentError, ImportError):
+    """An optional package is not installed. The message says which extra brings it."""

@@ -1,0 +1,65 @@
+"""Space and segment names: what is legal, and on which partition a segment lives."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import lru_cache
+
+from .errors import InvalidName
+
+__all__ = ["check_name", "partition_of"]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LIMIT = 255
+
+
+@lru_cache(maxsize=65536)
+def _fault(name: str) -> str | None:
+    if not name:
+        return "it is empty"
+    if name == "*":
+        return "'*' is reserved"
+    if _CONTROL.search(name):
+        return "it has a control character"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "it has a lone surrogate, which is not text"
+    return f"it has {size} bytes of UTF-8" if size > _LIMIT else None
+
+
+def check_name(name: str, what: str) -> str:
+    """Return `name` if it is legal. TypeError if it is no str, InvalidName (a ValueError) if it is not legal.
+
+    `what` is "space" or "segment", for the message.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the {what} name must be str, not {type(name).__name__}")
+    fault = _fault(name)
+    if fault is not None:
+        raise InvalidName(
+            f"{what} name {name[:40]!r} is not legal: {fault}; a name has 1 to {_LIMIT} bytes of UTF-8, "
+            "no control characters, and is not '*'"
+        )
+    return name
+
+
+def partition_of(segment: str, partitions: int) -> int:
+    """The partition, 0 to partitions - 1, that `segment` lives on.
+
+    It is the hash of the name, or of the part in the first braces if that is not empty, as in Redis Cluster.
+    """
+    if partitions == 1:
+        return 0
+    return _hash(segment) % partitions
+
+
+@lru_cache(maxsize=65536)
+def _hash(segment: str) -> int:
+    start = segment.find("{")
+    if start >= 0:
+        end = segment.find("}", start + 1)
+        if end > start + 1:
+            segment = segment[start + 1 : end]
+    return int.from_bytes(hashlib.blake2b(segment.encode(), digest_size=8).digest(), "big")
