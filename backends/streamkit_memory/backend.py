@@ -1,0 +1,209 @@
+"""One store in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+from streamkit.backend import Append, Conflict, Delete, Etag, Grant, Limits, Op, Range, Row, Value
+from streamkit.errors import LeaseLost, StoreClosed
+
+from .rows import Rows
+from .state import Service, tokens
+
+__all__ = ["MemoryBackend"]
+
+_LONGEST = 300
+
+
+def _check_address(partition: bytes, keys: Sequence[bytes]) -> None:
+    if len(partition) > _LONGEST:
+        raise ValueError(f"a partition has at most {_LONGEST} bytes, not {len(partition)}")
+    for key in keys:
+        if len(key) > _LONGEST:
+            raise ValueError(f"a key has at most {_LONGEST} bytes, not {len(key)}")
+
+
+class MemoryBackend:
+    """Made by `MemoryDriver.open`. What the contract forbids raises ValueError, so that tests find it."""
+
+    def __init__(
+        self,
+        service: Service,
+        store: UUID,
+        limits: Limits,
+        clock: Callable[[], float],
+        request: Callable[[], None],
+    ) -> None:
+        self._service = service
+        self._store = store
+        self._limits = limits
+        self._clock = clock
+        self._send = request
+        self._requests: Counter[str] = Counter()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<MemoryBackend {self._store} {'closed' if self._closed else 'open'}>"
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return dict(self._requests)
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        _check_address(partition, keys)
+        self._request()
+        with self._service.lock:
+            rows = self._rows(partition)
+            found = [rows.values.get(key) for key in keys]
+            self._count("get", len(keys), read=sum(len(value.data) for value in found if value is not None))
+        return found
+
+    def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        _check_address(partition, [part.key for part in ranges])
+        for part in ranges:
+            if part.start < 0 or part.length < 0:
+                raise ValueError(f"start and length of a range are zero or more: {part}")
+        self._request()
+        found: list[bytes | None] = []
+        with self._service.lock:
+            rows = self._rows(partition)
+            for key, start, length in ranges:
+                value = rows.values.get(key)
+                found.append(None if value is None else value.data[start : start + length])
+            self._count("read", len(ranges), read=sum(len(data) for data in found if data is not None))
+        return found
+
+    def scan(
+        self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True
+    ) -> Iterator[Row]:
+        _check_address(partition, ())
+        if limit < 0:
+            raise ValueError(f"limit is zero (no limit) or more, not {limit}")
+        self._check_open()
+        return self._scan(partition, start, end, limit, values)
+
+    def _scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
+        left = limit or (1 << 62)
+        while left:
+            size = min(left, self._limits.page)
+            self._request()
+            with self._service.lock:
+                page = self._rows(partition).page(start, end, size)
+                self._count("scan", 1, read=sum(len(row.data) for row in page) if values else 0)
+            yield from page if values else (Row(row.key, b"", "") for row in page)
+            if len(page) < size:
+                return
+            start = page[-1].key + b"\x00"
+            left -= size
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        self._check_write(partition, ops)
+        self._request()
+        size = sum(0 if isinstance(op, Delete) else len(op.value) for op in ops)
+        etags: list[Etag | None]
+        if self._limits.atomic:
+            with self._service.lock:
+                self._count("write", 1, written=size)
+                rows = self._rows(partition)
+                for op in ops:
+                    rows.check(op, ordered=True)
+                etags = [rows.apply(op) for op in ops]
+                self._keep(partition, rows)
+                return etags
+        etags = [None] * len(ops)
+        conflict: Conflict | None = None
+        # Backwards, because nobody may rely on an order; and one by one, so that others get in between.
+        for at in reversed(range(len(ops))):
+            with self._service.lock:
+                rows = self._rows(partition)
+                try:
+                    rows.check(ops[at], ordered=False)
+                    etags[at] = rows.apply(ops[at])
+                    self._keep(partition, rows)
+                except Conflict as error:
+                    conflict = error
+        with self._service.lock:
+            self._count("write", len(ops), written=size)
+        if conflict is not None:
+            raise conflict
+        return etags
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        if not ttl > 0:
+            raise ValueError(f"ttl is more than 0 seconds, not {ttl}")
+        self._request()
+        with self._service.lock:
+            self._count("lease", 1)
+            now = self._clock()
+            held = self._service.leases.get((self._store, name))
+            if held is not None and now < held[1]:
+                return None
+            token = next(tokens)
+            self._service.leases[self._store, name] = (token, now + ttl)
+        return Grant(name, token, ttl, str(token))
+
+    def renew(self, grant: Grant) -> Grant:
+        self._request()
+        with self._service.lock:
+            self._count("lease", 1)
+            held = self._service.leases.get((self._store, grant.name))
+            if held is None or held[0] != grant.token:
+                raise LeaseLost(f"the lease {grant.name!r} was taken or released; acquire it again")
+            self._service.leases[self._store, grant.name] = (grant.token, self._clock() + grant.ttl)
+        return grant
+
+    def release(self, grant: Grant) -> None:
+        self._request()
+        with self._service.lock:
+            self._count("lease", 1)
+            held = self._service.leases.get((self._store, grant.name))
+            if held is not None and held[0] == grant.token:
+                del self._service.leases[self._store, grant.name]
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the store was closed; open it again")
+
+    def _request(self) -> None:
+        self._check_open()
+        self._send()
+
+    def _count(self, kind: str, requests: int, *, read: int = 0, written: int = 0) -> None:
+        self._requests[kind] += requests
+        if read:
+            self._requests["bytes_read"] += read
+        if written:
+            self._requests["bytes_written"] += written
+
+    def _rows(self, partition: bytes) -> Rows:
+        """What is there; looking at a store that nobody wrote to does not make it."""
+        return self._service.stores.get(self._store, {}).get(partition) or Rows()
+
+    def _keep(self, partition: bytes, rows: Rows) -> None:
+        if rows.values:
+            self._service.stores.setdefault(self._store, {})[partition] = rows
+
+    def _check_write(self, partition: bytes, ops: Sequence[Op]) -> None:
+        keys = [op.key for op in ops]
+        _check_address(partition, keys)
+        if not 1 <= len(ops) <= self._limits.ops:
+            raise ValueError(f"one write has 1 to {self._limits.ops} operations, not {len(ops)}")
+        if len(set(keys)) != len(keys):
+            raise ValueError("one write names each key once")
+        if self._limits.atomic:
+            size = 0
+            for op in ops:
+                value = b"" if isinstance(op, Delete) else op.value
+                if not (isinstance(op, Append) and len(value) > self._limits.batch_bytes):
+                    size += len(op.key) + len(value)
+            if size > self._limits.batch_bytes:
+                raise ValueError(f"one atomic write has at most {self._limits.batch_bytes} bytes, not {size}")

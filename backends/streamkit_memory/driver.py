@@ -1,0 +1,150 @@
+"""The driver: one name, the stores under it, and what their requests cost."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from streamkit.backend import Limits, url_options
+from streamkit.errors import StoreClosed
+
+from .backend import MemoryBackend
+from .state import Service
+
+__all__ = ["MemoryDriver", "connect"]
+
+_named: dict[str, Service] = {}
+_named_lock = threading.Lock()
+
+
+def _forget_after_fork() -> None:
+    # A lock may be held by a thread that the child does not have, and a copy that silently diverges is no store.
+    global _named_lock
+    _named_lock = threading.Lock()
+    for service in _named.values():
+        service.forked = True
+    _named.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def _service(name: str) -> Service:
+    if not name:
+        return Service()
+    with _named_lock:
+        return _named.setdefault(name, Service())
+
+
+class MemoryDriver:
+    """The stores under one name; without a name they belong to this driver alone.
+
+    `latency` is in seconds and is spent by `sleep` before every request; `clock` is what leases are judged by.
+    Drivers of one name share their stores, so give them the same clock.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        atomic: bool = True,
+        latency: float = 0.0,
+        page: int = 1000,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if latency < 0:
+            raise ValueError(f"latency is zero or more, not {latency}")
+        if page < 1:
+            raise ValueError(f"page is one row or more, not {page}")
+        self._name = name
+        self._service = _service(name)
+        self._latency = latency
+        self._clock = clock
+        self._sleep = sleep
+        self._closed = False
+        if atomic:
+            self._limits = Limits(
+                atomic=True,
+                ops=100,
+                batch_bytes=2_900_000,
+                inline=32 << 10,
+                row=60 << 10,
+                page=page,
+                remote=latency > 0,
+            )
+        else:
+            self._limits = Limits(
+                atomic=False, inline=64 << 10, row=1 << 20, upkeep=64, page=page, remote=latency > 0
+            )
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._service.stores)} stores"
+        return f"<MemoryDriver memory://{self._name} {state}>"
+
+    def stores(self) -> Iterator[UUID]:
+        self._request()
+        with self._service.lock:
+            return iter(list(self._service.stores))
+
+    def open(self, store: UUID) -> MemoryBackend:
+        self._check_open()
+        return MemoryBackend(self._service, store, self._limits, self._clock, self._request)
+
+    def delete(self, store: UUID) -> None:
+        self._request()
+        with self._service.lock:
+            self._service.stores.pop(store, None)
+            for held in [held for held in self._service.leases if held[0] == store]:
+                del self._service.leases[held]
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"memory://{self._name} was closed; connect again")
+        if self._service.forked:
+            raise StoreClosed(
+                f"memory://{self._name} lives in the process that made it, and this is a fork of that process; "
+                "use file:// for stores that several processes share"
+            )
+
+    def _request(self) -> None:
+        """What every request costs."""
+        self._check_open()
+        if self._latency:
+            self._sleep(self._latency)
+
+
+def _number(text: str, option: str, least: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not least <= number < 1e9:
+        raise ValueError(
+            f"the option {option!r} of a memory:// URL is a number from {least:g} up, not {text!r}"
+        )
+    return number
+
+
+def connect(url: str, *, timeout: float) -> MemoryDriver:
+    """The driver of `memory://[name][?atomic=batch|key][&latency=ms][&page=rows]`. ValueError for anything else."""
+    parts = urlsplit(url)
+    if parts.scheme != "memory" or parts.fragment:
+        raise ValueError(f"expected a URL such as memory:// or memory://name?atomic=key, not {url!r}")
+    options = url_options(url, ("atomic", "latency", "page"))
+    atomic = options.get("atomic", "batch")
+    if atomic not in ("batch", "key"):
+        raise ValueError(f"the option 'atomic' of a memory:// URL is batch or key, not {atomic!r}")
+    return MemoryDriver(
+        unquote(parts.netloc + parts.path.rstrip("/")),
+        atomic=atomic == "batch",
+        latency=_number(options.get("latency", "0"), "latency", 0) / 1000,
+        page=int(_number(options.get("page", "1000"), "page", 1)),
+    )
