@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
@@ -19,13 +20,14 @@ __all__ = ["MemoryDriver", "connect"]
 
 _named: dict[str, Service] = {}
 _named_lock = threading.Lock()
+_services: weakref.WeakSet[Service] = weakref.WeakSet()
 
 
 def _forget_after_fork() -> None:
-    # A lock may be held by a thread that the child does not have, and a copy that silently diverges is no store.
+    # A lock may be held by a thread that the child does not have, and a copy that diverges is no store.
     global _named_lock
     _named_lock = threading.Lock()
-    for service in _named.values():
+    for service in _services:
         service.forked = True
     _named.clear()
 
@@ -34,16 +36,18 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def _service(name: str) -> Service:
-    if not name:
-        return Service()
     with _named_lock:
-        return _named.setdefault(name, Service())
+        service = _named.get(name) or Service()
+        if name:
+            _named[name] = service
+        _services.add(service)
+        return service
 
 
 class MemoryDriver:
     """The stores under one name; without a name they belong to this driver alone.
 
-    `latency` is in seconds and is spent by `sleep` before every request; `clock` is what leases are judged by.
+    `latency` is in seconds and spent by `sleep` before every request; `clock` is what leases are judged by.
     Drivers of one name share their stores, so give them the same clock.
     """
 
@@ -110,7 +114,7 @@ class MemoryDriver:
             raise StoreClosed(f"memory://{self._name} was closed; connect again")
         if self._service.forked:
             raise StoreClosed(
-                f"memory://{self._name} lives in the process that made it, and this is a fork of that process; "
+                f"memory://{self._name} lives in the process that made it, and this process is a fork of it; "
                 "use file:// for stores that several processes share"
             )
 
@@ -127,14 +131,12 @@ def _number(text: str, option: str, least: float) -> float:
     except ValueError:
         number = -1.0
     if not least <= number < 1e9:
-        raise ValueError(
-            f"the option {option!r} of a memory:// URL is a number from {least:g} up, not {text!r}"
-        )
+        raise ValueError(f"the option {option!r} of a memory:// URL is a number >= {least:g}, not {text!r}")
     return number
 
 
 def connect(url: str, *, timeout: float) -> MemoryDriver:
-    """The driver of `memory://[name][?atomic=batch|key][&latency=ms][&page=rows]`. ValueError for anything else."""
+    """The driver of `memory://[name][?atomic=batch|key][&latency=ms][&page=rows]`. ValueError otherwise."""
     parts = urlsplit(url)
     if parts.scheme != "memory" or parts.fragment:
         raise ValueError(f"expected a URL such as memory:// or memory://name?atomic=key, not {url!r}")
