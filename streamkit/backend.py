@@ -129,6 +129,8 @@ class Limits(NamedTuple):
 
     atomic: bool
     """True: the operations of one write are applied all or not at all, for every reader."""
+    atomic_rows: bool = False
+    """True: at least a write without an Append is."""
     ops: int = 1000
     """The most operations in one write."""
     batch_bytes: int = 1 << 30

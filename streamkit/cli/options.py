@@ -1,0 +1,99 @@
+"""The options that every command has, and the store that they name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated
+from uuid import UUID, uuid4
+
+import typer
+
+import streamkit
+from streamkit import Client, Store
+
+__all__ = [
+    "Json",
+    "MaxTimestamp",
+    "MinTimestamp",
+    "SegmentName",
+    "SpaceName",
+    "StoreId",
+    "Url",
+    "open_client",
+    "open_store",
+]
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="Where stores are kept. Else $STREAMKIT_URL, ./streamkit-data."),
+]
+StoreId = Annotated[
+    str | None, typer.Option("--store", metavar="UUID", help="The store. Else $STREAMKIT_STORE.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")]
+SpaceName = Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)]
+SegmentName = Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment.", show_default=False)]
+
+
+def _milliseconds(text: str) -> int:
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither milliseconds since the epoch nor a time like 2026-01-31T08:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+MinTimestamp = Annotated[
+    int,
+    typer.Option(
+        parser=_milliseconds,
+        metavar="TIME",
+        help="From this time on: milliseconds, or ISO 8601 (UTC).",
+        show_default=False,
+    ),
+]
+MaxTimestamp = Annotated[
+    int, typer.Option(parser=_milliseconds, metavar="TIME", help="Up to this time.", show_default=False)
+]
+
+
+def open_client(url: str | None) -> Client:
+    """The client of --url, $STREAMKIT_URL or ./streamkit-data. A URL that makes no sense is wrong usage."""
+    try:
+        return streamkit.connect(url)
+    except streamkit.StreamkitError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+
+
+@contextmanager
+def open_store(url: str | None, store_id: str | None) -> Iterator[Store]:
+    """The store of --store or $STREAMKIT_STORE; none is guessed, for it is a tenant's."""
+    named = store_id or os.environ.get("STREAMKIT_STORE")
+    with open_client(url) as client:
+        if not named:
+            raise typer.BadParameter(_no_store(client), param_hint="--store")
+        try:
+            chosen = UUID(named)
+        except ValueError:
+            raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
+        with client.store(chosen) as store:
+            yield store
+
+
+def _no_store(client: Client) -> str:
+    found = sorted(map(str, client.stores()))
+    if not found:
+        return f"name the store (any UUID makes a new one): export STREAMKIT_STORE={uuid4()}"
+    shown = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    return f"name the store, with it or STREAMKIT_STORE; here there is {shown}"

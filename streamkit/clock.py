@@ -1,0 +1,39 @@
+"""Time, as something that a test can replace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+__all__ = ["SYSTEM_CLOCK", "Clock"]
+
+
+class Clock(Protocol):
+    def now(self) -> int:
+        """Wall time in milliseconds since the epoch, UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+    def wait(self, condition: threading.Condition, seconds: float) -> bool:
+        """condition.wait(seconds), with this clock's seconds; the caller holds the condition."""
+        ...
+
+
+class _SystemClock:
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
+
+    def wait(self, condition: threading.Condition, seconds: float) -> bool:
+        return condition.wait(seconds)
+
+
+SYSTEM_CLOCK: Clock = _SystemClock()

@@ -1,0 +1,159 @@
+"""The values that users hold: records, entries, transactions' names, segment statuses. All immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from .lexkey import LexKey, Unsigned
+from .offsets import Offset
+
+__all__ = ["TRX", "Entry", "Origin", "Record", "SegmentStatus"]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """What is written: a payload, optional text metadata, and optionally the sequence that it must get.
+
+    Checked when it is produced: `payload` is bytes, `metadata` maps str to str, `sequence` is at least 1.
+    """
+
+    payload: bytes
+    metadata: Mapping[str, str] | None = None
+    sequence: int | None = None
+
+
+class TRX(msgspec.Struct, frozen=True, gc=False):
+    """The name of a transaction: its unique `id`, the `node` (client) that wrote it, its `number` in the partition."""
+
+    raw_id: bytes
+    raw_node: bytes
+    number: int
+
+    @property
+    def id(self) -> UUID:
+        return UUID(bytes=self.raw_id)
+
+    @property
+    def node(self) -> UUID:
+        return UUID(bytes=self.raw_node)
+
+    def __repr__(self) -> str:
+        return f"TRX(id={self.id}, node={self.node}, number={self.number})"
+
+
+NO_TRX = TRX(bytes(16), bytes(16), 0)
+
+
+class Origin(msgspec.Struct, gc=False, eq=False):
+    """Where a frame's entries stand in their partition; shared by all entries of the frame.
+
+    It says nothing about what an entry is, so all origins are equal: two readers of one entry hold equal entries.
+    """
+
+    partition: int
+    partitions: int
+    position: int
+    """Entries in the partition before the frame's first."""
+    index: int
+    """Entries in the transaction before the frame's first."""
+    first_sequence: int
+    tier: str = "hot"
+    watermark: int = 0
+    """Highest timestamp that the reader had yielded: offsets of one reading never decrease."""
+    others: tuple[tuple[int, int], ...] | None = None
+    """For a space of several partitions: (number, index) to be read next in each of them, when this was read."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+_NOWHERE = Origin(0, 1, 0, 0, 0)
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """What is read. `timestamp` is in milliseconds since the epoch, UTC; `sequence` counts from 1."""
+
+    space: str
+    segment: str
+    sequence: int
+    timestamp: int
+    trx: TRX
+    payload: bytes
+    metadata: dict[str, str]
+    origin: Origin = msgspec.field(default_factory=lambda: _NOWHERE)
+
+    @property
+    def tier(self) -> str:
+        """ "hot" (the log) or "cold" (the archive)."""
+        return self.origin.tier
+
+    @property
+    def stream_id(self) -> str:
+        """ "timestamp-counter", increasing and unique in the partition."""
+        origin = self.origin
+        return f"{self.timestamp}-{origin.position + self.sequence - origin.first_sequence}"
+
+    @property
+    def segment_offset(self) -> LexKey:
+        """The entry's place in its segment: encode("DAT", "SEGMENTS", space, segment, Unsigned(sequence))."""
+        return LexKey.encode("DAT", "SEGMENTS", self.space, self.segment, Unsigned(self.sequence))
+
+    @property
+    def space_offset(self) -> LexKey:
+        """ "After this entry" in its space, for `consume_space(offset=…)`."""
+        origin = self.origin
+        here = (self.trx.number, origin.index + self.sequence - origin.first_sequence + 1)
+        if origin.partitions == 1:
+            return Offset(self.space, self.timestamp, 0, (here,)).encode()
+        if origin.others is None:
+            return Offset(self.space, self.timestamp, origin.partition, (here,), whole=False).encode()
+        positions = list(origin.others)
+        positions[origin.partition] = here
+        timestamp = max(self.timestamp, origin.watermark)
+        return Offset(self.space, timestamp, origin.partition, tuple(positions)).encode()
+
+    def __rich_repr__(self) -> Any:
+        yield from ((name, getattr(self, name)) for name in self.__struct_fields__ if name != "origin")
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Entry({fields})"
+
+
+def no_entry(space: str, segment: str) -> Entry:
+    """What peek answers for an empty segment."""
+    return Entry(space, segment, 0, 0, NO_TRX, b"", {})
+
+
+class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
+    """First and last entry of a segment; all 0 for one that is empty. `trx` is what wrote the last, if it is known."""
+
+    space: str
+    segment: str
+    first_sequence: int
+    first_timestamp: int
+    last_sequence: int
+    last_timestamp: int
+    trx: TRX | None = None
+
+    def _key(self) -> tuple[str, str, int, int, int, int]:
+        return (
+            self.space,
+            self.segment,
+            self.first_sequence,
+            self.first_timestamp,
+            self.last_sequence,
+            self.last_timestamp,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, SegmentStatus) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())

@@ -1,0 +1,299 @@
+"""The transaction record: one value in the log, whole or absent.
+
+    record  = prefix, header, frame, frame, …
+    prefix  = magic "SKTX", version u8, zero u8, header bytes u32, record bytes u64, crc32 of all that and the header
+    header  = msgpack of Header
+    frame   = crc32 of the rest, head bytes u16, flags u8, zero u8, body bytes u32, raw body bytes u32, head, body
+    head    = msgpack of FrameHead
+    body    = msgpack [payloads] or [payloads, metadata], in zstd where that shrinks it
+
+A frame is the part of one segment. It says all about itself, so that it can be read alone by its byte range, or be
+copied into the index. The magic, the version and the place of the checksum stay where they are in every version.
+Integers are little endian.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .errors import CorruptData, UnsupportedVersion
+from .model import TRX, Entry, Origin
+
+__all__ = [
+    "Body",
+    "FrameHead",
+    "FrameRef",
+    "Header",
+    "KeyUse",
+    "decode_body",
+    "decode_entries",
+    "decode_frame",
+    "decode_header",
+    "encode_body",
+    "encode_transaction",
+    "split_frames",
+]
+
+VERSION = 1
+_MAGIC = b"SKTX"
+_PREFIX = struct.Struct("<4sBxIQ")
+_CRC = struct.Struct("<I")
+_HEADER_AT = _PREFIX.size + _CRC.size
+_FRAME = struct.Struct("<IHBxII")
+_ZSTD = 1
+_METADATA = 2
+_SMALL = 512
+_SAMPLE = 4096
+_MOST = 1 << 31
+
+
+class FrameRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A frame, as the header lists it: `length` bytes from `start` of the record."""
+
+    segment: str
+    first_sequence: int
+    count: int
+    start: int
+    length: int
+
+
+class KeyUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An idempotency key that the transaction answers: digests of key and content, and what each segment got."""
+
+    key: bytes
+    content: bytes
+    segments: tuple[tuple[str, int], ...]
+    """(segment, its last sequence after the caller's part)"""
+
+
+class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    number: int
+    timestamp: int
+    id: bytes
+    node: bytes
+    position: int
+    """Entries in the partition before this transaction."""
+    frames: tuple[FrameRef, ...]
+    keys: tuple[KeyUse, ...] = ()
+    fences: dict[str, int] = {}
+
+    @property
+    def count(self) -> int:
+        return sum(frame.count for frame in self.frames)
+
+    @property
+    def trx(self) -> TRX:
+        return TRX(self.id, self.node, self.number)
+
+
+class FrameHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    number: int
+    timestamp: int
+    id: bytes
+    node: bytes
+    position: int
+    """Entries in the partition before the frame's first."""
+    index: int
+    """Entries in the transaction before the frame's first."""
+    segment: str
+    first_sequence: int
+    count: int
+
+
+class Body(NamedTuple):
+    """The encoded records of one segment."""
+
+    data: bytes
+    raw: int
+    flags: int
+    count: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_headers = msgspec.msgpack.Decoder(Header)
+_frame_heads = msgspec.msgpack.Decoder(FrameHead)
+_payloads = msgspec.msgpack.Decoder(tuple[list[bytes]])
+_payloads_metadata = msgspec.msgpack.Decoder(tuple[list[bytes], list[dict[str, str] | None]])
+_zstd: Any = None
+
+
+def _load_zstd() -> Any:
+    global _zstd
+    if _zstd is None:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+        _zstd = zstd
+    return _zstd
+
+
+def encode_body(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> Body:
+    """The records of one segment; compressed if a sample of them shrinks and all of them do."""
+    parts: list[Any] = [payloads] if metadata is None else [payloads, metadata]
+    data = _encoder.encode(parts)
+    raw = len(data)
+    flags = 0 if metadata is None else _METADATA
+    if raw >= _SMALL:
+        zstd = _zstd or _load_zstd()
+        if raw <= 2 * _SAMPLE or len(zstd.compress(data[:_SAMPLE], 1)) < _SAMPLE * 0.9:
+            packed = zstd.compress(data, 1)
+            if len(packed) < raw * 0.95:
+                return Body(packed, raw, flags | _ZSTD, len(payloads))
+    return Body(data, raw, flags, len(payloads))
+
+
+def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
+    """(payloads, metadata). Raises ValueError of some kind if `body` is not what encode_body made."""
+    data = body.data
+    if body.flags & _ZSTD:
+        if body.raw > _MOST:
+            raise ValueError("the body claims to be larger than any body is")
+        data = (_zstd or _load_zstd()).ZstdDecompressor().decompress(data, max_length=body.raw)
+    if len(data) != body.raw:
+        raise ValueError("the body has another length than it says")
+    if body.flags & _METADATA:
+        payloads, metadata = _payloads_metadata.decode(data)
+        if len(metadata) != len(payloads):
+            raise ValueError("the body has not as many metadata as payloads")
+    else:
+        (payloads,), metadata = _payloads.decode(data), None  # type: ignore[assignment]
+    if len(payloads) != body.count:
+        raise ValueError("the body has not as many payloads as the frame says")
+    return payloads, metadata
+
+
+def encode_transaction(
+    *,
+    number: int,
+    timestamp: int,
+    id: bytes,
+    node: bytes,
+    position: int,
+    parts: Sequence[tuple[str, int, Body]],
+    keys: tuple[KeyUse, ...] = (),
+    fences: dict[str, int] | None = None,
+    seed: int = 0,
+) -> tuple[Header, bytes]:
+    """The header and the record of `parts`, each (segment, first sequence, body). `seed` starts every checksum."""
+    frames: list[bytes] = []
+    places: list[tuple[str, int, int, int]] = []
+    index = 0
+    for segment, first_sequence, body in parts:
+        head = _encoder.encode(
+            FrameHead(
+                number, timestamp, id, node, position + index, index, segment, first_sequence, body.count
+            )
+        )
+        rest = b"%b%b%b" % (
+            _FRAME.pack(0, len(head), body.flags, len(body.data), body.raw)[4:],
+            head,
+            body.data,
+        )
+        frame = _CRC.pack(zlib.crc32(rest, seed)) + rest
+        frames.append(frame)
+        places.append((segment, first_sequence, body.count, len(frame)))
+        index += body.count
+    start = 0
+    refs = []
+    for segment, first_sequence, count, length in places:
+        refs.append(FrameRef(segment, first_sequence, count, start, length))
+        start += length
+    header = Header(number, timestamp, id, node, position, tuple(refs), keys, fences or {})
+    packed = _encoder.encode(header)
+    prefix = _PREFIX.pack(_MAGIC, VERSION, len(packed), _HEADER_AT + len(packed) + start)
+    crc = _CRC.pack(zlib.crc32(packed, zlib.crc32(prefix, seed)))
+    return header, b"".join((prefix, crc, packed, *frames))
+
+
+def _prefix(record: bytes, seed: int, where: object) -> int:
+    """The header's length, after checking everything before the first frame."""
+    if len(record) < _HEADER_AT:
+        raise CorruptData(f"{where}: the transaction record is cut short ({len(record)} bytes)")
+    magic, version, header_bytes, record_bytes = _PREFIX.unpack_from(record)
+    end = _HEADER_AT + header_bytes
+    crc = zlib.crc32(record[_HEADER_AT:end], zlib.crc32(record[: _PREFIX.size], seed))
+    if magic != _MAGIC or _CRC.unpack_from(record, _PREFIX.size)[0] != crc:
+        raise CorruptData(f"{where}: the header of the transaction record is damaged")
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"{where}: transaction record of format version {version}; this release reads {VERSION}. "
+            "Upgrade streamkit."
+        )
+    if record_bytes != len(record):
+        raise CorruptData(f"{where}: the transaction record has {len(record)} bytes instead of {record_bytes}")
+    return int(header_bytes)
+
+
+def frames_start(record: bytes) -> int:
+    """Where a record's frames begin: FrameRef.start counts from here."""
+    return _HEADER_AT + int(_PREFIX.unpack_from(record)[2])
+
+
+def decode_header(record: bytes, seed: int, where: object) -> Header:
+    """The header of a whole record. CorruptData or UnsupportedVersion, with `where` in the message."""
+    header_bytes = _prefix(record, seed, where)
+    try:
+        return _headers.decode(memoryview(record)[_HEADER_AT : _HEADER_AT + header_bytes])
+    except msgspec.MsgspecError as error:
+        raise CorruptData(f"{where}: the header of the transaction record is damaged") from error
+
+
+def split_frames(record: bytes, seed: int, where: object) -> Iterator[bytes]:
+    """The frames of a whole record, not yet checked; the record itself is."""
+    at = _HEADER_AT + _prefix(record, seed, where)
+    end = len(record)
+    while at < end:
+        if end - at < _FRAME.size:
+            raise CorruptData(f"{where}: a frame of the transaction record is cut short")
+        _, head_bytes, _, body_bytes, _ = _FRAME.unpack_from(record, at)
+        after = at + _FRAME.size + head_bytes + body_bytes
+        if after > end:
+            raise CorruptData(f"{where}: a frame of the transaction record is damaged")
+        yield record[at:after]
+        at = after
+
+
+def decode_frame(frame: bytes, seed: int, where: object) -> tuple[FrameHead, Body]:
+    """A frame's head and its body, still encoded. CorruptData if a bit of it has changed."""
+    try:
+        crc, head_bytes, flags, body_bytes, raw = _FRAME.unpack_from(frame)
+        if len(frame) != _FRAME.size + head_bytes + body_bytes or zlib.crc32(frame[4:], seed) != crc:
+            raise CorruptData(f"{where}: a frame of the transaction is damaged")
+        body_at = _FRAME.size + head_bytes
+        head = _frame_heads.decode(frame[_FRAME.size : body_at])
+        return head, Body(frame[body_at:], raw, flags, head.count)
+    except (struct.error, msgspec.MsgspecError) as error:
+        raise CorruptData(f"{where}: a frame of the transaction is damaged") from error
+
+
+def decode_entries(
+    space: str, partition: int, partitions: int, frame: bytes, seed: int, where: object
+) -> tuple[FrameHead, Origin, list[Entry]]:
+    """All entries of a frame, and the origin that they share."""
+    head, body = decode_frame(frame, seed, where)
+    try:
+        payloads, metadata = decode_body(body)
+    except Exception as error:  # zstd, msgspec and our own checks: whatever it is, the bytes are not ours
+        raise CorruptData(f"{where}: the body of a frame cannot be decoded") from error
+    first = head.first_sequence
+    origin = Origin(partition, partitions, head.position, head.index, first)
+    trx = TRX(head.id, head.node, head.number)
+    segment, timestamp = head.segment, head.timestamp
+    if metadata is None:
+        entries = [
+            Entry(space, segment, sequence, timestamp, trx, payload, {}, origin)
+            for sequence, payload in enumerate(payloads, first)
+        ]
+    else:
+        entries = [
+            Entry(space, segment, sequence, timestamp, trx, payload, data or {}, origin)
+            for sequence, (payload, data) in enumerate(zip(payloads, metadata, strict=True), first)
+        ]
+    return head, origin, entries
