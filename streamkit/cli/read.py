@@ -1,0 +1,139 @@
+"""consume, peek, follow: entries to standard output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from streamkit import Entry
+
+from .options import Json, MaxTimestamp, MinTimestamp, SegmentName, SpaceName, StoreId, Url, open_store
+from .output import entry_line, entry_text, print_line, print_note
+
+__all__ = ["consume", "follow", "peek"]
+
+Segment = Annotated[str | None, typer.Option("--segment", metavar="SEGMENT", help="Only this segment of it.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many entries; 0: all.")]
+
+
+def consume(
+    spaces: Annotated[list[str], typer.Argument(metavar="SPACE…", show_default=False)],
+    segment: Segment = None,
+    offset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HEX", help="After this offset. With several spaces: SPACE=HEX, once for each."),
+    ] = None,
+    min_sequence: Annotated[int, typer.Option(min=0, help="With --segment: from here.")] = 0,
+    max_sequence: Annotated[int, typer.Option(min=0, help="With --segment: up to here.")] = 0,
+    min_timestamp: MinTimestamp = 0,
+    max_timestamp: MaxTimestamp = 0,
+    limit: Limit = 0,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+) -> None:
+    """Read spaces in the order of their commits, or one segment in the order of its sequences, up to the present.
+
+    Where to go on from is said at the end, and with --json in the field `offset` of each line.
+    """
+    if segment is None and (min_sequence or max_sequence):
+        raise typer.BadParameter("--min-sequence and --max-sequence need --segment")
+    if segment is not None and (offset or len(spaces) > 1):
+        raise typer.BadParameter("--segment takes one SPACE and goes by --min-sequence, not by --offset")
+    offsets = _offsets(spaces, offset or [])
+    with open_store(url, store) as opened:
+        if segment is not None:
+            entries = opened.consume_segment(
+                spaces[0],
+                segment,
+                min_sequence=min_sequence,
+                max_sequence=max_sequence,
+                min_timestamp=min_timestamp,
+                max_timestamp=max_timestamp,
+                limit=limit,
+            )
+        elif len(spaces) == 1:
+            entries = opened.consume_space(
+                spaces[0],
+                offset=offsets[spaces[0]],
+                min_timestamp=min_timestamp,
+                max_timestamp=max_timestamp,
+                limit=limit,
+            )
+        else:
+            entries = opened.consume(offsets, min_timestamp=min_timestamp, max_timestamp=max_timestamp, limit=limit)
+        last = _print_all(entries, json, show_space=len(spaces) > 1)
+        if not json:
+            _print_next(last, segment)
+
+
+def peek(space: SpaceName, segment: SegmentName, json: Json = False, url: Url = None, store: StoreId = None) -> None:
+    """Print the latest entry of a segment."""
+    with open_store(url, store) as opened:
+        entry = opened.peek(space, segment)
+        if json:
+            print_line(entry_line(entry))
+        elif entry.sequence:
+            print_line(entry_text()(entry))
+        else:
+            print_note(f"{segment} in {space} is empty")
+
+
+def follow(
+    space: SpaceName,
+    segment: Segment = None,
+    offset: Annotated[str | None, typer.Option(metavar="HEX", help="After this offset.")] = None,
+    after: Annotated[int, typer.Option(min=0, help="With --segment: after this sequence.")] = 0,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="End after so long a silence. Else never.")
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+) -> None:
+    """Read a space, or one segment, from its start and then live, until Ctrl-C."""
+    if segment is None and after:
+        raise typer.BadParameter("--after needs --segment; a space goes by --offset")
+    if segment is not None and offset is not None:
+        raise typer.BadParameter("--segment goes by --after, not by --offset")
+    with open_store(url, store) as opened:
+        if segment is not None:
+            entries = opened.follow_segment(space, segment, after=after, timeout=timeout)
+        else:
+            entries = opened.follow_space(space, offset=offset, timeout=timeout)
+        _print_all(entries, json, live=True)
+
+
+def _offsets(spaces: list[str], given: list[str]) -> dict[str, str | None]:
+    offsets: dict[str, str | None] = dict.fromkeys(spaces)
+    for text in given:
+        space, _, offset = text.rpartition("=")
+        if not space and len(spaces) == 1:
+            space = spaces[0]
+        if space not in offsets or offsets[space] is not None:
+            raise typer.BadParameter(f"{text[:60]!r}: one HEX for one SPACE, or SPACE=HEX once for each of several")
+        offsets[space] = offset
+    return offsets
+
+
+def _print_all(entries: Iterable[Entry], json: bool, *, show_space: bool = False, live: bool = False) -> Entry | None:
+    text = entry_text(show_space)
+    entry = None
+    for entry in entries:
+        print_line(entry_line(entry) if json else text(entry))
+        if live:
+            sys.stdout.buffer.flush()
+    sys.stdout.buffer.flush()
+    return entry
+
+
+def _print_next(last: Entry | None, segment: str | None) -> None:
+    if last is None:
+        print_note("no entries")
+    elif segment is not None:
+        print_note(f"go on with: --min-sequence {last.sequence + 1}")
+    else:
+        print_note(f"go on with: --offset {last.space_offset.hex()}")

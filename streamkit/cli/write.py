@@ -1,0 +1,120 @@
+"""produce and create: into a store."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from streamkit import Record, StreamkitError
+from streamkit.names import check_name, partition_of
+
+from .ndjson import Batch, read_batches, segment_from, segment_named
+from .options import Json, SpaceName, StoreId, Url, open_store
+from .output import print_line, record_line
+from .progress import progress
+
+__all__ = ["create", "produce"]
+
+
+def create(
+    space: SpaceName,
+    partitions: Annotated[int, typer.Option(min=1, help="Commit chains of the space, for ever.")] = 1,
+    durability: Annotated[str, typer.Option(help="committed, or buffered (local disk only).")] = "committed",
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+) -> None:
+    """Create a space with settings that its first write would not give it. The same again is fine."""
+    with open_store(url, store) as opened:
+        opened.create_space(space, partitions=partitions, durability=durability)
+    fields: dict[str, Any] = {"space": space, "partitions": partitions, "durability": durability}
+    print_line(record_line(fields) if json else f"{space}  {partitions} partition(s), {durability}")
+
+
+def produce(
+    space: SpaceName,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE…]", help="NDJSON; '-' or none: standard input.")
+    ] = None,
+    segment_key: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="Each line's segment is in this field of it.")
+    ] = None,
+    segment: Annotated[str | None, typer.Option(metavar="SEGMENT", help="Every line goes to this segment.")] = None,
+    batch: Annotated[int, typer.Option(min=1, metavar="LINES", help="Commit so many lines at once.")] = 1000,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Of this run: the same files with the same key are written once."),
+    ] = None,
+    expected_sequence: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="With --segment: its last sequence; 0: it is new.")
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+) -> None:
+    """Append the lines of NDJSON files, or of standard input, to the segments of a space.
+
+    A line is a record as it is. Order within a segment is kept. Lines are committed in batches, each whole or not at
+    all; the first bad line ends it, with its number, and nothing of its batch is written.
+    """
+    if (segment is None) == (segment_key is None):
+        raise typer.BadParameter("say which segment a line is for: --segment-key FIELD, or --segment SEGMENT")
+    if expected_sequence is not None and segment is None:
+        raise typer.BadParameter("--expected-sequence needs --segment")
+    paths = files or ["-"]
+    for path in paths:
+        if path != "-" and not Path(path).exists():
+            raise typer.BadParameter(f"there is no file {path!r}")
+    if segment is not None:
+        segment_of = segment_named(check_name(segment, "segment"))
+    elif segment_key is not None:
+        segment_of = segment_from(segment_key)
+
+    started = time.perf_counter()
+    lines, commits, segments = 0, 0, set[str]()
+    with open_store(url, store) as opened, progress(space, _total_bytes(paths), unit="B") as advance:
+        partitions = opened.space(space).partitions
+        try:
+            for part in read_batches(paths, segment_of, batch):
+                for partition, frames in _by_partition(part, partitions).items():
+                    key = None if idempotency_key is None else f"{idempotency_key}:{part.number}:{partition}"
+                    with opened.transaction(space, idempotency_key=key) as trx:
+                        for name, records in frames.items():
+                            trx.produce(name, records, expected_sequence=expected_sequence)
+                    count = sum(map(len, frames.values()))
+                    lines, commits = lines + count, commits + 1
+                    if expected_sequence is not None:
+                        expected_sequence += count
+                segments.update(part.segments)
+                advance(part.bytes)
+        except StreamkitError as error:
+            error.add_note(f"{lines} lines were written before it, none of its batch")
+            raise
+    seconds = time.perf_counter() - started
+    fields = {
+        "space": space,
+        "lines": lines,
+        "segments": len(segments),
+        "commits": commits,
+        "seconds": round(seconds, 3),
+    }
+    rate = lines / seconds if seconds else 0.0
+    text = f"{lines:,} lines to {len(segments):,} segments of {space} in {commits:,} commits, {rate:,.0f} lines/s"
+    print_line(record_line(fields) if json else text)
+
+
+def _by_partition(batch: Batch, partitions: int) -> dict[int, dict[str, list[Record]]]:
+    """A transaction has one partition, so a batch is as many transactions as it meets partitions."""
+    if partitions == 1:
+        return {0: batch.segments}
+    split: dict[int, dict[str, list[Record]]] = {}
+    for segment, records in batch.segments.items():
+        split.setdefault(partition_of(segment, partitions), {})[segment] = records
+    return split
+
+
+def _total_bytes(paths: list[str]) -> int | None:
+    return None if "-" in paths else sum(Path(path).stat().st_size for path in paths)
