@@ -1,0 +1,1 @@
+"""The checks of `streamkit.testing.BackendConformance`, by subject."""

@@ -1,0 +1,173 @@
+"""What every check starts from: a backend to try, and words for what it must do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from uuid import UUID, uuid4
+
+from ...backend import ABSENT, ANY, Ambiguous, Append, Backend, Conflict, Driver, Op, Put
+from ...errors import TransientError
+
+__all__ = ["Broken", "Subject", "hold", "refuses", "same", "together"]
+
+T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
+
+
+class Broken(AssertionError):
+    """The backend does not keep a promise of the contract."""
+
+
+def _short(thing: object) -> str:
+    text = repr(thing)
+    return text if len(text) <= 300 else f"{text[:280]}… ({len(text)} characters)"
+
+
+def hold(condition: object, message: str) -> None:
+    if not condition:
+        raise Broken(message)
+
+
+def same(found: object, wanted: object, what: str) -> None:
+    if found != wanted:
+        raise Broken(f"{what}: expected {_short(wanted)}, found {_short(found)}")
+
+
+def refuses(error: type[E], call: Callable[[], object], what: str) -> E:
+    """The error that `call` raised. Broken if it raised none; another one goes through."""
+    try:
+        result = call()
+    except error as refusal:
+        return refusal
+    raise Broken(f"{what}: expected {error.__name__}, but it returned {_short(result)}")
+
+
+def together(*jobs: Callable[[], T], timeout: float = 120.0) -> list[T]:
+    """Run all jobs at the same time, each in its own thread; their results in order, or the first one's error."""
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(len(jobs))
+
+    def run(at: int, job: Callable[[], T]) -> None:
+        try:
+            barrier.wait(timeout)
+            results[at] = job()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(jobs)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + timeout
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if errors:
+        raise errors[0]
+    if len(results) < len(jobs):
+        raise Broken(f"{len(jobs) - len(results)} of {len(jobs)} concurrent calls hang after {timeout:g} s")
+    return [results[at] for at in range(len(jobs))]
+
+
+class Subject:
+    """One check's own store. pytest calls `setup_method` and `teardown_method` by itself, as `run_conformance` does.
+
+    What may be overridden: `make_driver`, which must be, and what follows it.
+    """
+
+    lease_ttl: float = 1.0
+    """Seconds; the shortest lease that is worth a try on this service."""
+    lease_grace: float = 2.0
+    """Seconds after the end of a lease within which the next one must be granted."""
+    rounds: int = 20
+    """How often a race is run."""
+
+    def make_driver(self) -> Driver:
+        """A new driver of one and the same root, with nothing shared but the service: another process, as it were."""
+        raise NotImplementedError("override make_driver: it returns a new driver of the root under test")
+
+    def clock(self) -> float:
+        """The time that `sleep` moves, in seconds: where leases are judged by an injected clock, that clock."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def setup_method(self, method: object = None) -> None:
+        self._drivers: list[Driver] = []
+        self._backends: list[Backend] = []
+        self._stores: set[UUID] = set()
+        self.driver = self.connect()
+        self.store = uuid4()
+        self.backend = self.open()
+        self.limits = self.backend.limits
+
+    def teardown_method(self, method: object = None) -> None:
+        for backend in self._backends:
+            backend.close()
+        for store in self._stores:
+            self.driver.delete(store)
+        for driver in self._drivers:
+            driver.close()
+
+    def connect(self) -> Driver:
+        driver = self.make_driver()
+        self._drivers.append(driver)
+        return driver
+
+    def open(self, store: UUID | None = None, driver: Driver | None = None) -> Backend:
+        store = store or self.store
+        self._stores.add(store)
+        backend = (driver or self.driver).open(store)
+        self._backends.append(backend)
+        return backend
+
+    def stranger(self) -> Backend:
+        """The same store through a driver of its own."""
+        return self.open(driver=self.connect())
+
+    def fill(self, partition: bytes, keys: Sequence[bytes], value: bytes = b"-") -> None:
+        """Put `value` under all keys, as many in one write as the limits allow."""
+        room = max(1, self.limits.batch_bytes // (400 + len(value)))
+        self.write_all(partition, [Put(key, value) for key in keys], min(self.limits.ops, room))
+
+    def write_all(self, partition: bytes, ops: Sequence[Op], size: int = 0) -> None:
+        size = size or self.limits.ops
+        for at in range(0, len(ops), size):
+            self.backend.write(partition, ops[at : at + size])
+
+    def keys(self, partition: bytes, start: bytes = b"", end: bytes = b"\xff" * 301) -> list[bytes]:
+        return [row.key for row in self.backend.scan(partition, start, end, values=False)]
+
+    def content(self, partition: bytes, backend: Backend | None = None) -> dict[bytes, bytes]:
+        rows = (backend or self.backend).scan(partition, b"", b"\xff" * 301)
+        return {row.key: row.data for row in rows}
+
+    def data(self, partition: bytes, key: bytes, backend: Backend | None = None) -> bytes | None:
+        (value,) = (backend or self.backend).get(partition, [key])
+        return None if value is None else value.data
+
+    def wins(self, backend: Backend, partition: bytes, op: Put | Append) -> bool:
+        """Write as a careful client does: whether `op`, whose value nobody else writes, was applied."""
+        unsure = False
+        expect = ABSENT if isinstance(op, Append) else op.expect
+        for _ in range(100):
+            try:
+                backend.write(partition, [op])
+                return True
+            except Conflict:
+                return unsure and self.data(partition, op.key, backend) == op.value
+            except TransientError:
+                self.sleep(0.05)
+            except Ambiguous:
+                unsure = True
+                (there,) = backend.get(partition, [op.key])
+                if there is not None and there.data == op.value:
+                    return True
+                if expect is not ANY and (None if there is None else there.etag) != (
+                    None if expect is ABSENT else expect
+                ):
+                    return False
+        raise Broken("a write was throttled or its answer lost 100 times in a row")

@@ -1,0 +1,140 @@
+"""Does a backend keep the contract of `streamkit.backend`? For authors of backends, with pytest or without.
+
+With pytest, subclass and say how a driver is made; all checks are collected as tests:
+
+    class TestMine(BackendConformance):
+        def make_driver(self):
+            return mine.connect("mine://localhost/test", timeout=10)
+
+Without:
+
+    report = run_conformance(lambda: mine.connect("mine://localhost/test", timeout=10))
+    print(report)
+
+`make_driver` is called several times in a check, and every driver must reach the same root: they stand for processes
+that share it. Each check has stores of its own and deletes them at the end. A small page of scans makes them faster.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+from unittest import SkipTest
+
+from ..backend import Driver
+from .backend_checks.batching import Batching
+from .backend_checks.leasing import Leasing
+from .backend_checks.racing import Racing
+from .backend_checks.reading import Reading
+from .backend_checks.scanning import Scanning
+from .backend_checks.storing import Storing
+from .backend_checks.writing import Writing
+
+__all__ = ["BackendConformance", "Report", "Result", "run_conformance"]
+
+
+class BackendConformance(Writing, Batching, Reading, Scanning, Racing, Leasing, Storing):
+    """All checks. Override `make_driver`; and `clock` and `sleep` if leases are judged by an injected clock."""
+
+    skip: ClassVar[Mapping[str, str]] = {}
+    """Check to reason, for what the service under test (an emulator, say) is known not to keep."""
+
+    def setup_method(self, method: object = None) -> None:
+        reason = self.skip.get(getattr(method, "__name__", ""))
+        if reason is not None:
+            raise SkipTest(reason)
+        super().setup_method(method)
+
+    @classmethod
+    def checks(cls) -> dict[str, str]:
+        """The names of all checks, and what is broken if one fails."""
+        names = [name for name in dir(cls) if name.startswith("test_")]
+        return {name: " ".join((getattr(cls, name).__doc__ or "").split()) for name in names}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One check: `outcome` is passed, failed or skipped; `detail` says why, if it did not pass."""
+
+    name: str
+    broken: str
+    outcome: str
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    results: tuple[Result, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed
+
+    @property
+    def failed(self) -> dict[str, Result]:
+        return {result.name: result for result in self.results if result.outcome == "failed"}
+
+    def __str__(self) -> str:
+        lines = []
+        for result in self.results:
+            lines.append(f"{result.outcome:8}{result.name} ({result.seconds:.2f} s)")
+            if result.outcome == "failed":
+                lines.append(f"        {result.broken}")
+            if result.detail:
+                lines += [f"        {line}" for line in result.detail.splitlines()]
+        counts = [f"{sum(r.outcome == kind for r in self.results)} {kind}" for kind in ("passed", "failed", "skipped")]
+        return "\n".join([*lines, ", ".join(counts)])
+
+
+def run_conformance(
+    make_driver: Callable[[], Driver],
+    *,
+    only: str = "",
+    skip: Mapping[str, str] | None = None,
+    lease_ttl: float = 1.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Report:
+    """Run all checks whose name contains `only`, one after the other. It raises nothing: see `Report.ok`.
+
+    `skip`: check to reason. `lease_ttl`: seconds. `clock` and `sleep`: where leases are judged by an injected clock.
+    """
+
+    class Conformance(BackendConformance):
+        def make_driver(self) -> Driver:
+            return make_driver()
+
+        def clock(self) -> float:
+            return clock()
+
+        def sleep(self, seconds: float) -> None:
+            sleep(seconds)
+
+    Conformance.skip = skip or {}
+    Conformance.lease_ttl = lease_ttl
+    return Report(
+        tuple(_run(Conformance(), name, broken) for name, broken in Conformance.checks().items() if only in name)
+    )
+
+
+def _run(checks: BackendConformance, name: str, broken: str) -> Result:
+    check = getattr(checks, name)
+    started = time.monotonic()
+    outcome, detail = "passed", ""
+    try:
+        checks.setup_method(check)
+        try:
+            check()
+        finally:
+            checks.teardown_method(check)
+    except SkipTest as reason:
+        outcome, detail = "skipped", str(reason)
+    except AssertionError as error:
+        outcome, detail = "failed", str(error)
+    except Exception:
+        outcome, detail = "failed", traceback.format_exc()
+    return Result(name, broken, outcome, detail, time.monotonic() - started)
