@@ -79,9 +79,7 @@ class MemoryBackend:
             self._count("read", len(ranges), read=sum(len(data) for data in found if data is not None))
         return found
 
-    def scan(
-        self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True
-    ) -> Iterator[Row]:
+    def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         _check_address(partition, ())
         if limit < 0:
             raise ValueError(f"limit is zero (no limit) or more, not {limit}")
@@ -107,7 +105,7 @@ class MemoryBackend:
         self._request()
         size = sum(0 if isinstance(op, Delete) else len(op.value) for op in ops)
         etags: list[Etag | None]
-        if self._limits.atomic:
+        if self._whole(ops):
             with self._service.lock:
                 self._count("write", 1, written=size)
                 rows = self._rows(partition)
@@ -123,7 +121,7 @@ class MemoryBackend:
             with self._service.lock:
                 rows = self._rows(partition)
                 try:
-                    rows.check(ops[at], ordered=False)
+                    rows.check(ops[at], ordered=self._limits.atomic_rows)
                     etags[at] = rows.apply(ops[at])
                     self._keep(partition, rows)
                 except Conflict as error:
@@ -192,6 +190,11 @@ class MemoryBackend:
         if rows.values:
             self._service.stores.setdefault(self._store, {})[partition] = rows
 
+    def _whole(self, ops: Sequence[Op]) -> bool:
+        if self._limits.atomic:
+            return True
+        return self._limits.atomic_rows and not any(isinstance(op, Append) for op in ops)
+
     def _check_write(self, partition: bytes, ops: Sequence[Op]) -> None:
         keys = [op.key for op in ops]
         _check_address(partition, keys)
@@ -199,7 +202,7 @@ class MemoryBackend:
             raise ValueError(f"one write has 1 to {self._limits.ops} operations, not {len(ops)}")
         if len(set(keys)) != len(keys):
             raise ValueError("one write names each key once")
-        if self._limits.atomic:
+        if self._whole(ops):
             size = 0
             for op in ops:
                 value = b"" if isinstance(op, Delete) else op.value
