@@ -5,5 +5,28 @@ from __future__ import annotations
 from .backend_checks.subject import Broken
 from .backend_conformance import BackendConformance, Report, Result, run_conformance
 from .clock import ManualClock
+from .fault_plan import CRASHES, DAMAGE, FAULTS, SURVIVABLE, At, Call, Fault, Plan, every_fault
+from .faults import FaultyBackend, FaultyDriver
+from .injector import Crash, Injector
 
-__all__ = ["BackendConformance", "Broken", "ManualClock", "Report", "Result", "run_conformance"]
+__all__ = [
+    "CRASHES",
+    "DAMAGE",
+    "FAULTS",
+    "SURVIVABLE",
+    "At",
+    "BackendConformance",
+    "Broken",
+    "Call",
+    "Crash",
+    "Fault",
+    "FaultyBackend",
+    "FaultyDriver",
+    "Injector",
+    "ManualClock",
+    "Plan",
+    "Report",
+    "Result",
+    "every_fault",
+    "run_conformance",
+]

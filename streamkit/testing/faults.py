@@ -1,0 +1,213 @@
+"""A backend on a bad day: one wrapper for every backend, and a plan that says what goes wrong.
+
+    driver = FaultyDriver(inner, Plan.at(0, Fault.LOST_ANSWER, kind="write"))
+    ...                                  # use it as any driver
+    driver.faults.trace                  # what was called, what went wrong, how it ended
+    driver.faults.release()              # apply now what is still on its way
+
+A FaultyDriver, with all backends that it opens, stands for one process: its calls are counted together, and after a
+Crash none of them works any more. Two processes are two FaultyDrivers around drivers of the same root. A write that
+is LATE is applied by the inner backend when its time comes, with the precondition that it had, whatever others did in
+between; the inner backend is closed only after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from uuid import UUID
+
+from ..backend import (
+    ANY,
+    Append,
+    Backend,
+    Conflict,
+    Driver,
+    Etag,
+    Grant,
+    Limits,
+    Op,
+    Range,
+    Row,
+    Value,
+)
+from ..errors import LeaseLost, StoreClosed, StreamkitError, Unavailable
+from .fault_plan import DAMAGE, Fault, Plan
+from .injector import Injector, Turn, effect_of, name_of
+
+__all__ = ["FaultyBackend", "FaultyDriver"]
+
+
+def _describe(op: Op) -> str:
+    expect = "" if isinstance(op, Append) or op.expect is ANY else f" if {_expectation(op.expect)}"
+    return f"{type(op).__name__.lower()} {bytes(op.key)!r}{expect}"
+
+
+def _expectation(expect: object) -> str:
+    return "etag" if isinstance(expect, str | bytes) else str(getattr(expect, "value", expect))
+
+
+def _conditional(ops: Sequence[Op]) -> list[bytes]:
+    return [op.key for op in ops if isinstance(op, Append) or op.expect is not ANY]
+
+
+class FaultyBackend:
+    """A backend around `inner` that follows a plan, or the injector of its driver."""
+
+    def __init__(self, inner: Backend, plan: Plan | Injector) -> None:
+        self.inner = inner
+        self.faults = plan if isinstance(plan, Injector) else Injector(plan)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<FaultyBackend {self.inner!r} {self.faults!r}>"
+
+    @property
+    def limits(self) -> Limits:
+        return self.inner.limits
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return self.inner.requests
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        turn = self._begin("get", f"{partition!r} {[bytes(key) for key in keys]}")
+        found = self.faults.perform(turn, lambda: self.inner.get(partition, keys))
+        victim = self._victim(turn, [value.data if value else None for value in found])
+        value = None if victim is None else found[victim]
+        if victim is not None and value is not None:
+            found[victim] = value._replace(data=self._damaged(turn, value.data))
+        return found
+
+    def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        what = [f"{bytes(part.key)!r} {part.start}+{part.length}" for part in ranges]
+        turn = self._begin("read", f"{partition!r} [{', '.join(what)}]")
+        found = self.faults.perform(turn, lambda: self.inner.read(partition, ranges))
+        victim = self._victim(turn, found)
+        data = None if victim is None else found[victim]
+        if victim is not None and data is not None:
+            found[victim] = self._damaged(turn, data)
+        return found
+
+    def _victim(self, turn: Turn, found: Sequence[bytes | None]) -> int | None:
+        """Which value is damaged, if one is to be."""
+        if turn.fault not in DAMAGE:
+            return None
+        some = [at for at, data in enumerate(found) if data]
+        return turn.dice.choice(some) if some else None
+
+    def _damaged(self, turn: Turn, data: bytes) -> bytes:
+        self.faults.end(turn, "ok", turn.fault)
+        at = turn.dice.randrange(len(data))
+        if turn.fault is Fault.TRUNCATED:
+            return data[:at]
+        return data[:at] + bytes([data[at] ^ 1 << turn.dice.randrange(8)]) + data[at + 1 :]
+
+    def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
+        bounds = f"{partition!r} {bytes(start)!r} to {bytes(end)!r}"
+        more = (f" limit {limit}" if limit else "") + ("" if values else " keys only")
+        turn = self._begin("scan", bounds + more)
+        return self._scan(turn, self.inner.scan(partition, start, end, limit=limit, values=values))
+
+    def _scan(self, turn: Turn, rows: Iterator[Row]) -> Iterator[Row]:
+        left = 0 if turn.at is None else turn.at.rows
+        pending = turn.fault
+        try:
+            for row in rows:
+                self.faults.check()
+                if left == 0 and pending in DAMAGE and row.data:
+                    row = row._replace(data=self._damaged(turn, row.data))
+                    pending = None
+                elif left == 0 and pending not in (None, Fault.CRASH_AFTER, *DAMAGE):
+                    break
+                left = max(0, left - 1)
+                yield row
+        except StreamkitError as error:
+            self.faults.end(turn, name_of(error), None)
+            raise
+        if pending is not None and pending not in DAMAGE:
+            self.faults.perform(turn, lambda: None)
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        ops = list(ops)
+        what = f"{partition!r} [{', '.join(map(_describe, ops))}]" + ("" if durable else " not durable")
+        conditional = _conditional(ops)
+        impossible = [] if conditional else [Fault.CONFLICT]
+        if self._whole(ops):
+            impossible += [Fault.PARTIAL, Fault.CRASH_PARTIAL]
+        turn = self._begin("write", what, impossible)
+        if turn.fault is Fault.CONFLICT:
+            self.faults.end(turn, "Conflict", turn.fault)
+            raise Conflict(turn.dice.choice((conditional[0], None)))
+        if turn.fault in (Fault.PARTIAL, Fault.CRASH_PARTIAL):
+            some = sorted(turn.dice.sample(range(len(ops)), turn.dice.randint(1, len(ops) - 1)))
+            effect_of(lambda: self.inner.write(partition, [ops[at] for at in some], durable=durable))
+            effect = f"{len(some)} of {len(ops)}"
+            if turn.fault is Fault.CRASH_PARTIAL:
+                raise self.faults.crash(turn, effect)
+            if turn.dice.random() < 0.5:
+                raise self.faults.ambiguous(turn, effect)
+            self.faults.end(turn, f"Unavailable after {effect}", turn.fault)
+            raise Unavailable("injected: some operations could not be sent")
+        return self.faults.perform(turn, lambda: self.inner.write(partition, ops, durable=durable))
+
+    def _whole(self, ops: Sequence[Op]) -> bool:
+        if len(ops) == 1 or self.limits.atomic:
+            return True
+        return self.limits.atomic_rows and not any(isinstance(op, Append) for op in ops)
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        turn = self._begin("acquire", repr(name))
+        if turn.fault is Fault.CONFLICT:
+            self.faults.end(turn, "None", turn.fault)
+            return None
+        return self.faults.perform(turn, lambda: self.inner.acquire(name, ttl))
+
+    def renew(self, grant: Grant) -> Grant:
+        turn = self._begin("renew", repr(grant.name))
+        if turn.fault is Fault.CONFLICT:
+            self.faults.end(turn, "LeaseLost", turn.fault)
+            raise LeaseLost(f"injected: the lease {grant.name!r} was taken")
+        return self.faults.perform(turn, lambda: self.inner.renew(grant))
+
+    def release(self, grant: Grant) -> None:
+        turn = self._begin("release", repr(grant.name))
+        self.faults.perform(turn, lambda: self.inner.release(grant))
+
+    def close(self) -> None:
+        """Closes `inner`, as soon as nothing is on its way; a process that has stopped closes nothing."""
+        if not self._closed:
+            self._closed = True
+            self.faults.close(self.inner.close)
+
+    def _begin(self, kind: str, what: str, impossible: Sequence[Fault] = ()) -> Turn:
+        self.faults.check()
+        if self._closed:
+            raise StoreClosed("the store was closed; open it again")
+        return self.faults.begin(kind, what, impossible)
+
+
+class FaultyDriver:
+    """A driver around `inner`: one process that follows a plan, whatever stores it opens."""
+
+    def __init__(self, inner: Driver, plan: Plan) -> None:
+        self.inner = inner
+        self.faults = Injector(plan)
+
+    def __repr__(self) -> str:
+        return f"<FaultyDriver {self.inner!r} {self.faults!r}>"
+
+    def stores(self) -> Iterator[UUID]:
+        turn = self.faults.begin("stores", "")
+        return self.faults.perform(turn, self.inner.stores)
+
+    def open(self, store: UUID) -> FaultyBackend:
+        self.faults.check()
+        return FaultyBackend(self.inner.open(store), self.faults)
+
+    def delete(self, store: UUID) -> None:
+        turn = self.faults.begin("delete", "")
+        self.faults.perform(turn, lambda: self.inner.delete(store))
+
+    def close(self) -> None:
+        """Closes `inner`, as soon as nothing is on its way; a process that has stopped closes nothing."""
+        self.faults.close(self.inner.close)
