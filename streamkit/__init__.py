@@ -1,1 +1,74 @@
-"""streamkit."""
+"""streamkit: an event-stream store without servers. `connect` is where to begin."""
+
+from .client import Client, connect
+from .errors import (
+    AccessDenied,
+    CorruptData,
+    CrossPartition,
+    Fenced,
+    InvalidName,
+    InvalidOffset,
+    InvalidRecord,
+    LeaseLost,
+    LeaseNotAcquired,
+    MissingDependency,
+    OutcomeUnknown,
+    PermanentError,
+    RecordTooLarge,
+    SequenceMismatch,
+    SpaceExists,
+    StoreClosed,
+    StreamkitError,
+    Throttled,
+    TransactionIdMismatch,
+    TransactionTooLarge,
+    TransientError,
+    Unavailable,
+    UnsupportedVersion,
+)
+from .leases import Lease
+from .lexkey import LexKey, Unsigned
+from .model import TRX, Entry, Record, SegmentStatus
+from .statistics import Statistics
+from .store import Store, Transaction
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "TRX",
+    "AccessDenied",
+    "Client",
+    "CorruptData",
+    "CrossPartition",
+    "Entry",
+    "Fenced",
+    "InvalidName",
+    "InvalidOffset",
+    "InvalidRecord",
+    "Lease",
+    "LeaseLost",
+    "LeaseNotAcquired",
+    "LexKey",
+    "MissingDependency",
+    "OutcomeUnknown",
+    "PermanentError",
+    "Record",
+    "RecordTooLarge",
+    "SegmentStatus",
+    "SequenceMismatch",
+    "SpaceExists",
+    "Statistics",
+    "Store",
+    "StoreClosed",
+    "StreamkitError",
+    "Throttled",
+    "Transaction",
+    "TransactionIdMismatch",
+    "TransactionTooLarge",
+    "TransientError",
+    "Unavailable",
+    "Unsigned",
+    "UnsupportedVersion",
+    "__version__",
+    "connect",
+]

@@ -189,9 +189,7 @@ class Backend(Protocol):
         """Parts of values, like get. A range that reaches beyond the value is cut there, as bytes are."""
         ...
 
-    def scan(
-        self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True
-    ) -> Iterator[Row]:
+    def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         """Rows with start <= key < end in key order, lazily, at most `limit` (0: all).
 
         A row that is there from before the scan until after it is never left out. An empty page is not the end.

@@ -25,7 +25,7 @@ _CRC = struct.Struct(">I")
 
 
 class Offset(NamedTuple):
-    """A decoded offset. With `whole`, `positions` has one (number, index) a partition, else only that of `partition`."""
+    """A decoded offset. `positions` has a (number, index) for each partition if `whole`, else only for `partition`."""
 
     space: str
     timestamp: int
@@ -78,3 +78,10 @@ class Offset(NamedTuple):
         if not positions or whole > 1 or (not whole and len(positions) != 1):
             raise InvalidOffset("the offset is damaged")
         return cls(found, timestamp, partition, positions, bool(whole))
+
+    def check_partitions(self, partitions: int) -> None:
+        """InvalidOffset if it was made for a space of the same name with another number of partitions."""
+        if self.partition >= partitions or (self.whole and len(self.positions) != partitions):
+            raise InvalidOffset(
+                f"the offset was made for a space {self.space!r} with another number of partitions than {partitions}"
+            )

@@ -13,7 +13,7 @@ from .errors import CorruptData, UnsupportedVersion
 __all__ = ["DataRow", "Head", "KeyRow", "Piece", "SegmentRow", "Settings", "decode_row", "encode_row"]
 
 VERSION = 1
-_PREFIX = struct.Struct("<IB")
+_CRC = struct.Struct("<I")
 
 
 class Settings(msgspec.Struct, frozen=True, array_like=True):
@@ -87,22 +87,21 @@ _decoders: dict[type, Any] = {
 
 
 def encode_row(key: bytes, row: Settings | Head | SegmentRow | DataRow | KeyRow) -> bytes:
-    body = _encoder.encode(row)
-    return _PREFIX.pack(zlib.crc32(body, zlib.crc32(key)), VERSION) + body
+    body = b"%c%b" % (VERSION, _encoder.encode(row))
+    return _CRC.pack(zlib.crc32(body, zlib.crc32(key))) + body
 
 
 def decode_row(kind: type[_Row], key: bytes, data: bytes) -> _Row:
     """The row of `kind` in `data`. CorruptData or UnsupportedVersion, naming the key."""
-    if len(data) < _PREFIX.size:
-        raise CorruptData(f"the row {key!r} is cut short")
-    crc, version = _PREFIX.unpack_from(data)
-    body = data[_PREFIX.size :]
-    if zlib.crc32(body, zlib.crc32(key)) != crc:
+    body = data[4:]
+    if len(body) < 2 or zlib.crc32(body, zlib.crc32(key)) != _CRC.unpack_from(data)[0]:
         raise CorruptData(f"the row {key!r} is damaged")
-    if version != VERSION:
-        raise UnsupportedVersion(f"the row {key!r} has format version {version}; this release reads {VERSION}")
+    if body[0] != VERSION:
+        raise UnsupportedVersion(
+            f"the row {key!r} has format version {body[0]}; this release reads {VERSION}. Upgrade streamkit."
+        )
     try:
-        row: _Row = _decoders[kind].decode(body)
+        row: _Row = _decoders[kind].decode(memoryview(body)[1:])
     except msgspec.MsgspecError as error:
         raise CorruptData(f"the row {key!r} is damaged") from error
     return row

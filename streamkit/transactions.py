@@ -14,6 +14,7 @@ Integers are little endian.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import sys
 import zlib
@@ -107,15 +108,16 @@ class FrameHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Body(NamedTuple):
-    """The encoded records of one segment."""
+    """The encoded records of one segment. `digest` is of the bytes before they are compressed, if it was asked for."""
 
     data: bytes
     raw: int
     flags: int
     count: int
+    digest: bytes = b""
 
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _headers = msgspec.msgpack.Decoder(Header)
 _frame_heads = msgspec.msgpack.Decoder(FrameHead)
 _payloads = msgspec.msgpack.Decoder(tuple[list[bytes]])
@@ -134,19 +136,22 @@ def _load_zstd() -> Any:
     return _zstd
 
 
-def encode_body(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> Body:
+def encode_body(
+    payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None, *, digest: bool = False
+) -> Body:
     """The records of one segment; compressed if a sample of them shrinks and all of them do."""
     parts: list[Any] = [payloads] if metadata is None else [payloads, metadata]
     data = _encoder.encode(parts)
     raw = len(data)
     flags = 0 if metadata is None else _METADATA
+    content = hashlib.blake2b(data, digest_size=16).digest() if digest else b""
     if raw >= _SMALL:
         zstd = _zstd or _load_zstd()
         if raw <= 2 * _SAMPLE or len(zstd.compress(data[:_SAMPLE], 1)) < _SAMPLE * 0.9:
             packed = zstd.compress(data, 1)
             if len(packed) < raw * 0.95:
-                return Body(packed, raw, flags | _ZSTD, len(payloads))
-    return Body(data, raw, flags, len(payloads))
+                return Body(packed, raw, flags | _ZSTD, len(payloads), content)
+    return Body(data, raw, flags, len(payloads), content)
 
 
 def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
@@ -187,9 +192,7 @@ def encode_transaction(
     index = 0
     for segment, first_sequence, body in parts:
         head = _encoder.encode(
-            FrameHead(
-                number, timestamp, id, node, position + index, index, segment, first_sequence, body.count
-            )
+            FrameHead(number, timestamp, id, node, position + index, index, segment, first_sequence, body.count)
         )
         rest = b"%b%b%b" % (
             _FRAME.pack(0, len(head), body.flags, len(body.data), body.raw)[4:],
@@ -223,8 +226,7 @@ def _prefix(record: bytes, seed: int, where: object) -> int:
         raise CorruptData(f"{where}: the header of the transaction record is damaged")
     if version != VERSION:
         raise UnsupportedVersion(
-            f"{where}: transaction record of format version {version}; this release reads {VERSION}. "
-            "Upgrade streamkit."
+            f"{where}: transaction record of format version {version}; this release reads {VERSION}. Upgrade streamkit."
         )
     if record_bytes != len(record):
         raise CorruptData(f"{where}: the transaction record has {len(record)} bytes instead of {record_bytes}")

@@ -1,0 +1,157 @@
+"""Connecting: a URL, the driver behind it, and the stores under it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import TracebackType
+from uuid import UUID
+
+from .backend import Driver
+from .clock import SYSTEM_CLOCK, Clock
+from .errors import MissingDependency, StoreClosed
+from .retry import PatientBackend
+from .statistics import Counters
+from .store import Store
+
+__all__ = ["Client", "connect"]
+
+_MOST_BYTES = 64 << 20
+
+
+def connect(
+    url: str | None = None,
+    *,
+    timeout: float = 30.0,
+    poll: tuple[float, float] | None = None,
+    max_transaction_bytes: int = _MOST_BYTES,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Client:
+    """A client for the stores under `url` (else STREAMKIT_URL, else ./streamkit-data). Opens nothing remote.
+
+    `timeout`: seconds for which a throttled or unavailable service is asked again. `poll`: seconds between two looks
+    while following, at first and at most; the backend's own if None. ValueError for a URL that is none, or an unknown
+    scheme; MissingDependency where the package behind it is not installed.
+    """
+    if url is None:
+        url = os.environ.get("STREAMKIT_URL") or Path("streamkit-data").absolute().as_uri()
+    if not isinstance(url, str):
+        raise TypeError(f"a store URL is str, not {type(url).__name__}")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout is a number of seconds, not {type(timeout).__name__}")
+    if timeout <= 0:
+        raise ValueError(f"timeout is a positive number of seconds, not {timeout}")
+    if type(max_transaction_bytes) is not int:
+        raise TypeError(f"max_transaction_bytes is an int, not {type(max_transaction_bytes).__name__}")
+    if not 1 <= max_transaction_bytes <= 1 << 30:
+        raise ValueError(f"max_transaction_bytes is 1 to {1 << 30}, not {max_transaction_bytes}")
+    return Client(url, _driver(url, float(timeout)), float(timeout), poll, max_transaction_bytes, clock)
+
+
+def _driver(url: str, timeout: float) -> Driver:
+    scheme, separator, _ = url.partition("://")
+    found = {point.name: point for point in entry_points(group="streamkit.backends")}
+    known = ", ".join(f"{name}://" for name in sorted(found)) or "none: is streamkit installed?"
+    if not separator:
+        raise ValueError(f"{url[:80]!r} is not a store URL; it starts with one of {known}")
+    if scheme not in found:
+        raise ValueError(f"no backend for {scheme[:40]}://; installed: {known}")
+    try:
+        make = found[scheme].load()
+    except ImportError as error:
+        raise MissingDependency(
+            f"{scheme}:// needs a package that is not installed ({error.name}): pip install 'streamkit[{scheme}]'"
+        ) from error
+    driver: Driver = make(url, timeout=timeout)
+    return driver
+
+
+class Client:
+    """From `connect`. Safe to share between threads; `with` closes it and its stores."""
+
+    def __init__(
+        self,
+        url: str,
+        driver: Driver,
+        timeout: float,
+        poll: tuple[float, float] | None,
+        max_transaction_bytes: int,
+        clock: Clock,
+    ) -> None:
+        self._scheme = url.partition("://")[0]
+        self._driver = driver
+        self._timeout = timeout
+        self._poll = poll
+        self._most_bytes = max_transaction_bytes
+        self._clock = clock
+        self._stores: dict[UUID, Store] = {}
+        self._closed = False
+
+    def store(self, store_id: UUID | str) -> Store:
+        """The store with this UUID. No I/O: it comes into being with its first write."""
+        self._check_open()
+        found = _uuid(store_id)
+        store = self._stores.get(found)
+        if store is None or store._closed:
+            store = self._stores[found] = self._open(found)
+        return store
+
+    def _open(self, store_id: UUID) -> Store:
+        backend = self._driver.open(store_id)
+        counters = Counters()
+        poll = self._poll or backend.limits.poll
+        if backend.limits.remote:
+            backend = PatientBackend(backend, self._clock, counters, self._timeout)
+        return Store(store_id, backend, counters, self._clock, poll, self._most_bytes)
+
+    def stores(self) -> Iterator[UUID]:
+        """The stores that exist, in no particular order."""
+        self._check_open()
+        return self._driver.stores()
+
+    def delete_store(self, store_id: UUID | str) -> None:
+        """Delete all of a store. One that does not exist is fine. Nobody may be writing to it."""
+        self._check_open()
+        found = _uuid(store_id)
+        store = self._stores.pop(found, None)
+        if store is not None:
+            store.close()
+        self._driver.delete(found)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the client is closed; connect again")
+
+    def close(self) -> None:
+        """Close the client and its stores. Again is fine."""
+        if not self._closed:
+            self._closed = True
+            for store in list(self._stores.values()):
+                store.close()
+            self._stores.clear()
+            self._driver.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._stores)} stores open"
+        return f"<Client {self._scheme}:// {state}>"
+
+
+def _uuid(store_id: UUID | str) -> UUID:
+    if isinstance(store_id, UUID):
+        return store_id
+    if not isinstance(store_id, str):
+        raise TypeError(f"a store's id is a UUID or its text, not {type(store_id).__name__}")
+    try:
+        return UUID(store_id)
+    except ValueError as error:
+        raise ValueError(f"{store_id[:60]!r} is not a UUID; make one with uuid.uuid4()") from error

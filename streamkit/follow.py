@@ -1,0 +1,67 @@
+"""Following: history, then what comes. A follower looks, waits a little longer each time nothing came, and looks again.
+
+News from the same process wakes it at once. It holds nothing while it waits, and never keeps a writer waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from .clock import Clock
+from .keys import transaction_key, transaction_number
+from .partition import Partition
+from .transactions import decode_header
+
+__all__ = ["Patience", "touched"]
+
+
+class Patience:
+    """Waits for news, and ends after `timeout` seconds of silence (None: never)."""
+
+    def __init__(
+        self, clock: Clock, news: threading.Condition, poll: tuple[float, float], timeout: float | None
+    ) -> None:
+        self._clock = clock
+        self._news = news
+        self._least, self._most = poll
+        self._timeout = timeout
+        self._known = known
+        """What this process knows of the logs that are followed; does no I/O."""
+        self._pause = self._least
+        self._heard = clock.monotonic()
+
+    def reset(self) -> None:
+        """Something came."""
+        self._pause = self._least
+        self._heard = self._clock.monotonic()
+
+    def wait(self, seen: tuple[int, ...]) -> bool:
+        """True when it is time to look again: after a pause, or as soon as more than `seen` is known.
+
+        False when there was silence for too long.
+        """
+        end = self._clock.monotonic() + self._pause
+        if self._timeout is not None:
+            if self._clock.monotonic() >= self._heard + self._timeout:
+                return False
+            end = min(end, self._heard + self._timeout)
+        self._pause = min(self._pause * 2, self._most)
+        with self._news:
+            while self._known() == seen:
+                rest = end - self._clock.monotonic()
+                if rest <= 0:
+                    break
+                self._clock.wait(self._news, rest)
+        return True
+
+
+def touched(partition: Partition, after: int, until: int) -> Iterator[str]:
+    """The segments that transactions after `after` up to `until` wrote to, each once, the last touched last."""
+    found: dict[str, None] = {}
+    for row in partition.backend.scan(partition.key, transaction_key(after + 1), transaction_key(until + 1)):
+        header = decode_header(row.data, partition.seed, partition.where(transaction_number(row.key)))
+        for ref in header.frames:
+            found.pop(ref.segment, None)
+            found[ref.segment] = None
+    yield from found

@@ -1,0 +1,134 @@
+"""Leases. A lease gives liveness: someone leads. Safety comes from its token, which a commit writes into the log."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+from types import TracebackType
+
+from .backend import Ambiguous, Backend, Grant
+from .clock import Clock
+from .errors import LeaseLost, LeaseNotAcquired, TransientError
+
+__all__ = ["Lease"]
+
+_log = logging.getLogger("streamkit")
+
+
+class Lease:
+    """A lease that is held, from `with store.lease(…)`. Renewed in the background; `lost` is set when that fails.
+
+    `key` is its name, `token` a number that is greater than that of every earlier holder, for ever.
+    """
+
+    def __init__(self, backend: Backend, clock: Clock, key: str, ttl: float, wait: float | None) -> None:
+        self.key = key
+        self.ttl = ttl
+        self.lost = threading.Event()
+        """Set no later than ttl seconds after the last renewal that succeeded."""
+        self._backend = backend
+        self._clock = clock
+        self._wait = wait
+        self._grant: Grant | None = None
+        self._deadline = 0.0
+        self._wall_deadline = 0
+        self._released = threading.Event()
+
+    @property
+    def token(self) -> int:
+        if self._grant is None:
+            raise LeaseLost(f"the lease {self.key!r} is not held: use it inside `with store.lease(…)`")
+        return self._grant.token
+
+    def remaining(self) -> float:
+        """Seconds for which it is still held for sure, if no renewal succeeds any more; 0 if it is lost."""
+        if self.lost.is_set() or self._grant is None:
+            return 0.0
+        # The monotonic clock may stand still while a function is frozen; the wall clock may be set back.
+        wall = (self._wall_deadline - self._clock.now()) / 1000
+        return max(0.0, min(self._deadline - self._clock.monotonic(), wall, self.ttl))
+
+    def check(self) -> None:
+        """Raise LeaseLost unless it is held."""
+        if self.remaining() <= 0:
+            self.lost.set()
+            raise LeaseLost(f"the lease {self.key!r} was lost: stop, someone else may be the leader")
+
+    def __enter__(self) -> Lease:
+        if self._grant is not None:
+            raise LeaseNotAcquired(f"the lease {self.key!r} is not re-entrant: ask the store for another one")
+        self._acquire()
+        for work in (self._renew, self._watch):
+            threading.Thread(target=work, name=f"streamkit-lease-{work.__name__}", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._released.set()
+        grant, held = self._grant, self.remaining() > 0
+        self.lost.set()
+        if grant is not None and held:
+            # Not being able to release is not being unable to finish: it runs out by itself.
+            with contextlib.suppress(TransientError, Ambiguous, LeaseLost):
+                self._backend.release(grant)
+
+    def _acquire(self) -> None:
+        end = self._clock.monotonic() + (self._wait or 0.0)
+        pause = min(0.05, self.ttl / 10)
+        while True:
+            asked, asked_wall = self._clock.monotonic(), self._clock.now()
+            try:
+                grant = self._backend.acquire(self.key, self.ttl)
+            except (TransientError, Ambiguous):
+                if self._clock.monotonic() >= end:
+                    raise
+                grant = None
+            if grant is not None:
+                self._take(grant, asked, asked_wall)
+                return
+            rest = end - self._clock.monotonic()
+            if rest <= 0:
+                raise LeaseNotAcquired(f"the lease {self.key!r} is held by someone else")
+            self._clock.sleep(min(pause * (0.5 + random.random()), rest))
+            pause = min(pause * 1.5, self.ttl / 4, 1.0)
+
+    def _take(self, grant: Grant, asked: float, asked_wall: int) -> None:
+        """It counts from when it was asked for: that is what the service cannot be behind of."""
+        self._grant = grant
+        self._deadline = asked + self.ttl
+        self._wall_deadline = asked_wall + int(self.ttl * 1000)
+
+    def _renew(self) -> None:
+        pause = self.ttl / 3
+        while not self._released.wait(pause):
+            grant = self._grant
+            if grant is None or self.lost.is_set():
+                return
+            asked, asked_wall = self._clock.monotonic(), self._clock.now()
+            try:
+                renewed = self._backend.renew(grant)
+            except (TransientError, Ambiguous) as error:
+                _log.warning("the lease %r could not be renewed, trying again: %s", self.key, error)
+                pause = self.ttl / 10
+                continue
+            except Exception as error:
+                _log.warning("the lease %r is lost: %s", self.key, error)
+                self.lost.set()
+                return
+            if not self.lost.is_set():
+                self._take(renewed, asked, asked_wall)
+            pause = self.ttl / 3
+
+    def _watch(self) -> None:
+        """Sets `lost` in time, also when a renewal hangs."""
+        while not self._released.wait(max(self.remaining(), 0.001)):
+            if self.remaining() <= 0:
+                self.lost.set()
+                return
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost.is_set() else f"held, token {self._grant.token}" if self._grant else "not acquired"
+        return f"<Lease {self.key!r} {state}>"

@@ -1,0 +1,312 @@
+"""Reading: a partition's log in commit order, a segment by the index and the tail, several of them merged by time.
+
+Everything here yields batches, the entries of one frame, so that what is decided once a batch is not decided for every
+entry. A reader fixes the last transaction that it will see before its first batch, and checks that nothing is missing
+on the way: a hole raises CorruptData.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from .backend import Range
+from .errors import CorruptData
+from .keys import data_key, data_range, transaction_key, transaction_number
+from .model import Entry, Origin
+from .offsets import Offset
+from .partition import Partition
+from .rows import DataRow, Piece, decode_row
+from .transactions import decode_entries, decode_header, split_frames
+
+__all__ = ["Batch", "Bounds", "last_entry", "merge", "partition_batches", "segment_batches", "space_batches"]
+
+_ENOUGH = 1 << 63
+_PIECES = 512
+_BYTES = 4 << 20
+
+
+class Bounds(NamedTuple):
+    """Inclusive; 0 means no bound."""
+
+    min_sequence: int = 0
+    max_sequence: int = 0
+    min_timestamp: int = 0
+    max_timestamp: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return bool(
+            (self.max_sequence and self.min_sequence > self.max_sequence)
+            or (self.max_timestamp and self.min_timestamp > self.max_timestamp)
+        )
+
+
+class Batch(NamedTuple):
+    """Entries of one frame, at least one."""
+
+    timestamp: int
+    number: int
+    origin: Origin
+    entries: list[Entry]
+
+
+def partition_batches(partition: Partition, start: tuple[int, int], end: int, bounds: Bounds) -> Iterator[Batch]:
+    """The log from (number, index in the transaction) `start` up to transaction `end`."""
+    number, skip = start
+    low, high = bounds.min_timestamp, bounds.max_timestamp
+    if number > end:
+        return
+    if low:
+        found = _first_at(partition, low, number, end)
+        if found > number:
+            number, skip = found, 0
+    space, index, partitions, seed = partition.space, partition.partition, partition.settings.partitions, partition.seed
+    rows = partition.backend.scan(partition.key, transaction_key(number), transaction_key(end + 1))
+    expected = number
+    for row in rows:
+        number = transaction_number(row.key)
+        if number != expected:
+            break
+        expected += 1
+        where = partition.where(number)
+        for frame in split_frames(row.data, seed, where):
+            head, origin, entries = decode_entries(space, index, partitions, frame, seed, where)
+            if head.number != number:
+                raise CorruptData(f"{where}: a frame of transaction {head.number} is in its place")
+            timestamp = head.timestamp
+            if high and timestamp > high:
+                return
+            if skip:
+                if head.index + len(entries) <= skip:
+                    continue
+                if head.index < skip:
+                    entries = entries[skip - head.index :]
+            if timestamp >= low and entries:
+                yield Batch(timestamp, number, origin, entries)
+        skip = 0
+    if expected <= end:
+        raise CorruptData(f"{partition.where(expected)} is missing from the log")
+
+
+def _first_at(partition: Partition, timestamp: int, first: int, end: int) -> int:
+    """The first transaction from `first` on that is not older than `timestamp`; end + 1 if there is none."""
+    last = end + 1
+    while first < last:
+        middle = (first + last) // 2
+        where = partition.where(middle)
+        value = partition.backend.get(partition.key, [transaction_key(middle)])[0]
+        if value is None:
+            raise CorruptData(f"{where} is missing from the log")
+        if decode_header(value.data, partition.seed, where).timestamp < timestamp:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+# -- one segment ----------------------------------------------------------------------------------------------------
+
+
+def segment_batches(partition: Partition, segment: str, bounds: Bounds) -> Iterator[Batch]:
+    """One segment's entries in sequence order."""
+    if bounds.empty:
+        return
+    # Rows fetched beside a head are no use to a reader where writes are atomic; elsewhere they save a round trip.
+    partition.refresh(() if partition.backend.limits.atomic else (segment,))
+    last = partition.status(segment).last_sequence
+    first = max(bounds.min_sequence, partition.status(segment).first_sequence, 1)
+    last = min(last, bounds.max_sequence or last)
+    low, high = bounds.min_timestamp, bounds.max_timestamp
+    for pieces in _pieces(partition, segment, first, last):
+        wanted = [piece for piece in pieces if piece.timestamp >= low]
+        for batch in _load(partition, segment, wanted):
+            if high and batch.timestamp > high:
+                return
+            entries = batch.entries
+            begin = entries[0].sequence
+            if begin < first or begin + len(entries) - 1 > last:
+                entries = entries[max(0, first - begin) : last - begin + 1]
+                batch = batch._replace(entries=entries)
+            if entries:
+                yield batch
+        if high and pieces[-1].timestamp > high:
+            return
+
+
+def _pieces(partition: Partition, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
+    """The pieces that hold first..last, without a hole, in groups worth one read."""
+    group: list[Piece] = []
+    size = 0
+    expected = first
+    for piece in _walk(partition, segment, first, last):
+        if piece.last_sequence < expected:
+            continue
+        if piece.first_sequence > expected:
+            raise _hole(partition, segment, expected)
+        if expected > last:
+            break
+        expected = piece.last_sequence + 1
+        group.append(piece)
+        size += piece.length
+        if len(group) >= _PIECES or size >= _BYTES:
+            yield group
+            group, size = [], 0
+    if expected <= last:
+        raise _hole(partition, segment, expected)
+    if group:
+        yield group
+
+
+def _hole(partition: Partition, segment: str, sequence: int) -> CorruptData:
+    return CorruptData(
+        f"space {partition.space!r}, segment {segment!r}: the index does not know where sequence {sequence} is; "
+        "check the store with `streamkit verify`"
+    )
+
+
+def _walk(partition: Partition, segment: str, first: int, last: int) -> Iterator[Piece]:
+    """Pieces from the index, then from the tail. Rows may be merged into larger ones under a reader."""
+    expected = first
+    for attempt in range(8):
+        with partition.lock:
+            tail = list(partition.tail.get(segment, ()))
+        if not tail or tail[0].first_sequence > expected:
+            begin, end = data_range(segment, expected)
+            for row in partition.backend.scan(partition.key, begin, end):
+                pieces = decode_row(DataRow, row.key, row.data).pieces
+                if not pieces or pieces[0].first_sequence > expected:
+                    break
+                for piece in pieces:
+                    if piece.last_sequence >= expected:
+                        yield piece
+                        expected = piece.last_sequence + 1
+                if expected > last:
+                    return
+        for piece in tail:
+            if piece.last_sequence >= expected >= piece.first_sequence:
+                yield piece
+                expected = piece.last_sequence + 1
+        if expected > last:
+            return
+        # The index moved on, and took with it what was looked for: look again from there.
+        if attempt:
+            partition.look_at_head()
+
+
+def _load(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:
+    absent = [piece for piece in pieces if piece.frame is None]
+    ranges = [Range(transaction_key(piece.number), piece.start, piece.length) for piece in absent]
+    loaded = iter(partition.backend.read(partition.key, ranges) if ranges else ())
+    space, index, partitions, seed = partition.space, partition.partition, partition.settings.partitions, partition.seed
+    for piece in pieces:
+        where = partition.where(piece.number)
+        frame: bytes | None = piece.frame if piece.frame is not None else next(loaded)
+        if frame is None:
+            raise CorruptData(f"{where} is missing from the log")
+        head, origin, entries = decode_entries(space, index, partitions, frame, seed, where)
+        if head.segment != segment or head.first_sequence != piece.first_sequence or head.number != piece.number:
+            raise CorruptData(f"{where}: the index points at a frame of {head.segment!r} instead of {segment!r}")
+        yield Batch(head.timestamp, head.number, origin, entries)
+
+
+def last_entry(partition: Partition, segment: str) -> Entry | None:
+    """The latest entry of a segment, or None."""
+    partition.refresh()
+    for _ in range(8):
+        row = partition.status(segment)
+        if not row.last_sequence:
+            return None
+        entry = partition.latest.get(segment)
+        if entry is not None and entry.sequence == row.last_sequence:
+            partition.counters["cache_hits"] += 1
+            return entry
+        partition.counters["cache_misses"] += 1
+        piece = _last_piece(partition, segment, row.last_sequence)
+        if piece is not None:
+            batch = next(_load(partition, segment, [piece]))
+            entry = batch.entries[-1]
+            partition.keep_latest(entry)
+            return entry
+        partition.unlearn((segment,))
+        partition.refresh()
+    raise _hole(partition, segment, row.last_sequence)
+
+
+def _last_piece(partition: Partition, segment: str, last: int) -> Piece | None:
+    with partition.lock:
+        tail = partition.tail.get(segment)
+        if tail and tail[-1].last_sequence >= last:
+            return next((piece for piece in reversed(tail) if piece.first_sequence <= last), None)
+    key = data_key(segment, last)
+    value = partition.backend.get(partition.key, [key])[0]
+    if value is not None:
+        return decode_row(DataRow, key, value.data).pieces[-1]
+    # The row that holds it was merged into a longer one since.
+    for row in partition.backend.scan(partition.key, *data_range(segment, last), limit=1):
+        for piece in decode_row(DataRow, row.key, row.data).pieces:
+            if piece.first_sequence <= last <= piece.last_sequence and piece.last_sequence == last:
+                return piece
+    return None
+
+
+# -- a space --------------------------------------------------------------------------------------------------------
+
+
+def space_batches(partitions: Sequence[Partition], offset: Offset | None, bounds: Bounds) -> Iterator[Batch]:
+    """A space as one log: each partition in its own order, several merged by timestamp."""
+    if bounds.empty:
+        return
+    ends = [partition.refresh() for partition in partitions]
+    if len(partitions) == 1:
+        start = offset.positions[0] if offset else (1, 0)
+        yield from partition_batches(partitions[0], start, ends[0], bounds)
+        return
+    starts = [_start(partition, offset, end) for partition, end in zip(partitions, ends, strict=True)]
+    positions = list(starts)
+    watermark = offset.timestamp if offset else 0
+    logs = [
+        partition_batches(partition, start, end, bounds)
+        for partition, start, end in zip(partitions, starts, ends, strict=True)
+    ]
+    for at, batch in _merge_by_time(logs):
+        watermark = max(watermark, batch.timestamp)
+        batch.origin.others = tuple(positions)
+        batch.origin.watermark = watermark
+        yield batch
+        last = batch.entries[-1].sequence - batch.origin.first_sequence
+        positions[at] = (batch.number, batch.origin.index + last + 1)
+
+
+def _start(partition: Partition, offset: Offset | None, end: int) -> tuple[int, int]:
+    if offset is None:
+        return (1, 0)
+    if offset.whole:
+        return offset.positions[partition.partition]
+    if partition.partition == offset.partition:
+        return offset.positions[0]
+    # Taken from one segment: what is before it in another partition is what was earlier.
+    after = offset.timestamp + (partition.partition < offset.partition)
+    return (_first_at(partition, after, 1, end), 0)
+
+
+def merge(logs: Mapping[str, Iterator[Batch]]) -> Iterator[Batch]:
+    """Several spaces by timestamp, each in its own order; at one timestamp in the order of their names."""
+    for _, batch in _merge_by_time([logs[name] for name in sorted(logs)]):
+        yield batch
+
+
+def _merge_by_time(logs: Sequence[Iterator[Batch]]) -> Iterator[tuple[int, Batch]]:
+    heads: dict[int, Batch] = {}
+    for at, log in enumerate(logs):
+        batch = next(log, None)
+        if batch is not None:
+            heads[at] = batch
+    while heads:
+        at = min(heads, key=lambda at: (heads[at].timestamp, at))
+        yield at, heads[at]
+        following = next(logs[at], None)
+        if following is None:
+            del heads[at]
+        else:
+            heads[at] = following

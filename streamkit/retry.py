@@ -1,0 +1,92 @@
+"""Patience with a service: throttled and unavailable requests are made again, with jitter, up to a deadline.
+
+A conditional write is made again only where the backend says that it was not applied. A lost answer is not this
+module's business: the commit settles it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from .backend import Backend, Etag, Grant, Limits, Op, Range, Row, Value
+from .clock import Clock
+from .errors import Throttled, TransientError
+from .statistics import Counters
+
+__all__ = ["PatientBackend"]
+
+_T = TypeVar("_T")
+
+
+class PatientBackend:
+    """A Backend around another one."""
+
+    def __init__(self, inner: Backend, clock: Clock, counters: Counters, timeout: float) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._counters = counters
+        self._timeout = timeout
+        self.limits: Limits = inner.limits
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return self._inner.requests
+
+    def _try(self, call: Callable[[], _T]) -> _T:
+        deadline = self._clock.monotonic() + self._timeout
+        attempt = 0
+        while True:
+            try:
+                return call()
+            except TransientError as error:
+                attempt += 1
+                self._wait(error, attempt, deadline)
+
+    def _wait(self, error: TransientError, attempt: int, deadline: float) -> None:
+        longest = min((0.2 if isinstance(error, Throttled) else 0.05) * 2**attempt, 5.0)
+        rest = deadline - self._clock.monotonic()
+        if rest <= 0:
+            raise error
+        self._counters["retries"] += 1
+        self._clock.sleep(min(longest * (0.5 + random.random() / 2), rest))
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        return self._try(lambda: self._inner.get(partition, keys))
+
+    def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        return self._try(lambda: self._inner.read(partition, ranges))
+
+    def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
+        deadline = self._clock.monotonic() + self._timeout
+        attempt = count = 0
+        while True:
+            try:
+                rest = limit - count if limit else 0
+                for row in self._inner.scan(partition, start, end, limit=rest, values=values):
+                    yield row
+                    count += 1
+                    start = row.key + b"\x00"
+                    if attempt:
+                        attempt = 0
+                    deadline = self._clock.monotonic() + self._timeout
+                return
+            except TransientError as error:
+                attempt += 1
+                self._wait(error, attempt, deadline)
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        return self._try(lambda: self._inner.write(partition, ops, durable=durable))
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        return self._inner.acquire(name, ttl)
+
+    def renew(self, grant: Grant) -> Grant:
+        return self._inner.renew(grant)
+
+    def release(self, grant: Grant) -> None:
+        self._inner.release(grant)
+
+    def close(self) -> None:
+        self._inner.close()

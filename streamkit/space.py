@@ -1,0 +1,103 @@
+"""A space as this process knows it: its settings, its partitions, and who commits to them."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+
+from .backend import ABSENT, Ambiguous, Backend, Conflict, Put
+from .clock import Clock
+from .commit import Committer
+from .errors import SpaceExists, Unavailable
+from .keys import CATALOG, HEAD, partition_key, space_key
+from .names import partition_of
+from .partition import Partition
+from .rows import Head, Settings, decode_row, encode_row
+from .statistics import Counters
+
+__all__ = ["Space", "create_space", "open_space"]
+
+
+class Space:
+    def __init__(self, partitions: list[Partition], node: bytes, most_bytes: int) -> None:
+        self.name = partitions[0].space
+        self.settings = partitions[0].settings
+        self.partitions = partitions
+        self.committers = [Committer(partition, node, most_bytes) for partition in partitions]
+
+    def partition(self, segment: str) -> Partition:
+        return self.partitions[partition_of(segment, len(self.partitions))]
+
+
+def open_space(
+    backend: Backend,
+    space: str,
+    clock: Clock,
+    counters: Counters,
+    news: threading.Condition,
+    node: bytes,
+    most_bytes: int,
+    segments: tuple[str, ...] = (),
+) -> Space | None:
+    """The space, or None if nobody created it. Its first partition's head says what it is made of."""
+    first = Partition(backend, space, 0, Settings(), clock, counters, news)
+    first.refresh(segments)
+    if first.head_etag is None:
+        return None
+    settings = first.settings = first.head.settings
+    others = [
+        Partition(backend, space, number, settings, clock, counters, news) for number in range(1, settings.partitions)
+    ]
+    return Space([first, *others], node, most_bytes)
+
+
+def create_space(backend: Backend, space: str, settings: Settings, *, exact: bool) -> None:
+    """Make the space's rows. With `exact`, SpaceExists if it has other settings."""
+    key = space_key(space)
+    if not _put_once(backend, bytes(CATALOG), key, encode_row(key, settings)):
+        value = backend.get(bytes(CATALOG), [key])[0]
+        if value is None:
+            raise Unavailable(f"space {space!r} is being created by someone else, try again")
+        found = decode_row(Settings, key, value.data)
+        if exact and found != settings:
+            changed = ", ".join(
+                f"{name} is {getattr(found, name)!r}, not {getattr(settings, name)!r}"
+                for name in settings.__struct_fields__
+                if getattr(found, name) != getattr(settings, name)
+            )
+            raise SpaceExists(f"space {space!r} exists with other settings ({changed}), and they cannot be changed")
+        settings = found
+    _put_once(backend, bytes(partition_key(space, 0)), bytes(HEAD), encode_row(HEAD, Head(settings)))
+
+
+def _put_once(backend: Backend, partition: bytes, key: bytes, data: bytes) -> bool:
+    """True if this call (or an equal one) made the row; False if there is another."""
+    for _ in range(5):
+        try:
+            backend.write(partition, [Put(key, data, ABSENT)])
+            return True
+        except Conflict:
+            return False
+        except Ambiguous:
+            value = backend.get(partition, [key])[0]
+            if value is not None:
+                return value.data == data
+    raise Unavailable("the storage's answers are lost one after the other; try again")
+
+
+def settings_of(partitions: int, durability: str, idempotency_window: float) -> Settings:
+    """Checked settings. TypeError or ValueError."""
+    if type(partitions) is not int:
+        raise TypeError(f"partitions is an int, not {type(partitions).__name__}")
+    if not 1 <= partitions <= 1024:
+        raise ValueError(f"a space has 1 to 1024 partitions, not {partitions}")
+    if durability not in ("committed", "buffered"):
+        raise ValueError(f"durability is 'committed' or 'buffered', not {durability!r}")
+    if isinstance(idempotency_window, bool) or not isinstance(idempotency_window, (int, float)):
+        raise TypeError(f"idempotency_window is a number of seconds, not {type(idempotency_window).__name__}")
+    if not idempotency_window > 0:
+        raise ValueError(f"idempotency_window is a positive number of seconds, not {idempotency_window}")
+    return msgspec.structs.replace(
+        Settings(), partitions=partitions, durability=durability, idempotency_window=float(idempotency_window)
+    )

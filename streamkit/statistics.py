@@ -1,0 +1,39 @@
+"""What a store did since it was opened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+__all__ = ["Counters", "Statistics"]
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """A snapshot; counts since the store was opened in this process."""
+
+    requests: Mapping[str, int]
+    """Requests and bytes by kind, as the backend counts them at its transport."""
+    transactions: int = 0
+    """Transactions committed."""
+    entries: int = 0
+    """Entries committed."""
+    conflicts: int = 0
+    """Commits that met another writer's and were made again or refused."""
+    retries: int = 0
+    """Requests made again after throttling or an error."""
+    settled: int = 0
+    """Commits whose answer was lost, and that were settled by reading back."""
+    upkeeps: int = 0
+    """Times that the index was brought forward behind the log."""
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+
+class Counters(Counter[str]):
+    """Counts as they happen. Only for figures: concurrent increments may rarely lose one."""
+
+    def snapshot(self, requests: Mapping[str, int]) -> Statistics:
+        return Statistics(MappingProxyType(dict(requests)), **self)

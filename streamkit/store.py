@@ -1,0 +1,615 @@
+"""A store: one tenant's spaces and segments."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Literal, TypeVar
+from uuid import UUID, uuid4
+
+from .backend import Ambiguous, Backend
+from .clock import Clock
+from .commit import Part, Request
+from .errors import CrossPartition, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
+from .follow import Patience, touched
+from .index import bring_forward
+from .keys import CATALOG, SEGMENTS, SPACES, segment_name
+from .leases import Lease
+from .lexkey import LexKey
+from .model import TRX, Entry, Record, SegmentStatus, no_entry
+from .names import check_name
+from .offsets import Offset
+from .partition import NOTHING, Partition
+from .read import Batch, Bounds, last_entry, merge, segment_batches, space_batches
+from .records import prepare
+from .rows import SegmentRow
+from .space import Space, create_space, open_space, settings_of
+from .statistics import Counters, Statistics
+from .transactions import encode_body
+
+__all__ = ["Store", "Transaction"]
+
+_T = TypeVar("_T")
+AnyOffset = LexKey | bytes | str
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store._begin()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Store:
+    """From `client.store(id)`. Safe to share between threads; a forked child goes on with its own state.
+
+    Names are checked as the contract of names says (InvalidName, TypeError). Every method raises StoreClosed after
+    `close()`, and Unavailable, Throttled, AccessDenied or CorruptData where the storage makes it.
+    """
+
+    def __init__(
+        self, store_id: UUID, backend: Backend, counters: Counters, clock: Clock, poll: tuple[float, float], most: int
+    ) -> None:
+        self.id = store_id
+        self._backend = backend
+        self._counters = counters
+        self._clock = clock
+        self._poll = poll
+        self._most_bytes = most
+        self._closed = False
+        self._begin()
+        _stores.add(self)
+
+    def _begin(self) -> None:
+        """Forget all that was learned, and every lock that another thread may have held at a fork."""
+        self._node = uuid4().bytes
+        self._spaces: dict[str, Space] = {}
+        self._opening = threading.Lock()
+        self._news = threading.Condition()
+
+    # -- spaces -------------------------------------------------------------------------------------------------
+
+    def create_space(
+        self,
+        space: str,
+        partitions: int = 1,
+        durability: str = "committed",
+        *,
+        idempotency_window: float = 86_400.0,
+    ) -> None:
+        """Create `space` with settings that a first write cannot choose. The same again is fine.
+
+        `partitions` (1 to 1024) are independent commit chains; `durability` is "committed" or "buffered";
+        `idempotency_window` is in seconds. SpaceExists if it exists with others; ValueError for what is not possible.
+        """
+        check_name(space, "space")
+        settings = settings_of(partitions, durability, idempotency_window)
+        self._check_open()
+        create_space(self._backend, space, settings, exact=True)
+
+    def get_spaces(self) -> Iterator[str]:
+        """The names of the spaces, in code-point order."""
+        self._check_open()
+        for row in self._backend.scan(bytes(CATALOG), *SPACES.children(), values=False):
+            yield segment_name(row.key)
+
+    def get_segments(self, space: str) -> Iterator[str]:
+        """The names of the space's segments, in code-point order. Reads empty for an unknown space."""
+        known = self._known(check_name(space, "space"))
+        if known is None:
+            return
+        for partition in known.partitions:
+            partition.refresh()
+        yield from _in_order([_segments_of(partition) for partition in known.partitions])
+
+    def _known(self, space: str, segments: tuple[str, ...] = ()) -> Space | None:
+        found = self._spaces.get(space)
+        if found is not None and not self._closed:
+            return found
+        self._check_open()
+        with self._opening:
+            found = self._spaces.get(space)
+            if found is None:
+                found = open_space(
+                    self._backend,
+                    space,
+                    self._clock,
+                    self._counters,
+                    self._news,
+                    self._node,
+                    self._most_bytes,
+                    segments,
+                )
+                if found is not None:
+                    self._spaces[space] = found
+        return found
+
+    def _ready(self, space: str, segments: tuple[str, ...]) -> Space:
+        """The space, created with the default settings if it is not there."""
+        for _ in range(3):
+            found = self._known(space, segments)
+            if found is not None:
+                return found
+            create_space(self._backend, space, settings_of(1, "committed", 86_400.0), exact=False)
+        raise StoreClosed(f"the store {self.id} was deleted while it was written to")
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        space: str,
+        segment: str,
+        records: Iterable[Record],
+        *,
+        expected_sequence: int | None = None,
+        idempotency_key: str | None = None,
+        lease: Lease | None = None,
+    ) -> SegmentStatus:
+        """Append `records` to a segment as one transaction; returns the segment's status when they are durable.
+
+        `expected_sequence` is the segment's last sequence (0: it is new), else SequenceMismatch and nothing is
+        written. `idempotency_key`: the same key with the same records again returns the first result, with others
+        raises TransactionIdMismatch. `lease`: refused with Fenced once a later holder has written.
+        RecordTooLarge, TransactionTooLarge, InvalidRecord, TypeError before anything is written; OutcomeUnknown if the
+        storage's answer was lost for good.
+        """
+        check_name(space, "space")
+        part = self._part(check_name(segment, "segment"), records, expected_sequence, idempotency_key is not None)
+        if part is None:
+            return self.segment_status(space, segment)
+        request = Request((part,), _check_key(idempotency_key), _fence(lease))
+        self._commit(space, request)
+        row = request.result[segment]
+        return _status(space, segment, row, request.trx)
+
+    def transaction(self, space: str, idempotency_key: str | None = None, lease: Lease | None = None) -> Transaction:
+        """A transaction over several segments: `with store.transaction(space) as trx: trx.produce(…)`."""
+        return Transaction(self, check_name(space, "space"), _check_key(idempotency_key), lease)
+
+    def _part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
+        prepared = prepare(records, expected, self._most_bytes)
+        if prepared.size > self._most_bytes:
+            raise self._too_large(prepared.size)
+        if not prepared.payloads:
+            return None
+        body = encode_body(prepared.payloads, prepared.metadata, digest=digest)
+        return Part(segment, body, prepared.size, prepared.expected)
+
+    def _too_large(self, size: int) -> TransactionTooLarge:
+        return TransactionTooLarge(
+            f"a transaction of {size} bytes of payload; one holds at most {self._most_bytes}. Split it, or raise "
+            "max_transaction_bytes of connect()"
+        )
+
+    def _commit(self, space: str, request: Request) -> None:
+        size = sum(part.size for part in request.parts)
+        if size > self._most_bytes:
+            raise self._too_large(size)
+        segments = tuple(part.segment for part in request.parts)
+        known = self._spaces.get(space)
+        if known is None or self._closed:
+            known = self._ready(space, segments)
+        partition = known.partition(segments[0])
+        for segment in segments[1:]:
+            if known.partition(segment) is not partition:
+                raise CrossPartition(
+                    f"segments {segments[0]!r} and {segment!r} are on different partitions of space {space!r}: a "
+                    "transaction stays on one. Give them a common part in braces, as in '{order-42}/items'"
+                )
+        known.committers[partition.partition].commit(request)
+
+    def outcome(self, transaction_id: UUID | str) -> Literal["committed", "absent", "unknown"]:
+        """What became of a transaction that ended with OutcomeUnknown.
+
+        "committed" or "absent" are final: for the latter the place in the log that it could have got is taken.
+        "unknown" if the storage still cannot be reached.
+        """
+        if not isinstance(transaction_id, (UUID, str)):
+            raise TypeError(f"a transaction id is a UUID or its text, not {type(transaction_id).__name__}")
+        self._check_open()
+        id = (transaction_id if isinstance(transaction_id, UUID) else UUID(transaction_id)).bytes
+        try:
+            for space in list(self._spaces.values()):
+                for committer in space.committers:
+                    if id in committer.unknown:
+                        return "committed" if committer.outcome(id) else "absent"
+            for name in self.get_spaces():
+                known = self._known(name)
+                for committer in known.committers if known else ():
+                    if committer.outcome(id):
+                        return "committed"
+        except (TransientError, OutcomeUnknown, Ambiguous):
+            return "unknown"
+        return "absent"
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def peek(self, space: str, segment: str) -> Entry:
+        """The latest entry of a segment; one with sequence 0 if there is none."""
+        check_name(segment, "segment")
+        known = self._known(check_name(space, "space"), (segment,))
+        entry = last_entry(known.partition(segment), segment) if known else None
+        return no_entry(space, segment) if entry is None else entry
+
+    def segment_status(self, space: str, segment: str) -> SegmentStatus:
+        """First and last sequence and timestamp of a segment; zeros if it does not exist."""
+        check_name(segment, "segment")
+        known = self._known(check_name(space, "space"), (segment,))
+        if known is None:
+            return _status(space, segment, NOTHING, None)
+        partition = known.partition(segment)
+        partition.refresh((segment,))
+        return _status(space, segment, partition.status(segment), None)
+
+    def consume_segment(
+        self,
+        space: str,
+        segment: str,
+        *,
+        min_sequence: int = 0,
+        max_sequence: int = 0,
+        min_timestamp: int = 0,
+        max_timestamp: int = 0,
+        limit: int = 0,
+    ) -> Iterator[Entry]:
+        """A segment's entries in sequence order, lazily. Bounds are inclusive, timestamps in ms; 0 is no bound."""
+        check_name(space, "space")
+        check_name(segment, "segment")
+        bounds = _bounds(min_sequence, max_sequence, min_timestamp, max_timestamp, limit)
+        self._check_open()
+
+        def batches() -> Iterator[Batch]:
+            known = self._known(space, (segment,))
+            if known is not None:
+                yield from segment_batches(known.partition(segment), segment, bounds)
+
+        return _entries(batches(), limit)
+
+    def consume_space(
+        self,
+        space: str,
+        *,
+        offset: AnyOffset | None = None,
+        min_timestamp: int = 0,
+        max_timestamp: int = 0,
+        limit: int = 0,
+    ) -> Iterator[Entry]:
+        """A space's entries in commit order, lazily, after `offset` (an entry's `space_offset`, or its hex text).
+
+        Several partitions are merged by timestamp. InvalidOffset for one that is damaged or of another space.
+        """
+        check_name(space, "space")
+        after = None if offset is None else Offset.decode(offset, space)
+        bounds = _bounds(0, 0, min_timestamp, max_timestamp, limit)
+        self._check_open()
+        return _entries(self._space_batches(space, after, bounds), limit)
+
+    def consume(
+        self,
+        offsets: Mapping[str, AnyOffset | None],
+        *,
+        min_timestamp: int = 0,
+        max_timestamp: int = 0,
+        limit: int = 0,
+    ) -> Iterator[Entry]:
+        """Several spaces merged by timestamp, each after its offset (None: from the start). {} reads nothing."""
+        if not isinstance(offsets, Mapping):
+            raise TypeError(f"consume takes a mapping of space to offset or None, not {type(offsets).__name__}")
+        bounds = _bounds(0, 0, min_timestamp, max_timestamp, limit)
+        after = {
+            check_name(space, "space"): None if offset is None else Offset.decode(offset, space)
+            for space, offset in offsets.items()
+        }
+        self._check_open()
+        logs = {space: self._space_batches(space, offset, bounds) for space, offset in after.items()}
+        return _entries(merge(logs), limit)
+
+    def _space_batches(self, space: str, offset: Offset | None, bounds: Bounds) -> Iterator[Batch]:
+        known = self._known(space)
+        if known is not None:
+            if offset is not None:
+                offset.check_partitions(len(known.partitions))
+            yield from space_batches(known.partitions, offset, bounds)
+
+    # -- following ----------------------------------------------------------------------------------------------
+
+    def follow_segment(
+        self, space: str, segment: str, *, after: int = 0, timeout: float | None = None
+    ) -> Iterator[Entry]:
+        """A segment's entries after sequence `after`, then those that come; ends after `timeout` s of silence."""
+        check_name(space, "space")
+        check_name(segment, "segment")
+        if type(after) is not int:
+            raise TypeError(f"after is a sequence, not {type(after).__name__}")
+        if after < 0:
+            raise ValueError(f"after is a sequence, 0 for all, not {after}")
+        patience = self._patience(space, timeout)
+
+        def entries() -> Iterator[Entry]:
+            last = after
+            while True:
+                seen = self._numbers(space)
+                for entry in self.consume_segment(space, segment, min_sequence=last + 1):
+                    last = entry.sequence
+                    yield entry
+                    patience.reset()
+                if not patience.wait(seen):
+                    return
+
+        return entries()
+
+    def follow_space(
+        self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None
+    ) -> Iterator[Entry]:
+        """A space's entries after `offset`, then those that come; ends after `timeout` s of silence."""
+        check_name(space, "space")
+        if offset is not None:
+            Offset.decode(offset, space)
+        patience = self._patience(space, timeout)
+
+        def entries() -> Iterator[Entry]:
+            after = offset
+            while True:
+                seen = self._numbers(space)
+                entry = None
+                for entry in self.consume_space(space, offset=after):
+                    yield entry
+                    patience.reset()
+                if entry is not None:
+                    after = entry.space_offset
+                if not patience.wait(seen):
+                    return
+
+        return entries()
+
+    def subscribe_to_segment(
+        self, space: str, segment: str, *, timeout: float | None = None
+    ) -> Iterator[SegmentStatus]:
+        """The segment's present status, then its latest whenever it has changed; ends after `timeout` s of silence."""
+        check_name(space, "space")
+        check_name(segment, "segment")
+        patience = self._patience(space, timeout)
+
+        def statuses() -> Iterator[SegmentStatus]:
+            told: SegmentStatus | None = None
+            while True:
+                seen = self._numbers(space)
+                status = self.segment_status(space, segment)
+                if status != told:
+                    told = status
+                    yield status
+                    patience.reset()
+                if not patience.wait(seen):
+                    return
+
+        return statuses()
+
+    def subscribe_to_space(self, space: str, *, timeout: float | None = None) -> Iterator[SegmentStatus]:
+        """The status of each segment of the space, then the latest of each that has changed.
+
+        A slow reader gets fewer, newer ones; a writer never waits. Ends after `timeout` seconds of silence.
+        """
+        check_name(space, "space")
+        patience = self._patience(space, timeout)
+
+        def statuses() -> Iterator[SegmentStatus]:
+            told: dict[str, int] = {}
+            known = self._known(space)
+            reached = [partition.refresh() for partition in known.partitions] if known else []
+            for segment in self.get_segments(space):
+                status = self.segment_status(space, segment)
+                yield status
+                patience.reset()
+            while True:
+                seen = self._numbers(space)
+                if known is None:
+                    known = self._known(space)
+                    reached = [0] * len(known.partitions) if known else []
+                for at, partition in enumerate(known.partitions if known else ()):
+                    until = partition.refresh()
+                    for segment in touched(partition, reached[at], until) if until > reached[at] else ():
+                        status = self.segment_status(space, segment)
+                        if status.last_sequence > told.get(segment, 0):
+                            if len(told) >= 100_000:
+                                told.clear()
+                            told[segment] = status.last_sequence
+                            yield status
+                            patience.reset()
+                    reached[at] = until
+                if not patience.wait(seen):
+                    return
+
+        return statuses()
+
+    def _numbers(self, space: str) -> tuple[int, ...]:
+        """What is known of the space's logs, without asking the storage."""
+        known = self._spaces.get(space)
+        return tuple(partition.number for partition in known.partitions) if known else ()
+
+    def _patience(self, space: str, timeout: float | None) -> Patience:
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+            raise TypeError(f"timeout is a number of seconds or None, not {type(timeout).__name__}")
+        if timeout is not None and timeout < 0:
+            raise ValueError(f"timeout is a number of seconds from 0, not {timeout}")
+        self._check_open()
+        return Patience(self._clock, self._news, self._poll, timeout, lambda: self._numbers(space))
+
+    # -- leases -------------------------------------------------------------------------------------------------
+
+    def lease(self, key: str, ttl: float = 30.0, wait: float | None = None) -> Lease:
+        """A lease to hold: `with store.lease("leader") as lease`. LeaseNotAcquired if it is held by someone else.
+
+        `ttl` seconds after the last renewal it ends by itself; `wait` is for how many seconds to keep trying.
+        """
+        if not isinstance(key, str):
+            raise TypeError(f"a lease's name is str, not {type(key).__name__}")
+        check_name(key, "lease")
+        for name, value in (("ttl", ttl), ("wait", wait)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
+        if not 1 <= ttl <= 3600:
+            raise ValueError(f"a lease's ttl is 1 to 3600 seconds, not {ttl}")
+        if wait is not None and wait < 0:
+            raise ValueError(f"wait is a number of seconds from 0, not {wait}")
+        self._check_open()
+        return Lease(self._backend, self._clock, key, float(ttl), wait)
+
+    def with_lease(self, key: str, fn: Callable[[Lease], _T], ttl: float = 30.0) -> _T:
+        """fn(lease) while the lease is held, and its result. LeaseNotAcquired at once if it is held by someone else."""
+        if not callable(fn):
+            raise TypeError(f"fn is called with the lease; a {type(fn).__name__} cannot be called")
+        with self.lease(key, ttl) as lease:
+            return fn(lease)
+
+    # -- the store itself ---------------------------------------------------------------------------------------
+
+    def maintain(self, space: str | None = None) -> None:
+        """Bring the index up to the log, in one space or in all. A read does not need it; it may be faster after."""
+        for name in [check_name(space, "space")] if space is not None else list(self.get_spaces()):
+            known = self._known(name)
+            for partition in known.partitions if known else ():
+                partition.refresh()
+                bring_forward(partition)
+
+    def statistics(self) -> Statistics:
+        """What was done since this store was opened here: requests by kind, conflicts, retries, cache hits."""
+        return self._counters.snapshot(self._backend.requests)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the store {self.id} is closed; open it again with client.store(…)")
+
+    def close(self) -> None:
+        """Release what is held. Again is fine."""
+        if not self._closed:
+            self._closed = True
+            self._spaces.clear()
+            self._backend.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._spaces)} spaces open"
+        return f"<Store {self.id} {state}>"
+
+
+class Transaction:
+    """Several segments, all or nothing. Committed at the end of its `with` block, dropped if that raises."""
+
+    def __init__(self, store: Store, space: str, key: str | None, lease: Lease | None) -> None:
+        self.space = space
+        self.statuses: dict[str, SegmentStatus] = {}
+        """After the commit: each segment's status."""
+        self.trx: TRX | None = None
+        """After the commit."""
+        self._store = store
+        self._key = key
+        self._lease = lease
+        self._parts: list[Part] = []
+        self._ended = False
+
+    def produce(self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None) -> None:
+        """Add records. What is wrong with them is said here; what is wrong with their place, at the commit."""
+        if self._ended:
+            raise StoreClosed("the transaction has ended: begin another one")
+        part = self._store._part(check_name(segment, "segment"), records, expected_sequence, self._key is not None)
+        if part is not None:
+            self._parts.append(part)
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended = True
+        if kind is not None or not self._parts:
+            return
+        request = Request(self._parts, self._key, _fence(self._lease))
+        self._store._commit(self.space, request)
+        self.trx = request.trx
+        self.statuses = {
+            segment: _status(self.space, segment, row, request.trx) for segment, row in request.result.items()
+        }
+
+
+def _status(space: str, segment: str, row: SegmentRow, trx: TRX | None) -> SegmentStatus:
+    return SegmentStatus(
+        space, segment, row.first_sequence, row.first_timestamp, row.last_sequence, row.last_timestamp, trx
+    )
+
+
+def _check_key(key: str | None) -> str | None:
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f"an idempotency key is str or None, not {type(key).__name__}")
+    if key == "":
+        raise ValueError("an idempotency key is not empty; None is for no key")
+    return key
+
+
+def _fence(lease: Lease | None) -> tuple[str, int] | None:
+    if lease is None:
+        return None
+    if not isinstance(lease, Lease):
+        raise TypeError(f"lease is what `store.lease(…)` gave, not {type(lease).__name__}")
+    return lease.key, lease.token
+
+
+def _bounds(min_sequence: int, max_sequence: int, min_timestamp: int, max_timestamp: int, limit: int) -> Bounds:
+    for name, value in (
+        ("min_sequence", min_sequence),
+        ("max_sequence", max_sequence),
+        ("min_timestamp", min_timestamp),
+        ("max_timestamp", max_timestamp),
+        ("limit", limit),
+    ):
+        if value is not None and type(value) is not int:
+            raise TypeError(f"{name} is an int, not {type(value).__name__}")
+        if value is not None and value < 0:
+            raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
+    return Bounds(min_sequence or 0, max_sequence or 0, min_timestamp or 0, max_timestamp or 0)
+
+
+def _entries(batches: Iterator[Batch], limit: int) -> Iterator[Entry]:
+    if not limit:
+        for batch in batches:
+            yield from batch.entries
+        return
+    for batch in batches:
+        if len(batch.entries) >= limit:
+            yield from batch.entries[:limit]
+            return
+        limit -= len(batch.entries)
+        yield from batch.entries
+
+
+def _segments_of(partition: Partition) -> Iterator[str]:
+    """Indexed names, and those that are only in the tail yet."""
+    with partition.lock:
+        fresh = sorted(partition.tail, key=str.encode, reverse=True)
+    for row in partition.backend.scan(partition.key, *SEGMENTS.children(), values=False):
+        name = segment_name(row.key)
+        while fresh and fresh[-1] < name:
+            yield fresh.pop()
+        if fresh and fresh[-1] == name:
+            fresh.pop()
+        yield name
+    while fresh:
+        yield fresh.pop()
+
+
+def _in_order(names: list[Iterator[str]]) -> Iterator[str]:
+    return heapq.merge(*names)
