@@ -1,1 +1,23 @@
-"""Placeholder."""
+"""Stores on Amazon S3, and on every S3-compatible service that honours conditional writes and lists in key order.
+
+`s3://bucket[/prefix][?endpoint_url=https://host][&region=name]`; credentials come from boto3's own chain (environment,
+profile, role of the function or machine), never from the URL.
+
+One row is one object, and one PUT with `If-None-Match: *` is a whole commit:
+
+| object, below `<prefix>/<store>/` | what it is |
+|---|---|
+| `p.<partition>/<key>` | a row; the key in a base64 whose order as text is the order of the bytes |
+| `b.<partition>/<key>` | the same, where the partition is too long to be spelled readably |
+| `leases/<name>` | a lease; it stays when released, so that its token grows for ever |
+| `FORMAT` | says that this is a store and in which format; objects beside these are left alone |
+
+The first write to a new store finds out whether the service honours conditional writes, and refuses to go on if not.
+Not for S3 Express One Zone (directory buckets), whose lists have no order.
+"""
+
+from __future__ import annotations
+
+from .driver import S3Driver, connect
+
+__all__ = ["S3Driver", "connect"]

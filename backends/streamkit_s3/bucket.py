@@ -1,0 +1,181 @@
+"""A bucket as named objects: six verbs, with the errors of the seam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+from streamkit.errors import PermanentError
+
+from .connection import Connection, Meter, Task
+from .failures import Beyond, Missing, Request, refused
+
+__all__ = ["Bucket", "Listed", "Object"]
+
+_PAGE = 1000
+
+
+class Object(NamedTuple):
+    data: bytes
+    etag: str
+    headers: dict[str, str]
+    modified: datetime | None
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was written, by the service's clock alone; both ends are cut to whole seconds."""
+        if "date" not in self.headers or self.modified is None:
+            raise PermanentError("the service sends no Date or no Last-Modified, without which no lease can be judged")
+        return (parsedate_to_datetime(self.headers["date"]) - self.modified).total_seconds()
+
+
+class Listed(NamedTuple):
+    name: str
+    size: int
+    etag: str
+
+
+class _Page(NamedTuple):
+    objects: list[Listed]
+    folders: list[str]
+    token: str
+
+
+class Bucket:
+    """Stateless; one for each meter."""
+
+    def __init__(self, connection: Connection, meter: Meter) -> None:
+        self.connection = connection
+        self.meter = meter
+
+    def _call(self, operation: str, request: Request, **parameters: Any) -> dict[str, Any]:
+        return self.connection.call(self.meter, operation, request, **parameters)
+
+    def get(self, name: str) -> Object | None:
+        """The object, or None if there is none."""
+        request = Request("GET", name)
+        try:
+            answer = self._call("get_object", request, Key=name)
+        except Missing:
+            return None
+        metadata = answer["ResponseMetadata"]
+        return Object(answer["Body"], self._etag(answer, request), metadata["HTTPHeaders"], answer.get("LastModified"))
+
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        """At most `length` bytes of the object from `start`, or None if there is none."""
+        request = Request("GET", name)
+        try:
+            answer = self._call("get_object", request, Key=name, Range=f"bytes={start}-{start + max(length, 1) - 1}")
+        except Missing:
+            return None
+        except Beyond:
+            return b""
+        self._etag(answer, request)
+        data: bytes = answer["Body"]
+        if "ContentRange" not in answer:
+            # The service sent all of it, as it may.
+            data = data[start:]
+        return data[:length]
+
+    def put(
+        self, name: str, data: bytes, *, absent: bool = False, etag: str | None = None, key: bytes | None = None
+    ) -> str:
+        """Write the object if there is none (`absent`), if it still is `etag`, or in any case. Returns its etag.
+
+        Conflict, with `key`, if the condition does not hold.
+        """
+        request = Request("PUT", name, write=True, conditional=absent or etag is not None, key=key)
+        condition = {"IfNoneMatch": "*"} if absent else {"IfMatch": etag} if etag is not None else {}
+        answer = self._call(
+            "put_object", request, Key=name, Body=data, ContentType="application/octet-stream", **condition
+        )
+        return self._etag(answer, request)
+
+    def delete(self, name: str, *, etag: str | None = None, key: bytes | None = None) -> None:
+        """Remove the object, which may be missing; with `etag` only if it still is that, else Conflict."""
+        request = Request("DELETE", name, write=True, conditional=etag is not None, key=key)
+        condition = {} if etag is None else {"IfMatch": etag}
+        with suppress(Missing):
+            self._call("delete_object", request, Key=name, **condition)
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """Remove up to 1000 objects, which may be missing. All are tried, then the first error is raised."""
+        if len(names) == 1:
+            self.delete(names[0])
+            return
+        request = Request("DELETE", f"{names[0]} and {len(names) - 1} more", write=True)
+        answer = self._call(
+            "delete_objects", request, Delete={"Objects": [{"Key": name} for name in names], "Quiet": True}
+        )
+        for problem in answer.get("Errors", ()):
+            request = Request("DELETE", str(problem.get("Key")), write=True)
+            error = refused(request, self.connection.target, 0, problem, {})
+            if not isinstance(error, Missing):
+                raise error
+
+    def list(self, prefix: str, *, after: str = "", stop: str = "", limit: int = 0) -> Iterator[Listed]:
+        """The objects under `prefix` with after < name < stop ("": no bound), in order.
+
+        Fetched page by page, and from half of a page on the next one ahead, up to about `limit` objects (0: all).
+        """
+        seen = 0
+        page = self._page(prefix, "", after, "", limit or _PAGE)
+        while True:
+            last = page.objects[-1].name if page.objects else ""
+            seen += len(page.objects)
+            end = not page.token or (stop and last >= stop)
+            # Where a page is empty there is no name to go on from.
+            cursor = (prefix, "", last, "" if last else page.token, _PAGE)
+            ahead: Task[_Page] | None = None
+            try:
+                for at, item in enumerate(page.objects):
+                    if stop and item.name >= stop:
+                        return
+                    if at == len(page.objects) // 2 and not end and (not limit or seen < limit):
+                        ahead = self.connection.task(self._page, *cursor)
+                    yield item
+                if end:
+                    return
+                page = self._page(*cursor) if ahead is None else ahead.result()
+            finally:
+                if ahead is not None:
+                    ahead.cancel()
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """The next path segments under `prefix`, in order."""
+        page = self._page(prefix, "/", "", "", _PAGE)
+        while True:
+            yield from (name[len(prefix) : -1] for name in page.folders)
+            if not page.token:
+                return
+            page = self._page(prefix, "/", "", page.token, _PAGE)
+
+    def _page(self, prefix: str, delimiter: str, after: str, token: str, size: int) -> _Page:
+        parameters: dict[str, Any] = {"Prefix": prefix, "MaxKeys": min(size, _PAGE)}
+        if delimiter:
+            parameters["Delimiter"] = delimiter
+        if token:
+            parameters["ContinuationToken"] = token
+        elif after:
+            parameters["StartAfter"] = after
+        request = Request("LIST", prefix)
+        answer = self._call("list_objects_v2", request, **parameters)
+        if "IsTruncated" not in answer:
+            raise PermanentError(f"{self._at(request)}: this does not look like S3; check endpoint_url")
+        return _Page(
+            [Listed(item["Key"], item["Size"], item["ETag"]) for item in answer.get("Contents", ())],
+            [item["Prefix"] for item in answer.get("CommonPrefixes", ())],
+            answer.get("NextContinuationToken", "") if answer["IsTruncated"] else "",
+        )
+
+    def _etag(self, answer: dict[str, Any], request: Request) -> str:
+        etag: str = answer.get("ETag", "")
+        if not etag:
+            raise PermanentError(f"{self._at(request)}: no ETag, so this does not look like S3; check endpoint_url")
+        return etag
+
+    def _at(self, request: Request) -> str:
+        return f"{request.at(self.connection.target)} ({self.connection.target})"

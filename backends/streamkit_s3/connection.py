@@ -1,0 +1,254 @@
+"""The SDK client and the threads that the stores of one driver share."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from streamkit.errors import MissingDependency, PermanentError, StoreClosed
+
+from .failures import Request, Target, credentials_failed, translate
+
+__all__ = ["Connection", "Meter", "Process", "Task"]
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Meter = Counter[str]
+
+_THREADS = 32
+_WINDOW = 64 << 20
+"""Bytes that are fetched before they are asked for, at most."""
+_IDLE = 15.0
+"""Seconds after which a quiet connection is not trusted: services and NATs drop them, a frozen process misses it."""
+
+
+class Process:
+    """What must not cross a fork."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.client: Any = None
+        self.pool: ThreadPoolExecutor | None = None
+        self.active = 0
+        self.used = time.time()
+        self.thread = threading.local()
+        self.marks: dict[str, Any] = {}
+        """What is known of each store's marker, by the store's path."""
+        self.conditional_deletes: bool | None = None
+        """What the service was found to do; None: not tried by this process."""
+
+
+class Task(Generic[T]):
+    """A call on another thread."""
+
+    def __init__(self, pool: ThreadPoolExecutor, call: Callable[..., T], *args: Any) -> None:
+        self._call = call
+        self._args = args
+        self._pid = os.getpid()
+        self._future = pool.submit(call, *args)
+
+    def result(self) -> T:
+        """What the call returned or raised. StoreClosed if the connection was closed before it began."""
+        if self._pid != os.getpid():
+            # The thread stayed in the parent.
+            return self._call(*self._args)
+        try:
+            return self._future.result()
+        except CancelledError:
+            raise StoreClosed("the store was closed while it was being read; open it again") from None
+
+    def cancel(self) -> None:
+        self._future.cancel()
+
+
+class Connection:
+    """Makes its client at the first call, in every process anew. Safe to share between threads."""
+
+    def __init__(self, target: Target, timeout: float) -> None:
+        self.target = target
+        self._timeout = timeout
+        self._closed = False
+        self._processes = {os.getpid(): Process()}
+
+    @property
+    def process(self) -> Process:
+        pid = os.getpid()
+        found = self._processes.get(pid)
+        # Without a lock: it could be held, for ever, by a thread that the fork left behind.
+        return self._processes.setdefault(pid, Process()) if found is None else found
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the connection to s3://{self.target.bucket} was closed; connect again")
+
+    def call(self, meter: Meter, operation: str, request: Request, **parameters: Any) -> dict[str, Any]:
+        """The SDK's answer; a body in it was read to its end. Errors are those of the seam."""
+        process = self.process
+        client = None
+        try:
+            with self._using(process, meter) as client:
+                answer: dict[str, Any] = getattr(client, operation)(Bucket=self.target.bucket, **parameters)
+                if "Body" in answer:
+                    with answer["Body"] as body:
+                        answer["Body"] = body.read()
+                return answer
+        except Exception as error:
+            failure = translate(error, request, self.target)
+            if client is not None and credentials_failed(error):
+                with process.lock:
+                    if process.client is client:
+                        # The next call asks the chain again: an expired session may have been renewed.
+                        process.client = None
+        # Out here, so that the foreign error is not even its context.
+        raise failure
+
+    @contextmanager
+    def _using(self, process: Process, meter: Meter) -> Iterator[Any]:
+        with process.lock:
+            self.check_open()
+            if process.client is None:
+                process.client = _client(self.target, self._timeout, process)
+            elif not process.active and not -1 < time.time() - process.used < _IDLE:
+                process.client.close()
+            client = process.client
+            process.active += 1
+        process.thread.meter = meter
+        try:
+            yield client
+        finally:
+            with process.lock:
+                process.active -= 1
+                process.used = time.time()
+
+    def task(self, call: Callable[..., T], *args: Any) -> Task[T]:
+        """Start a call on one of the shared threads. It must not wait for another task."""
+        process = self.process
+        with process.lock:
+            self.check_open()
+            if process.pool is None:
+                process.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkit-s3")
+            return Task(process.pool, call, *args)
+
+    def together(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """What the calls return, made at the same time. All are made, then the first error is raised."""
+        if not calls:
+            return []
+        tasks = [self.task(call) for call in calls[:-1]]
+        results: list[T] = []
+        failures: list[Exception] = []
+        for outcome in (*(task.result for task in tasks), calls[-1]):
+            try:
+                results.append(outcome())
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return results
+
+    def each(
+        self, call: Callable[[Item], T], items: Iterable[Item], size: Callable[[Item], int] = lambda item: 0
+    ) -> Generator[T]:
+        """call(item) for each, in order, as many at once as there are threads and as their sizes allow."""
+        window: deque[tuple[Task[T], int]] = deque()
+        held = 0
+        source = iter(items)
+        waiting = next(source, None)
+        try:
+            while waiting is not None or window:
+                while waiting is not None and len(window) < _THREADS:
+                    bytes_ = size(waiting)
+                    if window and held + bytes_ > _WINDOW:
+                        break
+                    window.append((self.task(call, waiting), bytes_))
+                    held += bytes_
+                    waiting = next(source, None)
+                task, bytes_ = window[0]
+                found = task.result()
+                window.popleft()
+                held -= bytes_
+                yield found
+        finally:
+            for task, _ in window:
+                task.cancel()
+
+    def close(self) -> None:
+        self._closed = True
+        process = self.process
+        with process.lock:
+            pool, process.pool = process.pool, None
+            client, process.client = process.client, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+        if client is not None:
+            client.close()
+
+
+def _client(target: Target, timeout: float, process: Process) -> Any:
+    try:
+        from boto3.session import Session
+        from botocore.config import Config
+    except ImportError as error:
+        raise MissingDependency(
+            f"an s3:// URL needs boto3 ({error.name} is missing): pip install 'streamkit[s3]'"
+        ) from None
+    config = Config(
+        connect_timeout=min(5.0, timeout / 2),
+        read_timeout=min(20.0, timeout / 2),
+        # A lost answer must be seen by the engine, which can tell what happened; the SDK cannot.
+        retries={"mode": "standard", "total_max_attempts": 1},
+        max_pool_connections=2 * _THREADS,
+        tcp_keepalive=True,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        parameter_validation=False,
+        user_agent_extra="streamkit",
+    )
+    try:
+        client = Session(region_name=target.region).client("s3", endpoint_url=target.endpoint, config=config)
+    except ValueError as error:
+        problem = type(error).__name__
+    else:
+        client.meta.events.register_last("before-call.s3", _no_expect)
+        _count(client, process)
+        return client
+    raise PermanentError(
+        f"no S3 client could be made ({problem}); check AWS_ENDPOINT_URL and the profile in the AWS configuration"
+    )
+
+
+def _no_expect(params: Any, **_: Any) -> None:
+    """Asking for leave to send the body costs a round trip; ours are small, and refused ones are few."""
+    params["headers"].pop("Expect", None)
+
+
+def _count(client: Any, process: Process) -> None:
+    """Count what goes over the wire on the meter of the thread that sends."""
+
+    def sent(request: Any, **_: Any) -> None:
+        kind: str = request.method
+        if kind == "GET" and "list-type=" in request.url:
+            kind = "LIST"
+        elif kind == "POST":
+            kind = "DELETE"
+        size = int(request.headers.get("Content-Length", 0))
+        with process.lock:
+            meter: Meter = process.thread.meter
+            meter[kind] += 1
+            meter["bytes_written"] += size
+
+    def received(response_dict: Any, **_: Any) -> None:
+        if response_dict is None:
+            return
+        body = response_dict.get("body")
+        size = len(body) if isinstance(body, bytes) else int(response_dict["headers"].get("content-length", 0))
+        with process.lock:
+            process.thread.meter["bytes_read"] += size
+
+    client.meta.events.register("before-send.s3", sent)
+    client.meta.events.register("response-received.s3", received)

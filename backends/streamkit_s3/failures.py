@@ -1,0 +1,209 @@
+"""What S3 and its SDK say, in the words of the seam. Foreign text stays here: it may hold keys or tokens."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import Any, NamedTuple
+
+from streamkit.backend import Ambiguous, Conflict
+from streamkit.errors import AccessDenied, PermanentError, StreamkitError, Throttled, Unavailable
+
+__all__ = ["Beyond", "Missing", "Request", "Target", "credentials_failed", "refused", "translate"]
+
+_CREDENTIALS = {
+    "AuthFailure",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidAccessKeyId",
+    "InvalidSecurity",
+    "InvalidToken",
+    "RequestExpired",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
+    "UnrecognizedClientException",
+}
+_REGION = {
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    "PermanentRedirect",
+    "TemporaryRedirect",
+}
+# S3 did not take the request: the body came in parts, damaged or not at all.
+_NOT_TAKEN = {"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"}
+_THROTTLED = re.compile(r"SlowDown|Throttl|TooManyRequests|RequestLimitExceeded|BandwidthLimitExceeded")
+_CODE = re.compile(r"[A-Za-z0-9.]{1,64}")
+_ACTION = re.compile(r"\bs3:[A-Za-z]{1,40}\b")
+_FIX_CREDENTIALS = "check the AWS credentials (environment, profile, or the role of this function or machine)"
+
+
+class Missing(StreamkitError):
+    """There is no such object. Stays inside this package."""
+
+
+class Beyond(StreamkitError):
+    """The range starts after the object's end. Stays inside this package."""
+
+
+class Target(NamedTuple):
+    bucket: str
+    region: str | None
+    endpoint: str | None
+
+    def __str__(self) -> str:
+        return f"endpoint {self.endpoint or 'of AWS'}, region {self.region or 'by default'}"
+
+
+class Request(NamedTuple):
+    """What was asked, for messages and to judge what a lost answer means."""
+
+    verb: str
+    name: str
+    write: bool = False
+    conditional: bool = False
+    key: bytes | None = None
+
+    def at(self, target: Target) -> str:
+        return f"{self.verb} s3://{target.bucket}/{self.name}"
+
+
+def translate(error: Exception, request: Request, target: Target) -> Exception:
+    """The error to raise instead of `error`; itself if it is streamkit's, or no matter of the service."""
+    from botocore import exceptions as sdk
+    from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
+
+    what = request.at(target)
+    match error:
+        case StreamkitError():
+            return error
+        case sdk.ClientError():
+            metadata = error.response.get("ResponseMetadata", {})
+            answer: Mapping[str, Any] = error.response.get("Error", {})
+            status = int(metadata.get("HTTPStatusCode", 0))
+            return refused(request, target, status, answer, metadata.get("HTTPHeaders", {}))
+        case sdk.EndpointConnectionError() | sdk.ConnectTimeoutError() | sdk.ProxyConnectionError():
+            return Unavailable(
+                f"{what}: no connection ({target}); check endpoint_url and region in the URL, and the network"
+            )
+        case sdk.SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error) or "WRONG_VERSION" in str(error):
+            return PermanentError(
+                f"{what}: TLS failed ({target}); check that endpoint_url is right (http or https?) and that its "
+                "certificate is trusted here (AWS_CA_BUNDLE)"
+            )
+        case _ if _is_credentials(error):
+            return AccessDenied(f"{what}: no usable credentials ({type(error).__name__}); {_FIX_CREDENTIALS}")
+        case (
+            sdk.HTTPClientError()
+            | sdk.IncompleteReadError()
+            | ResponseParserError()
+            | HTTPError()
+            | HTTPException()
+            | OSError()
+        ):
+            return _lost(request, what, type(error).__name__)
+        case sdk.BotoCoreError():
+            return PermanentError(
+                f"{what}: refused by the SDK before it was sent ({type(error).__name__}); check the AWS "
+                f"configuration of this process ({target})"
+            )
+    return error
+
+
+def refused(
+    request: Request, target: Target, status: int, answer: Mapping[str, Any], headers: Mapping[str, str]
+) -> StreamkitError:
+    """The error for an answer that is one: `status` (0: unknown) and the `Code` and `Message` in `answer`."""
+    what = request.at(target)
+    code = str(answer.get("Code", ""))
+    if not _CODE.fullmatch(code):
+        code = ""
+    said = " ".join(filter(None, (str(status or ""), code if code != str(status) else "")))
+    if code == "NoSuchKey":
+        return Conflict(request.key) if request.conditional else Missing(what)
+    if code == "NoSuchBucket":
+        return PermanentError(
+            f"{what}: the bucket {target.bucket!r} does not exist ({target}); create it, or correct the URL"
+        )
+    if status == 412 or code == "PreconditionFailed":
+        return Conflict(request.key)
+    if status == 409 and request.conditional:
+        return Conflict(request.key)
+    if status == 409:
+        return Unavailable(f"{what}: another operation on it is under way ({said}); try again")
+    if status == 416:
+        return Beyond(what)
+    if status == 429 or _THROTTLED.search(code):
+        return Throttled(f"{what}: the service asks to slow down ({said})")
+    if code in _NOT_TAKEN:
+        return Unavailable(f"{what}: the request did not arrive whole ({said}); try again")
+    if code == "RequestTimeTooSkewed":
+        return PermanentError(f"{what}: {_clock(headers)} ({said}); set this machine's clock (NTP), then go on")
+    if status in (301, 302, 307, 308) or code in _REGION:
+        found = headers.get("x-amz-bucket-region") or answer.get("Region")
+        right = f"it is in region {found}" if found and re.fullmatch(r"[a-z0-9-]{1,40}", found) else "elsewhere"
+        return PermanentError(
+            f"{what}: wrong region or endpoint ({said}): asked {target}, {right}; correct region= or "
+            "endpoint_url= in the URL"
+        )
+    if code == "InvalidObjectState":
+        return PermanentError(
+            f"{what}: the object was moved to an archive storage class; restore it, and except this prefix from "
+            "the bucket's lifecycle rules"
+        )
+    if code in _CREDENTIALS or status == 401:
+        return AccessDenied(f"{what}: the credentials are refused ({said}); {_FIX_CREDENTIALS}")
+    if status == 403 or code == "AccessDenied":
+        action = _ACTION.search(str(answer.get("Message", "")))
+        need = action[0] if action else "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
+        return AccessDenied(
+            f"{what}: access denied ({said}); these credentials need {need} here (without s3:ListBucket, S3 "
+            "answers so for an object that does not exist)"
+        )
+    if status == 501 or code == "NotImplemented":
+        return PermanentError(f"{what}: this service does not do that ({said}); {target}")
+    if status >= 500 or code in ("InternalError", "ServiceUnavailable"):
+        return _lost(request, what, said)
+    if status == 404:
+        return PermanentError(f"{what}: this does not look like S3 ({said}); check endpoint_url ({target})")
+    return PermanentError(f"{what}: refused ({said}); {target}")
+
+
+def credentials_failed(error: Exception) -> bool:
+    """Whether other credentials, which may be there by now, could do better."""
+    from botocore.exceptions import ClientError
+
+    if isinstance(error, ClientError):
+        return error.response.get("Error", {}).get("Code") in _CREDENTIALS
+    return _is_credentials(error)
+
+
+def _is_credentials(error: Exception) -> bool:
+    from botocore import exceptions as sdk
+
+    return isinstance(
+        error,
+        sdk.NoCredentialsError
+        | sdk.PartialCredentialsError
+        | sdk.CredentialRetrievalError
+        | sdk.MetadataRetrievalError
+        | sdk.TokenRetrievalError
+        | sdk.SSOError,
+    )
+
+
+def _lost(request: Request, what: str, why: str) -> StreamkitError:
+    if request.write:
+        return Ambiguous(f"{what}: the answer was lost ({why})")
+    return Unavailable(f"{what}: no whole answer ({why})")
+
+
+def _clock(headers: Mapping[str, str]) -> str:
+    try:
+        off = time.time() - parsedate_to_datetime(headers["date"]).timestamp()
+    except (KeyError, ValueError):
+        return "this machine's clock is too far off the service's"
+    return f"this machine's clock is about {abs(off) / 60:.0f} minutes {'ahead' if off > 0 else 'behind'}"

@@ -1,0 +1,77 @@
+"""Where a row is: partitions and keys as object names, in the same order and without collisions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os.path
+import re
+from collections.abc import Sequence
+
+__all__ = ["LONGEST_PREFIX", "check_address", "decode", "encode", "is_own", "label", "listing"]
+
+_LONGEST = 300
+_STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+# In ASCII order, so that text compares as the bytes do, and all safe in S3 keys and URLs.
+_ORDERED = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_TO_ORDERED = bytes.maketrans(_STANDARD, _ORDERED)
+_FROM_ORDERED = bytes.maketrans(_ORDERED, _STANDARD)
+_ENCODED = re.compile(r"[-0-9A-Z_a-z]+")
+_UNREADABLE = re.compile(rb"[^-0-9A-Z_a-z.]+")
+_READABLE_MOST = 400
+
+_LONGEST_NAME = 1024
+LONGEST_PREFIX = _LONGEST_NAME - len("//") - 36 - (2 + _READABLE_MOST) - len("/") - _READABLE_MOST
+"""Bytes of a prefix under which the longest partition and key still have a name."""
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).translate(_TO_ORDERED).rstrip(b"=").decode()
+
+
+def encode(key: bytes) -> str:
+    """Row key to text in the same order."""
+    # One character alone is the code of no bytes, and sorts before all others.
+    return _base64(key) or "-"
+
+
+def decode(text: str) -> bytes | None:
+    """The inverse of `encode`; None for what it never makes."""
+    if text == "-":
+        return b""
+    if not _ENCODED.fullmatch(text):
+        return None
+    try:
+        key = base64.b64decode(text.encode().translate(_FROM_ORDERED) + b"=" * (-len(text) % 4))
+    except binascii.Error:
+        return None
+    return key if _base64(key) == text else None
+
+
+def check_address(partition: bytes, keys: Sequence[bytes]) -> None:
+    """ValueError for what is too long to be a row's address."""
+    if len(partition) > _LONGEST:
+        raise ValueError(f"a partition has at most {_LONGEST} bytes, not {len(partition)}")
+    for key in keys:
+        if len(key) > _LONGEST:
+            raise ValueError(f"a key has at most {_LONGEST} bytes, not {len(key)}")
+
+
+def label(name: bytes) -> str:
+    """A partition, or a lease, as one path segment: readable unless that is too long. In no particular order."""
+    readable = _UNREADABLE.sub(lambda found: b"!%b!" % found[0].hex().encode(), name).decode()
+    return f"p.{readable}" if len(readable) <= _READABLE_MOST else f"b.{_base64(name)}"
+
+
+def listing(start: bytes, end: bytes) -> tuple[str, str, str]:
+    """How to list start <= key < end: (what all have in common, the text to start after, the text to stop at)."""
+    first, stop = encode(start), encode(end)
+    common = os.path.commonprefix((first, stop))  # noqa: RUF071 (these are no paths)
+    # Less than `first`, with nothing that `encode` makes between the two.
+    after = f"{first[:-1]}{chr(ord(first[-1]) - 1)}~" if start else ""
+    return common, after, stop
+
+
+def is_own(name: str) -> bool:
+    """Whether the object `name`, below a store, was made by streamkit."""
+    return name == "FORMAT" or name.startswith(("p.", "b.", "leases/", "probe/"))

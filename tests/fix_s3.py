@@ -1,0 +1,105 @@
+"""S3 for tests: one moto server a session, as a process of its own on a free loopback port; a bucket a test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+
+# Ends with its standard input, so it never outlives the tests, however they end.
+_SERVER = """
+import os, sys, threading, logging
+from werkzeug.serving import WSGIRequestHandler, make_server
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+WSGIRequestHandler.protocol_version = "HTTP/1.1"
+WSGIRequestHandler.disable_nagle_algorithm = True
+app = DomainDispatcherApplication(create_backend_app)
+server = make_server("127.0.0.1", 0, app, threaded=True)
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+print(server.port, flush=True)
+server.serve_forever()
+"""
+
+
+class S3Server(NamedTuple):
+    host: str
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def client(self) -> Any:
+        """A plain boto3 client, to look behind the backend's back."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+
+
+class S3Bucket(NamedTuple):
+    server: S3Server
+    name: str
+
+    def url(self, prefix: str = "", **options: str) -> str:
+        """The store URL; `options` go before those of the server."""
+        options = {"endpoint_url": self.server.endpoint, "region": "us-east-1"} | options
+        query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in options.items())
+        return f"s3://{self.name}{'/' if prefix else ''}{prefix}?{query}"
+
+    def names(self) -> list[str]:
+        """All that is in it."""
+        pages = self.server.client().get_paginator("list_objects_v2").paginate(Bucket=self.name)
+        return [item["Key"] for page in pages for item in page.get("Contents", ())]
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A moto server. It honours If-None-Match and If-Match, but without a lock: not for races."""
+    pytest.importorskip("moto.server", reason="needs moto: pip install 'streamkit[dev]'")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        port = process.stdout.readline()
+        assert port, "the moto server did not start"
+        yield S3Server("127.0.0.1", int(port))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def s3_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Made-up credentials, and no other configuration of this machine in reach."""
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    nowhere = str(tmp_path_factory.getbasetemp() / "no-aws-configuration")
+    monkeypatch.setenv("AWS_CONFIG_FILE", nowhere)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", nowhere)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+
+
+@pytest.fixture
+def s3_bucket(s3_server: S3Server, s3_credentials: None) -> S3Bucket:
+    """An empty bucket of the test's own."""
+    bucket = S3Bucket(s3_server, f"test-{uuid4().hex}")
+    s3_server.client().create_bucket(Bucket=bucket.name)
+    return bucket
