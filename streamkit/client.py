@@ -62,7 +62,8 @@ def _driver(url: str, timeout: float) -> Driver:
         make = found[scheme].load()
     except ImportError as error:
         raise MissingDependency(
-            f"{scheme}:// needs a package that is not installed ({error.name}): pip install 'streamkit[{scheme}]'"
+            f"{scheme}:// needs {error.name}, which is not installed: pip install "
+            f"'streamkit[{found[scheme].module.removeprefix('streamkit_')}]'"
         ) from error
     driver: Driver = make(url, timeout=timeout)
     return driver

@@ -6,7 +6,7 @@ News from the same process wakes it at once. It holds nothing while it waits, an
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .clock import Clock
 from .keys import transaction_key, transaction_number
@@ -20,7 +20,12 @@ class Patience:
     """Waits for news, and ends after `timeout` seconds of silence (None: never)."""
 
     def __init__(
-        self, clock: Clock, news: threading.Condition, poll: tuple[float, float], timeout: float | None
+        self,
+        clock: Clock,
+        news: threading.Condition,
+        poll: tuple[float, float],
+        timeout: float | None,
+        known: Callable[[], tuple[int, ...]],
     ) -> None:
         self._clock = clock
         self._news = news
