@@ -1,0 +1,105 @@
+"""The files that a partition's log is made of. Each is named by the logical position of its first byte."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_right
+from typing import Final
+
+from streamkit.errors import CorruptData
+
+from .place import OpenFile
+
+__all__ = ["LogFiles"]
+
+_KEPT: Final = 4
+
+
+class LogFiles:
+    """Files under one directory. Lists are replaced, never changed, so that readers need no lock."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.bases: list[int] = []
+        self._open: dict[int, OpenFile] = {}
+        self.refresh()
+
+    def name(self, base: int) -> str:
+        return os.path.join(self.path, f"{base:016x}.log")
+
+    def refresh(self) -> None:
+        """Look which files there are."""
+        names = os.listdir(self.path)
+        self.bases = sorted(int(name[:16], 16) for name in names if len(name) == 20 and name.endswith(".log"))
+
+    def holding(self, position: int) -> OpenFile | None:
+        """The file that holds `position`, or would: the last one that starts at or before it."""
+        bases = self.bases
+        index = bisect_right(bases, position) - 1
+        return self.open(bases[index]) if index >= 0 else None
+
+    def open(self, base: int, *, create: bool = False) -> OpenFile | None:
+        """The file that starts at `base`; None if it is not there."""
+        file = self._open.get(base)
+        if file is not None:
+            return file
+        try:
+            fd = os.open(self.name(base), os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+        except FileNotFoundError:
+            return None
+        file = OpenFile(fd, base)
+        kept = dict(list(self._open.items())[1 - _KEPT :])
+        kept[base] = file
+        self._open = kept
+        if create and base not in self.bases:
+            self.bases = sorted([*self.bases, base])
+        return file
+
+    def after(self, base: int) -> int:
+        """Where the file after the one at `base` starts; far away if it is the last."""
+        index = bisect_right(self.bases, base)
+        return self.bases[index] if index < len(self.bases) else 1 << 63
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes of the one file that holds `position`; fewer, or none, if it ends before."""
+        file = self.holding(position)
+        return os.pread(file.fd, length, position - file.base) if file is not None else b""
+
+    def end(self, base: int) -> int:
+        """The logical position after the last byte of a file."""
+        file = self.open(base)
+        return base + os.fstat(file.fd).st_size if file is not None else base
+
+    def check(self, first: int, end: int) -> int:
+        """The end of what is there, if that is all from `first` on without a gap, and reaches to `end`."""
+        position = first
+        start = max(bisect_right(self.bases, first) - 1, 0)
+        for base in self.bases[start:]:
+            if base > position:
+                raise CorruptData(f"{self.path} lacks the file {position:016x}.log: restore the store from a backup")
+            position = self.end(base)
+        if position < end or (end and not self.bases):
+            raise CorruptData(
+                f"{self.path} ends at {position}, but {end} bytes were written: its last file was cut or is missing; "
+                "restore the store from a backup"
+            )
+        return position
+
+    def cut(self, end: int) -> None:
+        """Remove what is after `end`."""
+        for base in reversed(self.bases):
+            if base > end:
+                self.remove(base)
+                continue
+            file = self.open(base)
+            if file is not None and os.fstat(file.fd).st_size > end - base:
+                os.ftruncate(file.fd, end - base)
+            break
+
+    def remove(self, base: int) -> None:
+        """Unlink a file; who reads it goes on reading it."""
+        self._open = {kept: file for kept, file in self._open.items() if kept != base}
+        self.bases = [kept for kept in self.bases if kept != base]
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.name(base))

@@ -1,0 +1,186 @@
+"""A store's directory: made whole or not at all, marked with its format, and locked."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import secrets
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Final
+from uuid import UUID
+
+from streamkit.errors import CorruptData, PermanentError, StoreClosed, Unavailable, UnsupportedVersion
+
+from .faults import system_fault
+
+__all__ = ["GONE", "LOGS", "OpenFile", "Place", "check_file_system", "create_place", "lock_file", "sync_directory"]
+
+VERSION: Final = 1
+_MARK: Final = b"streamkit local store\n"
+_STATIC: Final = struct.Struct("<24sI")
+_SIZE: Final = 4096
+_WORDS: Final = 512
+GONE, LOGS = 0, 1
+"""Words that all processes share: not 0 once the store is deleted; the number of partition logs that were made."""
+
+_REMOTE: Final = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "9p", "lustre", "beegfs", "gpfs"}
+
+
+class OpenFile:
+    """A file descriptor that is closed when its last user lets go of it, so that no reader finds another file there."""
+
+    __slots__ = ("base", "fd")
+
+    def __init__(self, fd: int, base: int = 0) -> None:
+        self.fd = fd
+        self.base = base
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+def lock_file(fd: int, timeout: float, path: str) -> None:
+    """Take the exclusive lock of an open file. Unavailable if another process keeps it for `timeout` seconds."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except BlockingIOError:
+        pass
+    deadline, pause = time.monotonic() + timeout, 2e-5
+    while True:
+        time.sleep(pause)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pause = min(pause * 1.3, 5e-4)
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"another process holds the lock of {path} for more than {timeout:g} s: is it stopped?"
+                ) from None
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def check_file_system(path: str) -> None:
+    """PermanentError if `path` is on a network file system, where it can be told: locks and mmap do not hold there."""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
+            lines = [line.split() for line in mounts]
+    except OSError:
+        return
+    real, best, kind = os.path.realpath(path) + "/", "", ""
+    for _, mount, name, *_ in lines:
+        point = mount.encode("utf-8", "surrogateescape").decode("unicode_escape").rstrip("/") + "/"
+        if real.startswith(point) and len(point) >= len(best):
+            best, kind = point, name
+    if kind in _REMOTE or kind.startswith("fuse."):
+        raise PermanentError(
+            f"{path} is on a network or user-space file system ({kind}), where several writers would damage a store: "
+            "use a local disk, or an s3:// or azure:// store"
+        )
+
+
+def create_place(root: str, store: UUID) -> None:
+    """Make the directory of a store that is not there; another process may do the same at the same time."""
+    path = os.path.join(root, str(store))
+    try:
+        os.makedirs(root, exist_ok=True)
+        check_file_system(root)
+        draft = os.path.join(root, f".new-{store}-{secrets.token_hex(4)}")
+        try:
+            os.makedirs(os.path.join(draft, "log"))
+            os.mkdir(os.path.join(draft, "index"))
+            with open(os.path.join(draft, "format"), "wb") as file:
+                file.write(_STATIC.pack(_MARK, VERSION).ljust(_SIZE, b"\0"))
+                file.flush()
+                os.fsync(file.fileno())
+            sync_directory(draft)
+            os.rename(draft, path)
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+            if not os.path.exists(os.path.join(path, "format")):
+                raise
+        sync_directory(root)
+    except OSError as error:
+        raise system_fault(error, path) from error
+
+
+class Place:
+    """The open directory of one store: `words` are shared by all processes that have it open."""
+
+    def __init__(self, root: str, store: UUID) -> None:
+        """FileNotFoundError if nothing is there."""
+        self.path = os.path.join(root, str(store))
+        marker = os.path.join(self.path, "format")
+        try:
+            self.directory = OpenFile(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY))
+            try:
+                fd = os.open("format", os.O_RDWR, dir_fd=self.directory.fd)
+            except FileNotFoundError:
+                if os.listdir(self.path):
+                    raise CorruptData(
+                        f"{marker} is missing: this is no store, or a damaged one; restore it from a backup"
+                    ) from None
+                raise
+            self._file = OpenFile(fd)
+            start = os.pread(fd, _SIZE, 0)
+            if len(start) != _SIZE:
+                raise CorruptData(f"{marker} has {len(start)} bytes, not {_SIZE}: restore the store from a backup")
+            mark, version = _STATIC.unpack_from(start)
+            if mark.rstrip(b"\0") != _MARK:
+                raise CorruptData(f"{marker} does not start as a store's does: restore the store from a backup")
+            if version != VERSION:
+                raise UnsupportedVersion(
+                    f"{self.path} has format version {version}, this release reads {VERSION}: update streamkit"
+                )
+            check_file_system(self.path)
+            self._map = mmap.mmap(fd, _SIZE)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise system_fault(error, self.path) from error
+        self.words = memoryview(self._map)[_WORDS : _WORDS + 64].cast("Q")
+        self.mutex = threading.Lock()
+
+    @property
+    def gone(self) -> bool:
+        """The store was deleted, by any process."""
+        return self.words[GONE] != 0
+
+    def current(self) -> bool:
+        """The store was not deleted, and what is at its path is still this one."""
+        try:
+            return not self.gone and os.path.samestat(os.stat(self.path), os.fstat(self.directory.fd))
+        except FileNotFoundError:
+            return False
+
+    @contextlib.contextmanager
+    def locked(self, timeout: float) -> Iterator[None]:
+        """Hold the store's lock, which guards the index and the making of logs. StoreClosed if it was deleted."""
+        if not self.mutex.acquire(timeout=timeout):
+            raise Unavailable(f"another thread holds the lock of {self.path} for more than {timeout:g} s")
+        try:
+            lock_file(self._file.fd, timeout, self.path)
+            try:
+                if self.gone:
+                    raise StoreClosed(f"the store {self.path} was deleted")
+                yield
+            finally:
+                fcntl.flock(self._file.fd, fcntl.LOCK_UN)
+        finally:
+            self.mutex.release()
