@@ -1,0 +1,144 @@
+"""Which storage account a URL means, and with what credentials. Nothing here does I/O or imports an SDK."""
+
+from __future__ import annotations
+
+import binascii
+import os
+import re
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from streamkit.backend import url_options
+
+__all__ = ["Account", "account_of"]
+
+_PREFIX = re.compile(r"[a-z][a-z0-9]{2,30}")
+_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+_HOST = re.compile(r"[A-Za-z0-9.-]+")
+_SUFFIX = "core.windows.net"
+_EMULATOR = "devstoreaccount1"
+# The key that Microsoft documents for every emulator: no secret.
+_EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+@dataclass(frozen=True)
+class Account:
+    """A storage account and what is ours in it. Without `key` and `sas`, the environment's Entra identity is used."""
+
+    name: str
+    prefix: str
+    tables: str
+    """The endpoint of the table service."""
+    blobs: str
+    """The endpoint of the blob service."""
+    key: str = field(default="", repr=False)
+    sas: str = field(default="", repr=False)
+
+    @property
+    def container(self) -> str:
+        """The blob container: bodies and leases of all stores."""
+        return self.prefix
+
+    def table(self, store: UUID) -> str:
+        """The store's table."""
+        return self.prefix + store.hex
+
+    def store(self, table: str) -> UUID | None:
+        """The store whose table it is; None for another's table."""
+        found = re.fullmatch(re.escape(self.prefix) + "([0-9a-f]{32})", table)
+        return UUID(found[1]) if found else None
+
+
+def account_of(url: str, environ: Mapping[str, str] = os.environ) -> Account:
+    """The account of an azure:// or azurite:// URL. ValueError, which never shows a secret, for what is no such URL."""
+    parts = urlsplit(url)
+    if parts.fragment or "@" in parts.netloc:
+        raise ValueError(
+            "a store URL for Azure holds no user, password or fragment; give credentials in AZURE_STORAGE_KEY, "
+            "AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING"
+        )
+    prefix = unquote(parts.path).strip("/") or "streamkit"
+    if not _PREFIX.fullmatch(prefix):
+        raise ValueError(
+            f"the prefix {prefix[:80]!r} in the store URL cannot name Azure tables and a container: "
+            "it has 3 to 31 lower-case letters and digits, a letter first"
+        )
+    if parts.scheme == "azurite":
+        return replace(_azurite(url, parts.netloc, environ), prefix=prefix)
+    if parts.scheme != "azure":
+        raise ValueError(f"expected azure://account/prefix or azurite:///prefix, not a URL of {parts.scheme!r}")
+    return replace(_azure(url, parts.netloc, environ), prefix=prefix)
+
+
+def _azure(url: str, name: str, environ: Mapping[str, str]) -> Account:
+    if not _ACCOUNT.fullmatch(name):
+        raise ValueError(
+            f"expected azure://account/prefix with the name of a storage account (3 to 24 lower-case letters "
+            f"and digits), not {name[:80]!r}"
+        )
+    suffix = url_options(url, ("endpoint_suffix",)).get("endpoint_suffix", _SUFFIX)
+    if not _HOST.fullmatch(suffix):
+        raise ValueError(f"the option 'endpoint_suffix' is a domain such as {_SUFFIX}, not {suffix[:80]!r}")
+    if text := environ.get("AZURE_STORAGE_CONNECTION_STRING"):
+        account = _connection("AZURE_STORAGE_CONNECTION_STRING", text, name, suffix)
+        if account.name != name:
+            raise ValueError(
+                f"AZURE_STORAGE_CONNECTION_STRING is for the account {account.name!r}, the store URL names {name!r}; "
+                "change one of them, or unset the variable to use other credentials"
+            )
+        return account
+    account = Account(name, "", f"https://{name}.table.{suffix}", f"https://{name}.blob.{suffix}")
+    if key := environ.get("AZURE_STORAGE_KEY"):
+        return replace(account, key=_checked("AZURE_STORAGE_KEY", key))
+    return replace(account, sas=environ.get("AZURE_STORAGE_SAS_TOKEN", "").lstrip("?"))
+
+
+def _azurite(url: str, netloc: str, environ: Mapping[str, str]) -> Account:
+    if netloc:
+        raise ValueError("expected azurite:///prefix; host and ports are the options host, blob_port and table_port")
+    options = url_options(url, ("host", "blob_port", "table_port"))
+    text = environ.get("AZURITE_CONNECTION_STRING")
+    if text and not options and text.lower().rstrip(";") != "usedevelopmentstorage=true":
+        return _connection("AZURITE_CONNECTION_STRING", text, _EMULATOR, _SUFFIX)
+    host = options.get("host", "127.0.0.1")
+    if not _HOST.fullmatch(host):
+        raise ValueError(f"the option 'host' is a host name or an address, not {host[:80]!r}")
+    ports = {"blob_port": options.get("blob_port", "10000"), "table_port": options.get("table_port", "10002")}
+    for option, port in ports.items():
+        if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ValueError(f"the option {option!r} is a port from 1 to 65535, not {port[:80]!r}")
+    tables, blobs = (f"http://{host}:{ports[port]}/{_EMULATOR}" for port in ("table_port", "blob_port"))
+    return Account(_EMULATOR, "", tables, blobs, key=_EMULATOR_KEY)
+
+
+def _connection(variable: str, text: str, name: str, suffix: str) -> Account:
+    parts = dict(part.split("=", 1) for part in text.strip().strip(";").split(";") if "=" in part)
+    parts = {key.strip().lower(): value for key, value in parts.items()}
+    name = parts.get("accountname", name)
+    base = parts.get("endpointsuffix", suffix)
+    scheme = parts.get("defaultendpointsprotocol", "https")
+    account = Account(
+        name,
+        "",
+        parts.get("tableendpoint", f"{scheme}://{name}.table.{base}").rstrip("/"),
+        parts.get("blobendpoint", f"{scheme}://{name}.blob.{base}").rstrip("/"),
+    )
+    if key := parts.get("accountkey"):
+        return replace(account, key=_checked(variable, key))
+    if sas := parts.get("sharedaccesssignature"):
+        return replace(account, sas=sas.lstrip("?"))
+    raise ValueError(
+        f"{variable} has neither AccountKey nor SharedAccessSignature; copy the whole connection string from the "
+        "account's access keys"
+    )
+
+
+def _checked(variable: str, key: str) -> str:
+    try:
+        b64decode(key, validate=True)
+    except binascii.Error:
+        raise ValueError(f"the account key in {variable} is not base64; copy it again") from None
+    return key

@@ -1,0 +1,82 @@
+"""Values too big for a table row, each in a blob of its own that is never changed.
+
+A blob is written before the row that refers to it and removed after it. What a crash in between leaves behind is
+referred to by nothing, harms nothing, and goes with the store. A blob is not removed when its row's write was refused:
+the refusal may be the answer to a second copy of the request, and the first may have been applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from uuid import UUID, uuid4
+
+from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
+
+from streamkit.errors import CorruptData, StreamkitError, Unavailable
+
+from .errors import code_of, foreign
+from .rows import Body
+from .service import Clients
+
+__all__ = ["Bodies", "make_container"]
+
+
+def make_container(clients: Clients, where: str) -> None:
+    """Create the container of all stores' blobs; one that is there is fine."""
+    with foreign(where):
+        try:
+            clients.container.create_container()
+        except ResourceExistsError as error:
+            if code_of(error) != "ContainerAlreadyExists":
+                raise
+
+
+class Bodies:
+    def __init__(self, clients: Callable[[], Clients], where: str, store: UUID) -> None:
+        self._clients = clients
+        self._where = where
+        self._path = f"{store}/rows/"
+
+    def put(self, value: bytes) -> Body:
+        """Keep `value` under a new name."""
+        clients = self._clients()
+        body = Body(uuid4().hex, len(value))
+        blob = clients.container.get_blob_client(self._path + body.name)
+        for _ in range(2):
+            with foreign(self._where):
+                try:
+                    blob.upload_blob(value, overwrite=True)
+                    return body
+                except ResourceNotFoundError as error:
+                    if code_of(error) != "ContainerNotFound":
+                        raise
+            make_container(clients, self._where)
+        raise Unavailable(f"the container {clients.container.container_name!r} was removed while it was written to")
+
+    def get(self, body: Body, start: int, length: int) -> bytes | None:
+        """`length` bytes from `start`, cut at the end; None if the blob is not there."""
+        length = min(length, body.size - start)
+        if length <= 0:
+            return b""
+        blob = self._clients().container.get_blob_client(self._path + body.name)
+        with foreign(self._where):
+            try:
+                data = blob.download_blob(offset=start, length=length).readall()
+            except ResourceNotFoundError as error:
+                if code_of(error) not in ("BlobNotFound", "ContainerNotFound"):
+                    raise
+                return None
+            except HttpResponseError as error:
+                if error.status_code != 416:
+                    raise
+                data = b""
+        if len(data) != length:
+            raise CorruptData(f"the blob {self._path}{body.name} is cut short: expected {body.size} bytes")
+        return data
+
+    def discard(self, bodies: Iterable[Body]) -> None:
+        """Remove what no row refers to any more, as far as that succeeds."""
+        for body in bodies:
+            with suppress(StreamkitError), foreign(self._where), suppress(ResourceNotFoundError):
+                self._clients().container.delete_blob(self._path + body.name)

@@ -1,0 +1,187 @@
+"""Reading rows: by key, in parts, and in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+from azure.core.exceptions import ResourceNotFoundError
+from azure.data.tables import TableEntity
+
+from streamkit.backend import Range, Row, Value
+from streamkit.errors import CorruptData, Unavailable
+
+from .bodies import Bodies
+from .errors import code_of, foreign
+from .keys import decode_key, encode_bound, encode_key, encode_partition
+from .rows import Body, Stored, columns, decode, part
+from .service import Clients
+
+__all__ = ["PAGE", "Reader"]
+
+PAGE = 1000
+_AHEAD = 16 << 20
+"""Bytes of blobs that a scan fetches before they are asked for."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Reader:
+    def __init__(self, clients: Callable[[], Clients], bodies: Bodies, where: str) -> None:
+        self._clients = clients
+        self._bodies = bodies
+        self._where = where
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        return self._each(lambda key: self._value(partition, key), keys)
+
+    def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        wanted: dict[bytes, list[tuple[int, int]]] = {}
+        for key, start, length in ranges:
+            if start < 0 or length < 0:
+                raise ValueError(f"start and length of a range are zero or more, not {start} and {length}")
+            wanted.setdefault(key, []).append((start, length))
+        parts = self._each(lambda key: self._parts(partition, key, wanted[key]), list(wanted))
+        found = {key: iter(of_key) for key, of_key in zip(wanted, parts, strict=True)}
+        return [next(found[wanted_part.key]) for wanted_part in ranges]
+
+    def exist(self, partition: bytes, keys: Sequence[bytes]) -> list[bool]:
+        """Whether the rows are there."""
+        return self._each(lambda key: self._entity(partition, key, ["f"]) is not None, keys)
+
+    def bodies(self, partition: bytes, keys: Sequence[bytes]) -> list[Body]:
+        """The blobs that the rows refer to: in one request, where no others lie between them."""
+        if not keys:
+            return []
+        if len(keys) > 1:
+            rows = {encode_key(key): key for key in keys}
+            condition = (
+                f"PartitionKey eq '{encode_partition(partition)}' and RowKey ge '{min(rows)}' "
+                f"and RowKey le '{max(rows)}' and b ge '0'"
+            )
+            pages = self._pages(condition, PAGE, ["RowKey", "f", "b"])
+            page = next(pages, [])
+            if next(pages, None) is None:
+                found = [decode(entity, None, rows[row]) for entity in page if (row := entity["RowKey"]) in rows]
+                return [stored.body for stored in found if stored.body]
+        entities = self._each(lambda key: self._entity(partition, key, ["f", "b"]), keys)
+        stored = [decode(entity, None, key) for entity, key in zip(entities, keys, strict=True) if entity]
+        return [row.body for row in stored if row.body]
+
+    def scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
+        condition = (
+            f"PartitionKey eq '{encode_partition(partition)}' and RowKey ge '{encode_bound(start)}' "
+            f"and RowKey lt '{encode_bound(end)}'"
+        )
+        left = limit or (1 << 62)
+        for page in self._pages(condition, min(left, PAGE), None if values else ["RowKey", "f"]):
+            found = []
+            for entity in page[:left]:
+                key = decode_key(entity["RowKey"])
+                found.append((key, decode(entity, entity.metadata["etag"], key)))
+            left -= len(found)
+            if values:
+                yield from self._whole(partition, found)
+            else:
+                yield from (Row(key, b"", "") for key, _ in found)
+            if not left:
+                return
+
+    def _each(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """In parallel, if there are several. Never called on one of those threads, so that none waits for another."""
+        if len(items) < 2:
+            return [function(item) for item in items]
+        return list(self._clients().threads.map(function, items))
+
+    def _entity(self, partition: bytes, key: bytes, select: list[str] | None = None) -> TableEntity | None:
+        table = self._clients().table
+        with foreign(self._where):
+            try:
+                return table.get_entity(encode_partition(partition), encode_key(key), select=select)
+            except ResourceNotFoundError as error:
+                if code_of(error) not in ("ResourceNotFound", "EntityNotFound", "TableNotFound"):
+                    raise
+        return None
+
+    def _pages(self, condition: str, top: int, select: list[str] | None) -> Iterator[list[TableEntity]]:
+        """The pages of a query; one may be empty. None at all where the table is not there."""
+        pages = self._clients().table.query_entities(condition, results_per_page=top, select=select).by_page()
+        started = False
+        while True:
+            self._clients()
+            with foreign(self._where):
+                try:
+                    page = list(next(pages))
+                except StopIteration:
+                    return
+                except ResourceNotFoundError as error:
+                    if code_of(error) != "TableNotFound":
+                        raise
+                    if not started:
+                        return
+                    raise Unavailable("the store was deleted while it was read") from None
+            started = True
+            yield page
+
+    def _value(self, partition: bytes, key: bytes) -> Value | None:
+        entity = self._entity(partition, key)
+        if entity is None:
+            return None
+        return self._followed(partition, key, decode(entity, entity.metadata["etag"], key))
+
+    def _followed(self, partition: bytes, key: bytes, row: Stored) -> Value | None:
+        """The value, from its blob if it is in one. None if the row is gone by then."""
+        while row.body is not None:
+            data = self._bodies.get(row.body, 0, row.body.size)
+            if data is not None:
+                return Value(data, row.etag)
+            again = self._again(partition, key, row.body)
+            if again is None:
+                return None
+            row = again
+        return Value(row.data, row.etag)
+
+    def _again(self, partition: bytes, key: bytes, missing: Body) -> Stored | None:
+        """The row whose blob is missing: it was replaced or deleted meanwhile, else CorruptData."""
+        entity = self._entity(partition, key)
+        if entity is None:
+            return None
+        row = decode(entity, entity.metadata["etag"], key)
+        if row.body == missing:
+            raise CorruptData(f"the row {key!r} refers to the blob {missing.name!r}, which is missing")
+        return row
+
+    def _parts(self, partition: bytes, key: bytes, ranges: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        entity = self._entity(partition, key, columns(ranges))
+        if entity is None:
+            return [None] * len(ranges)
+        row = decode(entity, None, key)
+        if row.body is None:
+            return [part(entity, start, length) for start, length in ranges]
+        parts: list[bytes | None] = [self._bodies.get(row.body, start, length) for start, length in ranges]
+        if None in parts and self._again(partition, key, row.body) is not None:
+            return self._parts(partition, key, ranges)
+        return parts
+
+    def _whole(self, partition: bytes, found: Sequence[tuple[bytes, Stored]]) -> Iterator[Row]:
+        """The rows with their values; the next blobs are fetched while the caller is at work on the rows before."""
+        waiting: deque[Future[Value | None]] = deque()
+        coming = iter([(key, row) for key, row in found if row.body])
+        ahead = 0
+        for key, row in found:
+            if row.body is None:
+                yield Row(key, row.data, row.etag)
+                continue
+            while not waiting or ahead < _AHEAD:
+                following = next(coming, None)
+                if following is None:
+                    break
+                waiting.append(self._clients().threads.submit(self._followed, partition, *following))
+                ahead += following[1].body.size if following[1].body else 0
+            value = waiting.popleft().result()
+            ahead -= row.body.size
+            if value is not None:
+                yield Row(key, *value)

@@ -1,0 +1,119 @@
+"""The SDK's clients for one account, made when they are first needed, in each process anew."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, TokenCredential
+from azure.data.tables import TableClient, TableServiceClient
+
+from streamkit.errors import MissingDependency, StoreClosed
+
+from .account import Account
+from .transport import Connections, Transport
+
+if TYPE_CHECKING:
+    from azure.storage.blob import ContainerClient
+
+__all__ = ["Clients", "Service"]
+
+_THREADS = 16
+_SINGLE_GET = 64 << 20
+
+
+class _Shared:
+    """What all stores of a driver share in one process: connections, threads, credentials."""
+
+    def __init__(self, account: Account, timeout: float) -> None:
+        self.connections = Connections(timeout)
+        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkit-azure")
+        self.credential = _credential(account)
+
+    def close(self) -> None:
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.connections.close()
+
+
+def _credential(account: Account) -> AzureNamedKeyCredential | AzureSasCredential | TokenCredential:
+    if account.key:
+        return AzureNamedKeyCredential(account.name, account.key)
+    if account.sas:
+        return AzureSasCredential(account.sas)
+    try:
+        from azure.identity import DefaultAzureCredential
+    except ImportError:
+        raise MissingDependency(
+            "the account has neither a key nor a SAS token, and signing in needs azure-identity: "
+            "pip install 'streamkit[azure]'"
+        ) from None
+    return DefaultAzureCredential()
+
+
+class Clients:
+    """One store's clients in one process; each is made at its first use. A race makes one twice, which is harmless."""
+
+    def __init__(self, account: Account, shared: _Shared, store: UUID | None, counts: Counter[str]) -> None:
+        self._account = account
+        self._shared = shared
+        self._store = store
+        self._counts = counts
+        self._lock = threading.Lock()
+        self.threads = shared.threads
+
+    def _options(self, service: str) -> dict[str, Any]:
+        transport = Transport(service, self._shared.connections, self._counts, self._lock)
+        return {"credential": self._shared.credential, "transport": transport, "retry_total": 0}
+
+    @cached_property
+    def table(self) -> TableClient:
+        assert self._store is not None
+        return TableClient(self._account.tables, self._account.table(self._store), **self._options("table"))
+
+    @cached_property
+    def tables(self) -> TableServiceClient:
+        return TableServiceClient(self._account.tables, **self._options("table"))
+
+    @cached_property
+    def container(self) -> ContainerClient:
+        from azure.storage.blob import ContainerClient  # a quarter of a second, and most stores have no large values
+
+        return ContainerClient(
+            self._account.blobs, self._account.container, max_single_get_size=_SINGLE_GET, **self._options("blob")
+        )
+
+
+class Service:
+    """One account, in whichever process asks: a forked child gets connections and threads of its own."""
+
+    def __init__(self, account: Account, timeout: float) -> None:
+        self.account = account
+        self._timeout = timeout
+        self._shared: dict[int, _Shared] = {}
+        self._closed = False
+
+    def check_open(self) -> None:
+        """StoreClosed after close."""
+        if self._closed:
+            raise StoreClosed(f"the client of the account {self.account.name!r} was closed; connect again")
+
+    def clients(self, store: UUID | None, counts: Counter[str]) -> Clients:
+        """Those of `store`; None: for what concerns all stores. StoreClosed after close."""
+        self.check_open()
+        # No lock, which a fork could leave locked in the child: the first one in the dict is taken by all.
+        process = os.getpid()
+        shared = self._shared.get(process)
+        if shared is None:
+            shared = self._shared.setdefault(process, _Shared(self.account, self._timeout))
+        return Clients(self.account, shared, store, counts)
+
+    def close(self) -> None:
+        self._closed = True
+        shared = self._shared.pop(os.getpid(), None)
+        if shared is not None:
+            shared.close()

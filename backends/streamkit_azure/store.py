@@ -1,0 +1,102 @@
+"""One store: a table, and blobs for what does not fit into its rows."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from streamkit.backend import Etag, Grant, Limits, Op, Range, Row, Value
+from streamkit.errors import StoreClosed
+
+from .bodies import Bodies
+from .keys import encode_partition
+from .lease import Leases
+from .read import PAGE, Reader
+from .rows import BATCH_BYTES, OPS
+from .service import Clients, Service
+from .write import Writer
+
+__all__ = ["AzureBackend"]
+
+_LIMITS: Final = Limits(
+    atomic=True,
+    ops=OPS,
+    batch_bytes=BATCH_BYTES,
+    inline=32 << 10,
+    row=512 << 10,
+    page=PAGE,
+    poll=(0.25, 5.0),
+    remote=True,
+)
+
+
+class AzureBackend:
+    """Made by `AzureDriver.open`."""
+
+    def __init__(self, service: Service, store: UUID) -> None:
+        account = service.account
+        self._service = service
+        self._store = store
+        self._closed = False
+        self._counts: Counter[str] = Counter()
+        self._processes: dict[int, Clients] = {}
+        bodies = Bodies(self._clients, account.blobs, store)
+        self._reader = Reader(self._clients, bodies, account.tables)
+        self._writer = Writer(self._clients, self._reader, bodies, account.tables)
+        self._leases = Leases(self._clients, account.blobs, store)
+
+    def __repr__(self) -> str:
+        table = self._service.account.table(self._store)
+        return f"<AzureBackend {table} at {self._service.account.tables} {'closed' if self._closed else 'open'}>"
+
+    @property
+    def limits(self) -> Limits:
+        return _LIMITS
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return dict(self._counts)
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        self._clients()
+        return self._reader.get(partition, keys)
+
+    def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        self._clients()
+        return self._reader.read(partition, ranges)
+
+    def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
+        self._clients()
+        encode_partition(partition)
+        if limit < 0:
+            raise ValueError(f"limit is zero (no limit) or more, not {limit}")
+        return self._reader.scan(partition, start, end, limit, values) if start < end else iter(())
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        return self._writer.write(partition, ops)
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        return self._leases.acquire(name, ttl)
+
+    def renew(self, grant: Grant) -> Grant:
+        return self._leases.renew(grant)
+
+    def release(self, grant: Grant) -> None:
+        self._leases.release(grant)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _clients(self) -> Clients:
+        """The SDK's clients of this process. Asked for before each request, so that a closed store sends none."""
+        if self._closed:
+            raise StoreClosed("the store was closed; open it again")
+        self._service.check_open()
+        process = os.getpid()
+        clients = self._processes.get(process)
+        if clients is None:
+            clients = self._processes.setdefault(process, self._service.clients(self._store, self._counts))
+        return clients

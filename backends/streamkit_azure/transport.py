@@ -1,0 +1,107 @@
+"""The HTTP connections to one account, shared by its stores, and the counting of what goes over them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from azure.core.pipeline.transport import HttpTransport, RequestsTransport
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+__all__ = ["Connections", "Transport"]
+
+_CONNECTIONS = 32
+_ONCE = Retry(total=False, redirect=False, raise_on_status=False)
+_IDLE = 60.0
+"""Seconds after which an idle connection is not trusted: a function may have been frozen, a NAT have forgotten it."""
+
+
+class Connections:
+    """One pool of connections. Nothing is retried here: a repeated write would hide what happened to the first."""
+
+    def __init__(self, timeout: float) -> None:
+        session = requests.Session()
+        session.auth = _no_auth
+        adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=_ONCE)
+        session.mount("https://", adapter)
+        session.mount("http://", adapter)
+        self._session = session
+        self._lock = threading.Lock()
+        self._used = time.time()
+        connecting = min(timeout, 10.0)
+        self.inner = RequestsTransport(session=session, connection_timeout=connecting, read_timeout=timeout)
+
+    def wake(self) -> None:
+        """Called before each request: drops the connections that were idle for too long."""
+        with self._lock:
+            now = time.time()  # also counts what a frozen machine slept
+            if abs(now - self._used) > _IDLE:
+                self._session.close()
+            self._used = now
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Keeps `requests` from looking for a ~/.netrc before each request: Azure's own headers are the credentials."""
+    return request
+
+
+class Transport(HttpTransport[Any, Any]):
+    """What one store sends, over shared connections; counted in `counts` by service and verb, and in bytes."""
+
+    def __init__(self, service: str, connections: Connections, counts: Counter[str], lock: threading.Lock) -> None:
+        self._service = service
+        self._connections = connections
+        self._counts = counts
+        self._lock = lock
+
+    def send(self, request: Any, **kwargs: Any) -> Any:
+        self._connections.wake()
+        kind = f"{self._service}.{_verb(self._service, request.method, request.url)}"
+        self._count(kind, 1)
+        self._count("bytes_written", int(request.headers.get("Content-Length") or 0))
+        response = self._connections.inner.send(request, **kwargs)
+        if self._service == "table":
+            if kwargs.get("stream"):
+                response.read()
+            self._count("bytes_read", len(response.content))
+        elif request.method != "HEAD":
+            self._count("bytes_read", int(response.headers.get("Content-Length") or 0))
+        return response
+
+    def _count(self, kind: str, more: int) -> None:
+        with self._lock:
+            self._counts[kind] += more
+
+    def open(self) -> None:
+        """The connections are opened by the first request."""
+
+    def close(self) -> None:
+        """The connections are the driver's."""
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _verb(service: str, method: str, url: str) -> str:
+    parts = urlsplit(url)
+    if service == "table":
+        path = parts.path.rpartition("/")[2]
+        if path.startswith("Tables"):
+            return {"POST": "create", "DELETE": "drop"}.get(method, "list")
+        if path == "$batch":
+            return "batch"
+        return "get" if "PartitionKey=" in path else "query"
+    for part in parts.query.split("&"):
+        if part in ("comp=lease", "comp=metadata", "comp=list"):
+            return part.removeprefix("comp=")
+        if part == "restype=container":
+            return "create"
+    return method.lower()

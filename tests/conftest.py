@@ -1,0 +1,12 @@
+"""Fixtures are plug-ins: one file for each server that tests need."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+pytest_plugins = [
+    "fix_azurite",
+]
