@@ -17,7 +17,7 @@ from .partition import Partition
 from .rows import DataRow, Head, KeyRow, Piece, SegmentRow, decode_row, encode_row
 from .transactions import Header, frames_start
 
-__all__ = ["bring_forward", "rows_of"]
+__all__ = ["bring_forward", "data_rows", "rows_of"]
 
 _PIECES = 256
 """The most pieces in one data row."""
@@ -186,7 +186,7 @@ def _merge(partition: Partition, tail: Mapping[str, list[Piece]]) -> tuple[list[
         if name in open_rows and _has_room(backend.limits.row, open_rows[name].pieces, pieces[0]):
             pieces = [*open_rows[name].pieces, *pieces]
             gone.append(Delete(open_keys[name]))
-        data += [_data_put(name, part) for part in _split(backend.limits.row, pieces)]
+        data += data_rows(backend.limits.row, name, pieces)
         last = pieces[-1]
         status = SegmentRow(
             row.first_sequence if row else pieces[0].first_sequence,
@@ -197,6 +197,11 @@ def _merge(partition: Partition, tail: Mapping[str, list[Piece]]) -> tuple[list[
         key = segment_key(name)
         segments.append(Put(key, encode_row(key, status), expects[name]))
     return data, segments, gone
+
+
+def data_rows(limit: int, segment: str, pieces: Sequence[Piece]) -> list[Put]:
+    """The rows that hold `pieces`, each of up to about `limit` bytes."""
+    return [_data_put(segment, part) for part in _split(limit, pieces)]
 
 
 def _size(piece: Piece) -> int:

@@ -30,6 +30,7 @@ from .rows import SegmentRow
 from .space import Space, create_space, open_space, settings_of
 from .statistics import Counters, Statistics
 from .transactions import encode_body
+from .verify import Finding, VerifyReport, repair_partition, verify_partition
 
 __all__ = ["Store", "Transaction"]
 
@@ -472,11 +473,38 @@ class Store:
 
     def maintain(self, space: str | None = None) -> None:
         """Bring the index up to the log, in one space or in all. A read does not need it; it may be faster after."""
+        for partition in self._partitions(space):
+            partition.refresh()
+            bring_forward(partition)
+
+    def verify(self, space: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Walk the log of one space, or of all: dense, undamaged, and the index says the same.
+
+        `progress(done, all)` counts transactions of the partition at hand. Findings name the row that is wrong.
+        """
+        findings: list[Finding] = []
+        transactions = entries = segments = 0
+        for partition in self._partitions(space):
+            found, *counts = verify_partition(partition, progress)
+            findings += found
+            transactions, entries, segments = (
+                transactions + counts[0],
+                entries + counts[1],
+                segments + counts[2],
+            )
+        return VerifyReport(tuple(findings), transactions, entries, segments)
+
+    def repair(self, space: str | None = None) -> int:
+        """Build the index of one space, or of all, again from the log; the number of rows that differed.
+
+        The log is never touched: CorruptData if it is damaged itself. Nobody may write to the store meanwhile.
+        """
+        return sum(repair_partition(partition) for partition in self._partitions(space))
+
+    def _partitions(self, space: str | None) -> Iterator[Partition]:
         for name in [check_name(space, "space")] if space is not None else list(self.get_spaces()):
             known = self._known(name)
-            for partition in known.partitions if known else ():
-                partition.refresh()
-                bring_forward(partition)
+            yield from known.partitions if known else ()
 
     def statistics(self) -> Statistics:
         """What was done since this store was opened here: requests by kind, conflicts, retries, cache hits."""
