@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from ...backend import ABSENT, ANY, Ambiguous, Append, Backend, Conflict, Driver, Op, Put
+from ...backend import ABSENT, ANY, Ambiguous, Append, Backend, Conflict, Driver, Limits, Op, Put
 from ...errors import TransientError
 
 __all__ = ["Broken", "Subject", "hold", "refuses", "same", "together"]
@@ -99,10 +100,7 @@ class Subject:
         self._drivers: list[Driver] = []
         self._backends: list[Backend] = []
         self._stores: set[UUID] = set()
-        self.driver = self.connect()
         self.store = uuid4()
-        self.backend = self.open()
-        self.limits = self.backend.limits
 
     def teardown_method(self, method: object = None) -> None:
         for backend in self._backends:
@@ -111,6 +109,19 @@ class Subject:
             self.driver.delete(store)
         for driver in self._drivers:
             driver.close()
+
+    # Made when first asked for, because pytest may run `setup_method` before the fixtures that `make_driver` needs.
+    @cached_property
+    def driver(self) -> Driver:
+        return self.connect()
+
+    @cached_property
+    def backend(self) -> Backend:
+        return self.open()
+
+    @property
+    def limits(self) -> Limits:
+        return self.backend.limits
 
     def connect(self) -> Driver:
         driver = self.make_driver()
