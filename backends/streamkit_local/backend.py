@@ -46,7 +46,7 @@ _PAGE: Final = 1000
 _PAGE_BYTES: Final = 4 << 20
 _KEY_LIMIT: Final = 300
 _TRIES: Final = (False, False, True)
-_LIMITS: Final = Limits(atomic=False, ops=100_000, inline=0, row=1024, upkeep=1024, page=_PAGE)
+_LIMITS: Final = Limits(atomic=False, atomic_rows=True, ops=100_000, inline=0, row=1024, upkeep=1024, page=_PAGE)
 
 
 class LocalBackend:
