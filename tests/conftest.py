@@ -9,4 +9,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = [
     "fix_azurite",
+    "fix_proxy",
+    "fix_s3",
 ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
@@ -21,15 +20,18 @@ _PAGE = 1000
 class Object(NamedTuple):
     data: bytes
     etag: str
-    headers: dict[str, str]
-    modified: datetime | None
+    headers: Mapping[str, str]
 
     @property
     def age(self) -> float:
         """Seconds since it was written, by the service's clock alone; both ends are cut to whole seconds."""
-        if "date" not in self.headers or self.modified is None:
-            raise PermanentError("the service sends no Date or no Last-Modified, without which no lease can be judged")
-        return (parsedate_to_datetime(self.headers["date"]) - self.modified).total_seconds()
+        try:
+            now, then = (parsedate_to_datetime(self.headers[name]) for name in ("date", "last-modified"))
+        except (KeyError, ValueError):
+            raise PermanentError(
+                "the service sends no Date and Last-Modified, so that no lease can be judged; leases need them"
+            ) from None
+        return (now - then).total_seconds()
 
 
 class Listed(NamedTuple):
@@ -61,8 +63,7 @@ class Bucket:
             answer = self._call("get_object", request, Key=name)
         except Missing:
             return None
-        metadata = answer["ResponseMetadata"]
-        return Object(answer["Body"], self._etag(answer, request), metadata["HTTPHeaders"], answer.get("LastModified"))
+        return Object(answer["Body"], self._etag(answer, request), answer["ResponseMetadata"]["HTTPHeaders"])
 
     def get_range(self, name: str, start: int, length: int) -> bytes | None:
         """At most `length` bytes of the object from `start`, or None if there is none."""
