@@ -5,25 +5,40 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from streamkit import StreamkitError, __version__
 
-from . import lease, look, read, write
+from . import lease, look, read, upkeep, write
 from .options import StoreId, Url
 from .output import print_line, print_note
 
 __all__ = ["run"]
 
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """typer would end with 1 when the reader of our output has gone; that is no refusal."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
+
 app = typer.Typer(
     name="streamkit",
+    cls=_Commands,
     help="An event-stream store without a server: ordered segments on local disk, S3 or Azure.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
 )
 for command in (
     write.produce,
@@ -35,9 +50,23 @@ for command in (
     look.spaces,
     look.segments,
     look.status,
+    upkeep.verify,
+    upkeep.repair,
+    upkeep.maintain,
     lease.lease,
 ):
-    app.command()(command)
+    app.command(command.__name__)(command)
+
+
+@app.command("demo")
+def demo(url: Url = None) -> None:
+    """Append the 336,776 departures from New York in 2013 to a store, and show what can be done with them.
+
+    Each run starts anew, in a store of its own under the URL.
+    """
+    from .demo import show
+
+    show(url)
 
 
 def _version(asked: bool) -> None:
@@ -56,21 +85,18 @@ def _options(
     """--url and --store may stand before the command as well as after it."""
     given = {"url": url, "store": store}
     here = {name: value for name, value in given.items() if value is not None}
-    context.default_map = dict.fromkeys(context.command.commands, here)
+    context.default_map = {found.name: here for found in app.registered_commands if found.name}
 
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. What it refuses is one line on standard error: the class and the message."""
     try:
         code = app(args=args, prog_name="streamkit", standalone_mode=False)
-        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:
-        print_note(f"wrong usage: {error.format_message()} (see streamkit --help)")
+        if message := " ".join(error.format_message().split()):
+            print_note(f"wrong usage: {message} (see streamkit --help)")
         return error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (StreamkitError, OSError) as error:
         message = "; ".join((str(error), *getattr(error, "__notes__", ())))
         print_note(f"{type(error).__name__}: {message}".replace("\n", " "))

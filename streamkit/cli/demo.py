@@ -19,11 +19,11 @@ from streamkit import Record, SegmentStatus, Store
 
 from .flights import UNASSIGNED, Departure, aircraft, data_folder, departures
 from .look import space_summary
-from .options import Url, open_client, resolved_url
+from .options import open_client, resolved_url
 from .output import iso
 from .progress import progress
 
-__all__ = ["demo"]
+__all__ = ["show"]
 
 _STORE = uuid5(NAMESPACE_URL, "streamkit:demo")
 _BATCH = 1000
@@ -33,17 +33,16 @@ _SHARED = "JFK"
 
 class Rate(NamedTuple):
     work: str
-    count: int
+    amount: int
     unit: str
     seconds: float
 
 
-def demo(url: Url = None) -> None:
-    """Append the 336,776 departures from New York in 2013 to a store, and show what can be done with them.
-
-    Each run starts anew, in a store of its own under the URL.
-    """
+def show(url: str | None) -> None:
+    """All of the demo: append, look around, read in two processes. ValueError for a URL that it makes no sense with."""
     url = resolved_url(url)
+    if url.startswith("memory:"):
+        raise ValueError("the demo reads from a second process, which a store in memory cannot be read from")
     folder = data_folder()
     with open_client(url) as client:
         client.delete_store(_STORE)
@@ -94,16 +93,16 @@ class _Demo:
     def append(self, data: list[Departure]) -> None:
         waiting: defaultdict[str, list[Departure]] = defaultdict(list)
         started = time.perf_counter()
-        with progress("appending", len(data), unit="departures") as advance:
+        with progress("appending", len(data), unit="departures") as bar:
             for departure in data:
                 batch = waiting[departure.origin]
                 batch.append(departure)
                 if len(batch) == _BATCH:
                     self.commit(waiting.pop(departure.origin))
-                    advance(_BATCH)
+                    bar.advance(_BATCH)
             for batch in waiting.values():
                 self.commit(batch)
-                advance(len(batch))
+                bar.advance(len(batch))
         self.rate("append, 1,000 a commit", len(data), "entries", started)
 
     def commit(self, batch: list[Departure]) -> None:
@@ -203,6 +202,6 @@ class _Demo:
         self.title("The rates, on this machine and from Python")
         table = self.table("work", ">count", ">time", ">rate")
         for rate in self.rates:
-            per_second = f"{rate.count / rate.seconds:,.0f} {rate.unit}/s"
-            table.add_row(rate.work, f"{rate.count:,}", f"{rate.seconds:.3f} s", per_second)
+            per_second = f"{rate.amount / rate.seconds:,.0f} {rate.unit}/s"
+            table.add_row(rate.work, f"{rate.amount:,}", f"{rate.seconds:.3f} s", per_second)
         self.show(table)

@@ -24,7 +24,7 @@ _GRACE = 10.0
 
 def lease(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The lease.", show_default=False)],
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.", show_default=False)],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.", show_default=False)],
     ttl: Annotated[float, typer.Option(metavar="SECONDS", help="How long it outlives its holder.")] = 30.0,
     wait: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Keep trying for so long. Else not at all.")

@@ -1,4 +1,4 @@
-"""stores, spaces, segments, status, verify: what is there, and whether it is whole."""
+"""stores, spaces, segments, status: what is there."""
 
 from __future__ import annotations
 
@@ -47,8 +47,12 @@ def segments(
 
 
 def status(
-    space: Annotated[str | None, typer.Argument(metavar="[SPACE]", show_default=False)] = None,
-    segment: Annotated[str | None, typer.Argument(metavar="[SEGMENT]", show_default=False)] = None,
+    space: Annotated[
+        str | None, typer.Argument(metavar="SPACE", help="One space. Else all.", show_default=False)
+    ] = None,
+    segment: Annotated[
+        str | None, typer.Argument(metavar="SEGMENT", help="One segment of it.", show_default=False)
+    ] = None,
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
@@ -71,14 +75,14 @@ def space_summary(store: Store, space: str) -> dict[str, Any]:
     """Counts from the segments' statuses; no entry is read."""
     fields: dict[str, Any] = {"space": space, "segments": 0, "entries": 0}
     first = last = 0
-    with progress(space, None, unit="segments") as advance:
+    with progress(space, unit="segments") as bar:
         for name in store.get_segments(space):
             found = store.segment_status(space, name)
             fields["segments"] += 1
             fields["entries"] += found.last_sequence - found.first_sequence + 1
             first = min(first or found.first_timestamp, found.first_timestamp)
             last = max(last, found.last_timestamp)
-            advance(1)
+            bar.advance(1)
     return {**fields, "first_timestamp": first, "last_timestamp": last}
 
 

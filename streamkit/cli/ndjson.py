@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -64,9 +66,7 @@ def read_batches(paths: Sequence[str], segment_of: SegmentOf, size: int) -> Iter
     for path in paths:
         with _opened(path) as source:
             for count, raw in enumerate(source, 1):
-                line = raw.strip()
-                if count == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
+                line = (raw.removeprefix(codecs.BOM_UTF8) if count == 1 else raw).strip()
                 if not line:
                     continue
                 segment = _segment(line, segment_of, path, count)
@@ -80,8 +80,8 @@ def read_batches(paths: Sequence[str], segment_of: SegmentOf, size: int) -> Iter
         yield Batch(number, segments, lines, held)
 
 
-def _opened(path: str) -> BinaryIO:
-    return open(sys.stdin.fileno(), "rb", closefd=False) if path == "-" else Path(path).open("rb")
+def _opened(path: str) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb")
 
 
 def _segment(line: bytes, segment_of: SegmentOf, path: str, count: int) -> str:

@@ -38,7 +38,9 @@ SpaceName = Annotated[str, typer.Argument(metavar="SPACE", help="The space.", sh
 SegmentName = Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment.", show_default=False)]
 
 
-def _milliseconds(text: str) -> int:
+def _milliseconds(text: str | int) -> int:
+    if isinstance(text, int):
+        return text
     if text.isascii() and text.isdecimal():
         return int(text)
     try:

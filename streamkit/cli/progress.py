@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-__all__ = ["progress"]
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn, TaskID
 
-Advance = Callable[[int], None]
+__all__ = ["Bar", "progress"]
+
+_EVERY = 0.05
+
+
+class Bar:
+    """Holds how far the work is, and shows it twenty times a second at most: work is many small steps."""
+
+    def __init__(self, shown: Progress | None = None, task: TaskID | None = None) -> None:
+        self._shown = shown
+        self._task = task
+        self._done = 0
+        self._next = 0.0
+
+    def advance(self, steps: int) -> None:
+        self.at(self._done + steps)
+
+    def at(self, done: int, total: int | None = None) -> None:
+        """`done` steps of `total` are done; None: of what it was before."""
+        self._done = done
+        if self._shown is None or self._task is None or (time.monotonic() < self._next and done != total):
+            return
+        self._next = time.monotonic() + _EVERY
+        self._shown.update(self._task, completed=done, total=total)
 
 
 @contextmanager
-def progress(what: str, total: int | None, *, unit: str = "") -> Iterator[Advance]:
-    """Give a function that moves the bar on by n. `total` None: only a count. Bytes are shown as such (unit "B")."""
+def progress(what: str, total: int | None = None, *, unit: str = "") -> Iterator[Bar]:
+    """A bar, which is gone at the end; without a total, a count. The unit "B" is for bytes."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield Bar()
         return
     from rich.console import Console
     from rich.progress import (
@@ -23,17 +49,12 @@ def progress(what: str, total: int | None, *, unit: str = "") -> Iterator[Advanc
         DownloadColumn,
         MofNCompleteColumn,
         Progress,
-        ProgressColumn,
         SpinnerColumn,
         TextColumn,
         TimeRemainingColumn,
     )
 
-    done: ProgressColumn = DownloadColumn() if unit == "B" else MofNCompleteColumn()
-    columns: tuple[ProgressColumn, ...] = (TextColumn("{task.description}"), done, TextColumn(unit.strip("B")))
-    columns = (
-        (SpinnerColumn(), *columns) if total is None else (columns[0], BarColumn(), *columns[1:], TimeRemainingColumn())
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda n: bar.advance(task, n)
+    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
+    columns += [DownloadColumn()] if unit == "B" else [MofNCompleteColumn(), TextColumn(unit)]
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as shown:
+        yield Bar(shown, shown.add_task(what, total=total))

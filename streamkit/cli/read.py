@@ -20,7 +20,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so man
 
 
 def consume(
-    spaces: Annotated[list[str], typer.Argument(metavar="SPACE…", show_default=False)],
+    spaces: Annotated[list[str], typer.Argument(metavar="SPACE", help="The spaces.", show_default=False)],
     segment: Segment = None,
     offset: Annotated[
         list[str] | None,

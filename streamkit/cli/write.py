@@ -37,7 +37,7 @@ def create(
 def produce(
     space: SpaceName,
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE…]", help="NDJSON; '-' or none: standard input.")
+        list[str] | None, typer.Argument(metavar="FILE", help="NDJSON; '-' or none: standard input.")
     ] = None,
     segment_key: Annotated[
         str | None, typer.Option(metavar="FIELD", help="Each line's segment is in this field of it.")
@@ -75,8 +75,9 @@ def produce(
 
     started = time.perf_counter()
     lines, commits, segments = 0, 0, set[str]()
-    with open_store(url, store) as opened, progress(space, _total_bytes(paths), unit="B") as advance:
-        partitions = opened.space(space).partitions
+    with open_store(url, store) as opened, progress(space, _total_bytes(paths), unit="B") as bar:
+        known = opened._known(space)
+        partitions = len(known.partitions) if known else 1
         try:
             for part in read_batches(paths, segment_of, batch):
                 for partition, frames in _by_partition(part, partitions).items():
@@ -89,7 +90,7 @@ def produce(
                     if expected_sequence is not None:
                         expected_sequence += count
                 segments.update(part.segments)
-                advance(part.bytes)
+                bar.advance(part.bytes)
         except StreamkitError as error:
             error.add_note(f"{lines} lines were written before it, none of its batch")
             raise
