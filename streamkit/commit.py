@@ -22,7 +22,7 @@ from .keys import HEAD, idempotency_key, segment_key, transaction_key, transacti
 from .model import TRX
 from .partition import Partition
 from .rows import Head, KeyRow, SegmentRow, decode_row, encode_row
-from .transactions import Body, Header, KeyUse, decode_header, encode_transaction
+from .transactions import Body, KeyUse, encode_transaction
 
 __all__ = ["Committer", "Part", "Request", "new_id"]
 
@@ -277,7 +277,7 @@ class Committer:
                 raise
             try:
                 value = partition.backend.get(partition.key, [ops[0].key])[0]
-                found = value and decode_header(value.data, partition.seed, partition.where(number))
+                found = value and partition.decode_header(value.data, number)
             except StreamkitError as error:
                 raise self._unknown(number, id) from error
             if found is not None:
@@ -349,7 +349,7 @@ class Committer:
         if partition.refresh() < (number or 1 << 64):
             self.commit(Request(()))
         if number is not None:
-            header = self._header(number)
+            header = partition.header(number)
             committed = header is not None and header.id == id
             if header is not None:
                 del self.unknown[id]
@@ -358,22 +358,15 @@ class Committer:
         first, last = 1, partition.number
         while first < last:
             middle = (first + last) // 2
-            header = self._header(middle)
+            header = partition.header(middle)
             # An hour: clocks differ, and a partition's timestamps never go back.
             if header is None or header.timestamp < made - 3_600_000:
                 first = middle + 1
             else:
                 last = middle
         rows = partition.backend.scan(partition.key, transaction_key(first), transaction_key(1 << 64))
-        headers = (
-            decode_header(row.data, partition.seed, partition.where(transaction_number(row.key))) for row in rows
-        )
+        headers = (partition.decode_header(row.data, transaction_number(row.key)) for row in rows)
         return any(header.id == id for header in headers)
-
-    def _header(self, number: int) -> Header | None:
-        partition = self.partition
-        value = partition.backend.get(partition.key, [transaction_key(number)])[0]
-        return None if value is None else decode_header(value.data, partition.seed, partition.where(number))
 
 
 class _Base:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from .clock import Clock
 from .keys import transaction_key, transaction_number
 from .partition import Partition
-from .transactions import decode_header
 
 __all__ = ["Patience", "touched"]
 
@@ -65,7 +64,7 @@ def touched(partition: Partition, after: int, until: int) -> Iterator[str]:
     """The segments that transactions after `after` up to `until` wrote to, each once, the last touched last."""
     found: dict[str, None] = {}
     for row in partition.backend.scan(partition.key, transaction_key(after + 1), transaction_key(until + 1)):
-        header = decode_header(row.data, partition.seed, partition.where(transaction_number(row.key)))
+        header = partition.decode_header(row.data, transaction_number(row.key))
         for ref in header.frames:
             found.pop(ref.segment, None)
             found[ref.segment] = None

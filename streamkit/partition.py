@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from .backend import Backend, Etag, Value
 from .clock import Clock
-from .errors import CorruptData
+from .errors import CorruptData, StreamkitError, UnsupportedVersion
 from .keys import HEAD, partition_key, segment_key, transaction_key, transaction_number
 from .model import Entry
 from .rows import Head, KeyRow, Piece, SegmentRow, Settings, decode_row
@@ -86,6 +86,21 @@ class Partition:
     def where(self, number: int) -> str:
         return f"space {self.space!r}, partition {self.partition}, transaction {number}"
 
+    def located(self, error: StreamkitError, number: int) -> StreamkitError:
+        """The same error, saying where."""
+        return type(error)(f"{self.where(number)}: {error}")
+
+    def header(self, number: int) -> Header | None:
+        """The header of a transaction, from the log; None if it is not there."""
+        value = self.backend.get(self.key, [transaction_key(number)])[0]
+        return None if value is None else self.decode_header(value.data, number)
+
+    def decode_header(self, record: bytes, number: int) -> Header:
+        try:
+            return decode_header(record, self.seed)
+        except (CorruptData, UnsupportedVersion) as error:
+            raise self.located(error, number) from error
+
     # -- bringing it up to date ---------------------------------------------------------------------------------
 
     def refresh(self, segments: Sequence[str] = ()) -> int:
@@ -116,8 +131,9 @@ class Partition:
 
         Both clocks are asked: one of them stands still while a function is frozen, the other may be set back.
         """
-        wall = abs(self.clock.now() - self._looked_at) / 1000
-        return self.loaded and max(self.clock.monotonic() - self._looked, wall) < _FRESH
+        if not self.loaded or self.clock.monotonic() - self._looked >= _FRESH:
+            return False
+        return not self.backend.limits.remote or abs(self.clock.now() - self._looked_at) < _FRESH * 1000
 
     def _stamp(self) -> None:
         self._looked = self.clock.monotonic()
@@ -210,7 +226,7 @@ class Partition:
         with self.lock:
             if number <= self.number:
                 return
-            header = decode_header(record, self.seed, self.where(number))
+            header = self.decode_header(record, number)
             if header.number != number or number != self.number + 1:
                 raise CorruptData(
                     f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}"

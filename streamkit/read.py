@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from .backend import Range
-from .errors import CorruptData
+from .errors import CorruptData, UnsupportedVersion
 from .keys import data_key, data_range, transaction_key, transaction_number
 from .model import Entry, Origin
 from .offsets import Offset
 from .partition import Partition
 from .rows import DataRow, Piece, decode_row
-from .transactions import decode_entries, decode_header, split_frames
+from .transactions import decode_entries, split_frames
 
 __all__ = ["Batch", "Bounds", "last_entry", "merge", "partition_batches", "segment_batches", "space_batches"]
 
@@ -42,7 +44,7 @@ class Bounds(NamedTuple):
         )
 
 
-class Batch(NamedTuple):
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """Entries of one frame, at least one."""
 
     timestamp: int
@@ -69,11 +71,13 @@ def partition_batches(partition: Partition, start: tuple[int, int], end: int, bo
         if number != expected:
             break
         expected += 1
-        where = partition.where(number)
-        for frame in split_frames(row.data, seed, where):
-            head, origin, entries = decode_entries(space, index, partitions, frame, seed, where)
+        try:
+            frames = [decode_entries(space, index, partitions, frame, seed) for frame in split_frames(row.data, seed)]
+        except (CorruptData, UnsupportedVersion) as error:
+            raise partition.located(error, number) from error
+        for head, origin, entries in frames:
             if head.number != number:
-                raise CorruptData(f"{where}: a frame of transaction {head.number} is in its place")
+                raise CorruptData(f"{partition.where(number)}: a frame of transaction {head.number} is in its place")
             timestamp = head.timestamp
             if high and timestamp > high:
                 return
@@ -94,11 +98,10 @@ def _first_at(partition: Partition, timestamp: int, first: int, end: int) -> int
     last = end + 1
     while first < last:
         middle = (first + last) // 2
-        where = partition.where(middle)
-        value = partition.backend.get(partition.key, [transaction_key(middle)])[0]
-        if value is None:
-            raise CorruptData(f"{where} is missing from the log")
-        if decode_header(value.data, partition.seed, where).timestamp < timestamp:
+        header = partition.header(middle)
+        if header is None:
+            raise CorruptData(f"{partition.where(middle)} is missing from the log")
+        if header.timestamp < timestamp:
             first = middle + 1
         else:
             last = middle
@@ -127,7 +130,7 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds) -> Itera
             begin = entries[0].sequence
             if begin < first or begin + len(entries) - 1 > last:
                 entries = entries[max(0, first - begin) : last - begin + 1]
-                batch = batch._replace(entries=entries)
+                batch = Batch(batch.timestamp, batch.number, batch.origin, entries)
             if entries:
                 yield batch
         if high and pieces[-1].timestamp > high:
@@ -200,12 +203,15 @@ def _load(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterat
     loaded = iter(partition.backend.read(partition.key, ranges) if ranges else ())
     space, index, partitions, seed = partition.space, partition.partition, partition.settings.partitions, partition.seed
     for piece in pieces:
-        where = partition.where(piece.number)
         frame: bytes | None = piece.frame if piece.frame is not None else next(loaded)
         if frame is None:
-            raise CorruptData(f"{where} is missing from the log")
-        head, origin, entries = decode_entries(space, index, partitions, frame, seed, where)
+            raise CorruptData(f"{partition.where(piece.number)} is missing from the log")
+        try:
+            head, origin, entries = decode_entries(space, index, partitions, frame, seed)
+        except CorruptData as error:
+            raise partition.located(error, piece.number) from error
         if head.segment != segment or head.first_sequence != piece.first_sequence or head.number != piece.number:
+            where = partition.where(piece.number)
             raise CorruptData(f"{where}: the index points at a frame of {head.segment!r} instead of {segment!r}")
         yield Batch(head.timestamp, head.number, origin, entries)
 

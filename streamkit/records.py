@@ -50,10 +50,9 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
             f"a record of {max(sizes)} bytes; one record holds at most {most_bytes}. Store large objects elsewhere and "
             "a reference here, or raise max_transaction_bytes of connect()"
         )
-    metadata: list[dict[str, str] | None] | None = None
-    if any(record.metadata is not None for record in batch):
-        metadata = [_metadata(record.metadata) for record in batch]
-    if any(record.sequence is not None for record in batch):
+    given = [record.metadata for record in batch]
+    metadata = None if given.count(None) == len(batch) else [_metadata(mapping) for mapping in given]
+    if [record.sequence for record in batch].count(None) != len(batch):
         expected_sequence = _sequences(batch, expected_sequence)
     return Prepared(payloads, metadata, expected_sequence, sum(sizes))
 

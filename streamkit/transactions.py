@@ -1,7 +1,7 @@
 """The transaction record: one value in the log, whole or absent.
 
-    record  = prefix, header, frame, frame, …
-    prefix  = magic "SKTX", version u8, zero u8, header bytes u32, record bytes u64, crc32 of all that and the header
+    record  = magic "SKTX", crc32 of prefix and header, prefix, header, frame, frame, …
+    prefix  = version u8, zero u8, zero u16, header bytes u32, record bytes u64
     header  = msgpack of Header
     frame   = crc32 of the rest, head bytes u16, flags u8, zero u8, body bytes u32, raw body bytes u32, head, body
     head    = msgpack of FrameHead
@@ -18,8 +18,8 @@ import hashlib
 import struct
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -43,9 +43,9 @@ __all__ = [
 
 VERSION = 1
 _MAGIC = b"SKTX"
-_PREFIX = struct.Struct("<4sBxIQ")
+_PREFIX = struct.Struct("<4sIBxxxIQ")
 _CRC = struct.Struct("<I")
-_HEADER_AT = _PREFIX.size + _CRC.size
+_HEADER_AT = _PREFIX.size
 _FRAME = struct.Struct("<IHBxII")
 _ZSTD = 1
 _METADATA = 2
@@ -107,10 +107,10 @@ class FrameHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     count: int
 
 
-class Body(NamedTuple):
+class Body(msgspec.Struct, frozen=True, gc=False):
     """The encoded records of one segment. `digest` is of the bytes before they are compressed, if it was asked for."""
 
-    data: bytes
+    data: bytes | memoryview
     raw: int
     flags: int
     count: int
@@ -156,7 +156,7 @@ def encode_body(
 
 def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
     """(payloads, metadata). Raises ValueError of some kind if `body` is not what encode_body made."""
-    data = body.data
+    data: bytes | memoryview = body.data
     if body.flags & _ZSTD:
         if body.raw > _MOST:
             raise ValueError("the body claims to be larger than any body is")
@@ -210,80 +210,83 @@ def encode_transaction(
         start += length
     header = Header(number, timestamp, id, node, position, tuple(refs), keys, fences or {})
     packed = _encoder.encode(header)
-    prefix = _PREFIX.pack(_MAGIC, VERSION, len(packed), _HEADER_AT + len(packed) + start)
-    crc = _CRC.pack(zlib.crc32(packed, zlib.crc32(prefix, seed)))
-    return header, b"".join((prefix, crc, packed, *frames))
+    prefix = _PREFIX.pack(_MAGIC, 0, VERSION, len(packed), _HEADER_AT + len(packed) + start)
+    crc = _CRC.pack(zlib.crc32(packed, zlib.crc32(prefix[8:], seed)))
+    return header, b"".join((_MAGIC, crc, prefix[8:], packed, *frames))
 
 
-def _prefix(record: bytes, seed: int, where: object) -> int:
-    """The header's length, after checking everything before the first frame."""
-    if len(record) < _HEADER_AT:
-        raise CorruptData(f"{where}: the transaction record is cut short ({len(record)} bytes)")
-    magic, version, header_bytes, record_bytes = _PREFIX.unpack_from(record)
+def _open(record: bytes, seed: int) -> tuple[memoryview, int]:
+    """The record, and where its frames begin, after checking everything before them."""
+    view = memoryview(record)
+    if len(view) < _HEADER_AT:
+        raise CorruptData(f"the transaction record is cut short ({len(view)} bytes)")
+    magic, crc, version, header_bytes, record_bytes = _PREFIX.unpack_from(view)
     end = _HEADER_AT + header_bytes
-    crc = zlib.crc32(record[_HEADER_AT:end], zlib.crc32(record[: _PREFIX.size], seed))
-    if magic != _MAGIC or _CRC.unpack_from(record, _PREFIX.size)[0] != crc:
-        raise CorruptData(f"{where}: the header of the transaction record is damaged")
+    if magic != _MAGIC or zlib.crc32(view[8:end], seed) != crc:
+        raise CorruptData("the header of the transaction record is damaged")
     if version != VERSION:
         raise UnsupportedVersion(
-            f"{where}: transaction record of format version {version}; this release reads {VERSION}. Upgrade streamkit."
+            f"the transaction record has format version {version}; this release reads {VERSION}. Upgrade streamkit."
         )
-    if record_bytes != len(record):
-        raise CorruptData(f"{where}: the transaction record has {len(record)} bytes instead of {record_bytes}")
-    return int(header_bytes)
+    if record_bytes != len(view):
+        raise CorruptData(f"the transaction record has {len(view)} bytes instead of {record_bytes}")
+    return view, end
 
 
 def frames_start(record: bytes) -> int:
     """Where a record's frames begin: FrameRef.start counts from here."""
-    return _HEADER_AT + int(_PREFIX.unpack_from(record)[2])
+    return _HEADER_AT + int(_PREFIX.unpack_from(record)[3])
 
 
-def decode_header(record: bytes, seed: int, where: object) -> Header:
-    """The header of a whole record. CorruptData or UnsupportedVersion, with `where` in the message."""
-    header_bytes = _prefix(record, seed, where)
+def decode_header(record: bytes, seed: int) -> Header:
+    """The header of a whole record. CorruptData, or UnsupportedVersion."""
+    view, end = _open(record, seed)
     try:
-        return _headers.decode(memoryview(record)[_HEADER_AT : _HEADER_AT + header_bytes])
+        return _headers.decode(view[_HEADER_AT:end])
     except msgspec.MsgspecError as error:
-        raise CorruptData(f"{where}: the header of the transaction record is damaged") from error
+        raise CorruptData("the header of the transaction record is damaged") from error
 
 
-def split_frames(record: bytes, seed: int, where: object) -> Iterator[bytes]:
+def split_frames(record: bytes, seed: int) -> list[memoryview]:
     """The frames of a whole record, not yet checked; the record itself is."""
-    at = _HEADER_AT + _prefix(record, seed, where)
-    end = len(record)
+    view, at = _open(record, seed)
+    end = len(view)
+    frames = []
     while at < end:
         if end - at < _FRAME.size:
-            raise CorruptData(f"{where}: a frame of the transaction record is cut short")
-        _, head_bytes, _, body_bytes, _ = _FRAME.unpack_from(record, at)
+            raise CorruptData("a frame of the transaction record is cut short")
+        _, head_bytes, _, body_bytes, _ = _FRAME.unpack_from(view, at)
         after = at + _FRAME.size + head_bytes + body_bytes
         if after > end:
-            raise CorruptData(f"{where}: a frame of the transaction record is damaged")
-        yield record[at:after]
+            raise CorruptData("a frame of the transaction record is damaged")
+        frames.append(view[at:after])
         at = after
+    return frames
 
 
-def decode_frame(frame: bytes, seed: int, where: object) -> tuple[FrameHead, Body]:
+def decode_frame(frame: bytes | memoryview, seed: int) -> tuple[FrameHead, Body]:
     """A frame's head and its body, still encoded. CorruptData if a bit of it has changed."""
+    view = memoryview(frame)
     try:
-        crc, head_bytes, flags, body_bytes, raw = _FRAME.unpack_from(frame)
-        if len(frame) != _FRAME.size + head_bytes + body_bytes or zlib.crc32(frame[4:], seed) != crc:
-            raise CorruptData(f"{where}: a frame of the transaction is damaged")
+        crc, head_bytes, flags, body_bytes, raw = _FRAME.unpack_from(view)
         body_at = _FRAME.size + head_bytes
-        head = _frame_heads.decode(frame[_FRAME.size : body_at])
-        return head, Body(frame[body_at:], raw, flags, head.count)
+        if len(view) != body_at + body_bytes or zlib.crc32(view[4:], seed) != crc:
+            raise CorruptData("a frame of the transaction is damaged")
+        head = _frame_heads.decode(view[_FRAME.size : body_at])
+        return head, Body(view[body_at:], raw, flags, head.count)
     except (struct.error, msgspec.MsgspecError) as error:
-        raise CorruptData(f"{where}: a frame of the transaction is damaged") from error
+        raise CorruptData("a frame of the transaction is damaged") from error
 
 
 def decode_entries(
-    space: str, partition: int, partitions: int, frame: bytes, seed: int, where: object
+    space: str, partition: int, partitions: int, frame: bytes | memoryview, seed: int
 ) -> tuple[FrameHead, Origin, list[Entry]]:
     """All entries of a frame, and the origin that they share."""
-    head, body = decode_frame(frame, seed, where)
+    head, body = decode_frame(frame, seed)
     try:
         payloads, metadata = decode_body(body)
     except Exception as error:  # zstd, msgspec and our own checks: whatever it is, the bytes are not ours
-        raise CorruptData(f"{where}: the body of a frame cannot be decoded") from error
+        raise CorruptData("the body of a frame cannot be decoded") from error
     first = head.first_sequence
     origin = Origin(partition, partitions, head.position, head.index, first)
     trx = TRX(head.id, head.node, head.number)

@@ -67,9 +67,9 @@ class _Log:
             if progress is not None:
                 progress(number - first + 1, last - first + 1)
             try:
-                header = decode_header(row.data, partition.seed, partition.where(number))
+                header = decode_header(row.data, partition.seed)
                 base = frames_start(row.data)
-                frames = list(split_frames(row.data, partition.seed, partition.where(number)))
+                frames = split_frames(row.data, partition.seed)
             except (CorruptData, UnsupportedVersion) as error:
                 self.found(row.key, str(error))
                 position = -1
@@ -91,7 +91,6 @@ class _Log:
                         partition.settings.partitions,
                         frame,
                         partition.seed,
-                        partition.where(number),
                     )
                 except CorruptData as error:
                     self.found(row.key, str(error))
@@ -123,7 +122,7 @@ class _Log:
 
 def verify_partition(partition: Partition, progress: Progress | None = None) -> tuple[list[Finding], int, int, int]:
     """(findings, transactions, entries, segments) of one partition, as of now."""
-    log, last = _walk(partition, progress)
+    log, _ = _walk(partition, progress)
     names = {row.key: row for row in partition.backend.scan(partition.key, *SEGMENTS.children())}
     watermark = partition.watermark
     for segment, pieces in log.pieces.items():
