@@ -18,9 +18,7 @@ that share it. Each check has stores of its own and deletes them at the end. A s
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 from unittest import SkipTest
 
@@ -32,6 +30,7 @@ from .backend_checks.reading import Reading
 from .backend_checks.scanning import Scanning
 from .backend_checks.storing import Storing
 from .backend_checks.writing import Writing
+from .report import Report, Result, run_checks
 
 __all__ = ["BackendConformance", "Report", "Result", "run_conformance"]
 
@@ -53,41 +52,6 @@ class BackendConformance(Writing, Batching, Reading, Scanning, Racing, Leasing, 
         """The names of all checks, and what is broken if one fails."""
         names = [name for name in dir(cls) if name.startswith("test_")]
         return {name: " ".join((getattr(cls, name).__doc__ or "").split()) for name in names}
-
-
-@dataclass(frozen=True)
-class Result:
-    """One check: `outcome` is passed, failed or skipped; `detail` says why, if it did not pass."""
-
-    name: str
-    broken: str
-    outcome: str
-    detail: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Report:
-    results: tuple[Result, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.failed
-
-    @property
-    def failed(self) -> dict[str, Result]:
-        return {result.name: result for result in self.results if result.outcome == "failed"}
-
-    def __str__(self) -> str:
-        lines = []
-        for result in self.results:
-            lines.append(f"{result.outcome:8}{result.name} ({result.seconds:.2f} s)")
-            if result.outcome == "failed":
-                lines.append(f"        {result.broken}")
-            if result.detail:
-                lines += [f"        {line}" for line in result.detail.splitlines()]
-        counts = [f"{sum(r.outcome == kind for r in self.results)} {kind}" for kind in ("passed", "failed", "skipped")]
-        return "\n".join([*lines, ", ".join(counts)])
 
 
 def run_conformance(
@@ -116,25 +80,5 @@ def run_conformance(
 
     Conformance.skip = skip or {}
     Conformance.lease_ttl = lease_ttl
-    return Report(
-        tuple(_run(Conformance(), name, broken) for name, broken in Conformance.checks().items() if only in name)
-    )
-
-
-def _run(checks: BackendConformance, name: str, broken: str) -> Result:
-    check = getattr(checks, name)
-    started = time.monotonic()
-    outcome, detail = "passed", ""
-    try:
-        checks.setup_method(check)
-        try:
-            check()
-        finally:
-            checks.teardown_method(check)
-    except SkipTest as reason:
-        outcome, detail = "skipped", str(reason)
-    except AssertionError as error:
-        outcome, detail = "failed", str(error)
-    except Exception:
-        outcome, detail = "failed", traceback.format_exc()
-    return Result(name, broken, outcome, detail, time.monotonic() - started)
+    chosen = {name: broken for name, broken in Conformance.checks().items() if only in name}
+    return run_checks(Conformance, chosen)

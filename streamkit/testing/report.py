@@ -1,0 +1,82 @@
+"""What a run of checks without pytest found."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from unittest import SkipTest
+
+__all__ = ["Checks", "Report", "Result", "run_checks"]
+
+
+class Checks(Protocol):
+    """A class of checks, as pytest would collect it: methods `test_…`, whose docstring says what is broken."""
+
+    def setup_method(self, method: object = None) -> None: ...
+
+    def teardown_method(self, method: object = None) -> None: ...
+
+    @classmethod
+    def checks(cls) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """One check: `outcome` is passed, failed or skipped; `detail` says why, if it did not pass."""
+
+    name: str
+    broken: str
+    outcome: str
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    results: tuple[Result, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed
+
+    @property
+    def failed(self) -> dict[str, Result]:
+        return {result.name: result for result in self.results if result.outcome == "failed"}
+
+    def __str__(self) -> str:
+        lines = []
+        for result in self.results:
+            lines.append(f"{result.outcome:8}{result.name} ({result.seconds:.2f} s)")
+            if result.outcome == "failed":
+                lines.append(f"        {result.broken}")
+            if result.detail:
+                lines += [f"        {line}" for line in result.detail.splitlines()]
+        counts = [f"{sum(r.outcome == kind for r in self.results)} {kind}" for kind in ("passed", "failed", "skipped")]
+        return "\n".join([*lines, ", ".join(counts)])
+
+
+def run_checks(kind: Callable[[], Checks], names: Mapping[str, str]) -> Report:
+    """Run the checks `names` (and what is broken if they fail), each on a fresh instance of `kind`. Raises nothing."""
+    return Report(tuple(_run(kind(), name, broken) for name, broken in names.items()))
+
+
+def _run(checks: Checks, name: str, broken: str) -> Result:
+    check = getattr(checks, name)
+    started = time.monotonic()
+    outcome, detail = "passed", ""
+    try:
+        checks.setup_method(check)
+        try:
+            check()
+        finally:
+            checks.teardown_method(check)
+    except SkipTest as reason:
+        outcome, detail = "skipped", str(reason)
+    except AssertionError as error:
+        outcome, detail = "failed", str(error)
+    except Exception:
+        outcome, detail = "failed", traceback.format_exc()
+    return Result(name, broken, outcome, detail, time.monotonic() - started)
