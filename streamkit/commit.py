@@ -97,6 +97,8 @@ class Committer:
         self.most_bytes = most_bytes
         self.unknown: dict[bytes, int] = {}
         """Transactions whose outcome could not be learned, and the numbers they were for."""
+        self._attempt = (0, bytes(16))
+        """Number and id of the transaction that was last written, or tried to be."""
         self._queue: deque[Request] = deque()
         self._committing = threading.Lock()
         self._indexing = threading.Lock()
@@ -132,12 +134,16 @@ class Committer:
         requests = self._take()
         try:
             self._commit(requests)
-        except BaseException as error:
+        except StreamkitError as error:
             for request in requests:
                 if not request.done:
                     request.fail(error)
-            if not isinstance(error, StreamkitError):
-                raise
+        except BaseException:
+            # This thread was interrupted: its neighbours must not wait for ever, and cannot know more than it does.
+            for request in requests:
+                if not request.done:
+                    request.fail(self._unknown(*self._attempt))
+            raise
 
     def _commit(self, requests: list[Request]) -> None:
         partition = self.partition
@@ -184,7 +190,7 @@ class Committer:
         partition = self.partition
         backend = partition.backend
         now = partition.clock.now()
-        number, id = base.number + 1, new_id(now)
+        number, id = self._attempt = base.number + 1, new_id(now)
         timestamp = max(now, base.timestamp)
         touched = {part.segment for request in requests for part in request.parts}
         before = {segment: verdict.before[segment] for segment in touched}

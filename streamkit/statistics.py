@@ -28,7 +28,10 @@ class Statistics(msgspec.Struct, frozen=True):
     """Commits whose answer was lost, and that were settled by reading back."""
     upkeeps: int = 0
     """Times that the index was brought forward behind the log."""
+    upkeep_failures: int = 0
+    """Times that it could not be; it will be tried again."""
     cache_hits: int = 0
+    """Statuses and last entries that were known already."""
     cache_misses: int = 0
 
 

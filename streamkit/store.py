@@ -72,7 +72,6 @@ class Store:
         """Forget all that was learned, and every lock that another thread may have held at a fork."""
         self._node = uuid4().bytes
         self._spaces: dict[str, Space] = {}
-        self._opening = threading.Lock()
         self._news = threading.Condition()
 
     # -- spaces -------------------------------------------------------------------------------------------------
@@ -115,22 +114,11 @@ class Store:
         if found is not None and not self._closed:
             return found
         self._check_open()
-        with self._opening:
-            found = self._spaces.get(space)
-            if found is None:
-                found = open_space(
-                    self._backend,
-                    space,
-                    self._clock,
-                    self._counters,
-                    self._news,
-                    self._node,
-                    self._most_bytes,
-                    segments,
-                )
-                if found is not None:
-                    self._spaces[space] = found
-        return found
+        found = open_space(
+            self._backend, space, self._clock, self._counters, self._news, self._node, self._most_bytes, segments
+        )
+        # Two threads may have opened it: both go on with the first.
+        return None if found is None else self._spaces.setdefault(space, found)
 
     def _ready(self, space: str, segments: tuple[str, ...]) -> Space:
         """The space, created with the default settings if it is not there."""
