@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import UUID, uuid4
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 import pytest
 
 import streamkit
 from streamkit import Record
 from streamkit.cli.app import run
+from streamkit.verify import Finding, VerifyReport
 
 COMMAND = [sys.executable, "-m", "streamkit.cli"]
 ORDERS = b"".join(b'{"order": "order-%d", "line": %d}\n' % (line % 3, line) for line in range(1, 11))
@@ -321,6 +321,46 @@ def test_stores_spaces_segments_and_status_tell_what_there_is(cli: CommandLine) 
     assert cli("status", "nothing", "--json").lines[0]["entries"] == 0
 
 
+# upkeep
+
+
+def test_a_whole_store_verifies_and_its_index_is_built_anew(cli: CommandLine) -> None:
+    cli("produce", "orders", "--segment-key", "order", "--batch", "4", stdin=ORDERS)
+    whole = {"ok": True, "findings": 0, "transactions": 3, "entries": 10, "segments": 3}
+    assert cli("verify", "--json").lines == [whole]
+    assert cli("verify", "orders").out == "whole: 3 transactions, 10 entries, 3 segments\n"
+    before = cli("consume", "orders", "--json").out
+    assert cli("maintain") == Result(0, "", "")
+    assert cli("repair", "--json").code == 0
+    assert cli("consume", "orders", "--json").out == before
+    assert cli("verify", "--json").lines == [whole]
+
+
+def test_damage_is_named_and_the_exit_code_is_1(cli: CommandLine) -> None:
+    cli.append("orders", "order-1", b"what was paid: 1000")
+    for path in cli.folder.rglob("*"):
+        if path.is_file() and b"what was paid: 1" in (content := path.read_bytes()):
+            path.write_bytes(content.replace(b"what was paid: 1", b"what was paid: 9"))
+    for command in (("verify",), ("consume", "orders")):
+        done = cli(*command)
+        assert done.code == 1
+        assert done.err.startswith("CorruptData: ")
+
+
+def test_each_finding_is_a_line(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = (Finding("orders", 0, b"TXN\x00", "it is missing"), Finding("orders", 1, b"DAT\x00", "a hole"))
+    report = VerifyReport(findings, transactions=3, entries=10, segments=2)
+    monkeypatch.setattr(streamkit.Store, "verify", lambda self, space, progress: report)
+    done = cli("verify", "--json")
+    assert (done.code, done.err) == (1, "CorruptData: 2 findings\n")
+    assert done.lines == [
+        {"space": "orders", "partition": 0, "key": "54584e00", "problem": "it is missing"},
+        {"space": "orders", "partition": 1, "key": "44415400", "problem": "a hole"},
+        {"ok": False, "findings": 2, "transactions": 3, "entries": 10, "segments": 2},
+    ]
+    assert cli("verify").out.splitlines()[1] == "orders/1  b'DAT\\x00'  a hole"
+
+
 # lease
 
 
@@ -462,13 +502,12 @@ def test_without_the_extra_one_line_says_what_to_install(missing: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_runs_and_again(cli: CommandLine) -> None:
-    environment = {**os.environ, "COLUMNS": "120"}
-    for _ in range(2):
-        done = subprocess.run(
-            [*COMMAND, "demo"], capture_output=True, text=True, timeout=300, check=False, env=environment
-        )
-        assert done.returncode == 0, done.stderr
-        for text in ("336,776 departures", "111,279", "N725MQ", "nothing twice, nothing missing", "entries/s"):
-            assert text in done.stdout
-    assert len(cli("stores").out.splitlines()) == 1
+def test_the_demo_runs_and_begins_anew_each_time(cli: CommandLine) -> None:
+    earlier = uuid5(NAMESPACE_URL, "streamkit:demo")
+    with streamkit.connect(cli.url) as client, client.store(earlier) as store:
+        store.produce("JFK", "N619AA", [Record(b"of an earlier run")])
+    done = subprocess.run([*COMMAND, "demo"], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    for text in ("336,776 departures", "111,279", "N725MQ", "nothing twice, nothing missing", "entries/s"):
+        assert text in done.stdout
+    assert cli("stores").out == f"{earlier}\n"

@@ -14,7 +14,9 @@ import msgspec
 
 from streamkit.errors import MissingDependency
 
-__all__ = ["UNASSIGNED", "Departure", "aircraft", "data_folder", "departures"]
+__all__ = ["DEPARTURES", "UNASSIGNED", "Departure", "aircraft", "data_folder", "departures"]
+
+DEPARTURES = 336_776
 
 UNASSIGNED = "unassigned"
 """The segment of departures without a tail number: they were cancelled before they had an aircraft."""
@@ -39,7 +41,7 @@ def data_folder() -> Path:
 
 
 def departures(folder: Path) -> Iterator[Departure]:
-    """All 336,776, in the order of the file. The payload is JSON with the file's columns; NA is null."""
+    """All of them, in the order of the file. The payload is JSON with the file's columns; NA is null."""
     encode = msgspec.json.Encoder().encode
     with (
         zipfile.ZipFile(folder / "flights.csv.zip") as archive,
