@@ -60,12 +60,14 @@ def run_conformance(
     only: str = "",
     skip: Mapping[str, str] | None = None,
     lease_ttl: float = 1.0,
+    patience: float = 120.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Report:
     """Run all checks whose name contains `only`, one after the other. It raises nothing: see `Report.ok`.
 
-    `skip`: check to reason. `lease_ttl`: seconds. `clock` and `sleep`: where leases are judged by an injected clock.
+    `skip`: check to reason. `lease_ttl`: seconds; `patience`: seconds after which threads are taken to hang. `clock`
+    and `sleep`: where leases are judged by an injected clock.
     """
 
     class Conformance(BackendConformance):
@@ -80,5 +82,6 @@ def run_conformance(
 
     Conformance.skip = skip or {}
     Conformance.lease_ttl = lease_ttl
+    Conformance.patience = patience
     chosen = {name: broken for name, broken in Conformance.checks().items() if only in name}
     return run_checks(Conformance, chosen)

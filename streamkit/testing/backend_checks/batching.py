@@ -6,7 +6,7 @@ from functools import partial
 from unittest import SkipTest
 
 from ...backend import ABSENT, Append, Backend, Conflict, Delete, Op, Put
-from .subject import Subject, hold, refuses, same, together
+from .subject import Subject, hold, refuses, same
 
 __all__ = ["Batching"]
 
@@ -76,7 +76,7 @@ class Batching(Subject):
                 hold(then >= seen, f"{first!r} was at write {seen}, and {second!r} still at {then} after that")
 
         one, two = self.stranger(), self.stranger()
-        together(write, lambda: look(one, b"a", b"z"), lambda: look(two, b"z", b"a"))
+        self.together(write, lambda: look(one, b"a", b"z"), lambda: look(two, b"z", b"a"))
 
     def test_a_write_that_is_not_atomic_tries_everything(self) -> None:
         """One operation conflicted, and another of the same write was not tried; or the Conflict was lost."""

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from ...backend import Grant
 from ...errors import LeaseLost
-from .subject import Subject, hold, refuses, same, together
+from .subject import Subject, hold, refuses, same
 
 __all__ = ["Leasing"]
 
@@ -112,7 +112,7 @@ class Leasing(Subject):
         backends = [self.backend] * 4 + [self.stranger() for _ in range(4)]
         last = -1
         for _ in range(max(2, self.rounds // 4)):
-            grants = together(*(partial(backend.acquire, "leader", LONG) for backend in backends))
+            grants = self.together(*(partial(backend.acquire, "leader", LONG) for backend in backends))
             held = [grant for grant in grants if grant is not None]
             same(len(held), 1, "grants to 8 callers at the same time")
             hold(held[0].token > last, f"the token {held[0].token} is not greater than the earlier {last}")

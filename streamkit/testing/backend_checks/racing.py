@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from ...backend import ABSENT, ANY, Append, Backend, Conflict, Delete, Put
 from ...errors import TransientError
-from .subject import Broken, Subject, hold, same, together
+from .subject import Broken, Subject, hold, same
 
 __all__ = ["Racing"]
 
@@ -30,7 +30,7 @@ class Racing(Subject):
                 chosen = Append(key, mine) if op is Append else Put(key, mine, ABSENT)
                 return self.wins(runners[at], P, chosen)
 
-            won = together(*(partial(run, at) for at in range(THREADS)))
+            won = self.together(*(partial(run, at) for at in range(THREADS)))
             same(won.count(True), 1, f"winners of {THREADS} writers that each wrote only if nothing was there")
             same(self.data(P, key), b"runner %d" % won.index(True), "the row, which is the winner's")
 
@@ -59,7 +59,7 @@ class Racing(Subject):
                     if self.wins(backend, P, Put(b"counter", b"%d %s" % (number, uuid4().bytes), value.etag)):
                         break
 
-        together(*(partial(count, backend) for backend in runners))
+        self.together(*(partial(count, backend) for backend in runners))
         found = int((self.data(P, b"counter") or b"0").split()[0])
         same(found, THREADS * steps, "the counter after all increments")
 
@@ -80,7 +80,7 @@ class Racing(Subject):
         for turn in range(self.rounds):
             (etag,) = self.backend.write(P, [Put(b"k", b"%d" % turn)])
             op = Delete(b"k", ANY if etag is None else etag)
-            won = together(*(partial(delete, backend, op) for backend in runners))
+            won = self.together(*(partial(delete, backend, op) for backend in runners))
             same(won.count(True), 1, f"winners of {THREADS} deletes with one etag")
 
     def test_a_backend_serves_many_threads(self) -> None:
@@ -98,4 +98,4 @@ class Racing(Subject):
                 same(len(rows), step + 1, "the rows that a thread scans of its own")
                 hold(rows[-1].data == value, "a thread scanned another value than it wrote")
 
-        together(*(partial(work, at) for at in range(THREADS)))
+        self.together(*(partial(work, at) for at in range(THREADS)))

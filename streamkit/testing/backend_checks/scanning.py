@@ -6,7 +6,7 @@ import random
 import threading
 
 from ...backend import Append, Backend, Delete, Put
-from .subject import Subject, hold, same, together
+from .subject import Subject, hold, same
 
 __all__ = ["Scanning"]
 
@@ -135,7 +135,7 @@ class Scanning(Subject):
                 stop.set()
 
         one, two, three = self.stranger(), self.stranger(), self.stranger()
-        together(lambda: disturb(one, b"1"), lambda: disturb(two, b"2"), lambda: look(three))
+        self.together(lambda: disturb(one, b"1"), lambda: disturb(two, b"2"), lambda: look(three))
 
     def test_a_scan_holds_nothing_while_the_caller_thinks(self) -> None:
         """A scan that was begun and not finished kept others, or its own thread, from writing."""
@@ -151,8 +151,8 @@ class Scanning(Subject):
             backend.write(P, [Append(b"y" + name, b"1")])
             same(len(list(backend.scan(P, b"0", b"x"))), len(keys), "the rows of a scan beside 50 others")
 
-        together(lambda: use(self.backend, b"1"), timeout=60)
-        together(lambda: use(other, b"2"), timeout=60)
+        self.together(lambda: use(self.backend, b"1"))
+        self.together(lambda: use(other, b"2"))
         use(self.backend, b"3")
         for scan in scans[:2]:
             same([row.key for row in scan][: len(keys) - 1], keys[1:], "the rest of a scan after a rest")
@@ -164,8 +164,8 @@ class Scanning(Subject):
         scan = self.backend.scan(P, b"", END)
         seen = [next(scan).key]
         for _ in range(3):
-            seen += together(lambda: next(scan).key)
-        seen += together(lambda: [row.key for row in scan])[0]
+            seen += self.together(lambda: next(scan).key)
+        seen += self.together(lambda: [row.key for row in scan])[0]
         same(seen, keys, "the keys")
 
     def test_a_scan_of_nothing_is_empty(self) -> None:

@@ -46,7 +46,7 @@ def refuses(error: type[E], call: Callable[[], object], what: str) -> E:
     raise Broken(f"{what}: expected {error.__name__}, but it returned {_short(result)}")
 
 
-def together(*jobs: Callable[[], T], timeout: float = 120.0) -> list[T]:
+def together(*jobs: Callable[[], T], timeout: float) -> list[T]:
     """Run all jobs at the same time, each in its own thread; their results in order, or the first one's error."""
     results: dict[int, T] = {}
     errors: list[BaseException] = []
@@ -84,6 +84,8 @@ class Subject:
     """Seconds after the end of a lease within which the next one must be granted."""
     rounds: int = 20
     """How often a race is run."""
+    patience: float = 120.0
+    """Seconds after which calls from several threads are taken to hang."""
 
     def make_driver(self) -> Driver:
         """A new driver of one and the same root, with nothing shared but the service: another process, as it were."""
@@ -122,6 +124,9 @@ class Subject:
     @property
     def limits(self) -> Limits:
         return self.backend.limits
+
+    def together(self, *jobs: Callable[[], T]) -> list[T]:
+        return together(*jobs, timeout=self.patience)
 
     def connect(self) -> Driver:
         driver = self.make_driver()
