@@ -6,6 +6,7 @@ import codecs
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -19,6 +20,9 @@ __all__ = ["BATCH_BYTES", "Batch", "SegmentOf", "read_batches", "segment_from", 
 
 BATCH_BYTES = 16 << 20
 """A batch ends here even if it has fewer lines: well below what one transaction may hold."""
+
+_LINE_BYTES = 64 << 20
+"""What one record may hold at most, so that a file without line ends is not read to its end."""
 
 SegmentOf = Callable[[bytes], str]
 """The segment of a line; msgspec.MsgspecError or ValueError if the line is not what it has to be."""
@@ -65,7 +69,9 @@ def read_batches(paths: Sequence[str], segment_of: SegmentOf, size: int) -> Iter
     segments: dict[str, list[Record]] = {}
     for path in paths:
         with _opened(path) as source:
-            for count, raw in enumerate(source, 1):
+            for count, raw in enumerate(iter(partial(source.readline, _LINE_BYTES + 1), b""), 1):
+                if len(raw) > _LINE_BYTES:
+                    raise InvalidRecord(f"{_shown(path)}, line {count}: it is longer than {_LINE_BYTES} bytes")
                 line = (raw.removeprefix(codecs.BOM_UTF8) if count == 1 else raw).strip()
                 if not line:
                     continue
@@ -96,5 +102,8 @@ def _segment(line: bytes, segment_of: SegmentOf, path: str, count: int) -> str:
         fault = str(error)
     except (msgspec.MsgspecError, ValueError) as error:
         fault = str(error)
-    name = "standard input" if path == "-" else path
-    raise InvalidRecord(f"{name}, line {count}: {fault}")
+    raise InvalidRecord(f"{_shown(path)}, line {count}: {fault}")
+
+
+def _shown(path: str) -> str:
+    return "standard input" if path == "-" else path

@@ -12,11 +12,12 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from streamkit import Entry, SegmentStatus
+from streamkit import TRX, Entry, SegmentStatus
 
 __all__ = ["entry_line", "entry_text", "iso", "print_line", "print_note", "record_line", "status_fields", "status_text"]
 
@@ -61,6 +62,12 @@ def _payload(payload: bytes) -> tuple[object, str]:
     return msgspec.Raw(payload), "json"
 
 
+@lru_cache(64)
+def _trx(trx: TRX) -> msgspec.Raw:
+    """Entries of one transaction come together."""
+    return msgspec.Raw(_json.encode({"id": trx.id, "node": trx.node, "number": trx.number}))
+
+
 def entry_line(entry: Entry) -> bytes:
     """The entry as one line of JSON. One that stands for an empty segment has sequence 0 and payload null."""
     payload, encoding = _payload(entry.payload) if entry.sequence else (None, "json")
@@ -73,7 +80,7 @@ def entry_line(entry: Entry) -> bytes:
         "offset": entry.space_offset.hex() if entry.sequence else None,
         "segment_offset": entry.segment_offset.hex(),
         "tier": entry.tier,
-        "trx": {"id": entry.trx.id, "node": entry.trx.node, "number": entry.trx.number},
+        "trx": _trx(entry.trx),
         "metadata": entry.metadata,
         "encoding": encoding,
         "payload": payload,
