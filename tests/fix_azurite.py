@@ -67,5 +67,5 @@ def azurite() -> Iterator[Azurite]:
         drain = Thread(target=_drain, args=(server,), daemon=True)
         drain.start()
         yield Azurite(ports["Blob"], ports["Table"])
-        server.terminate()
+        server.kill()  # gracefully, it would wait for the clients to hang up
         drain.join(10)
