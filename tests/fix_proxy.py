@@ -73,6 +73,16 @@ def hold(gate: threading.Event) -> Fault:
     return Fault("delay", gate=gate, seconds=60.0)
 
 
+def without(*names: str) -> Fault:
+    """Pass it on without these headers, to a server that so does not know them."""
+    return Fault("pass", headers=tuple((name.lower(), "") for name in names))
+
+
+def relabel(headers: Mapping[str, str]) -> Fault:
+    """Pass it on, and put these headers into the answer."""
+    return Fault("relabel", headers=tuple(headers.items()))
+
+
 Plan = Sequence[Fault] | Callable[[Request], Fault]
 
 _HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -244,7 +254,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             (fault.gate or self.owner._stopped).wait(fault.seconds)
         if fault.kind == "duplicate":
             self.owner._forward(request)
-        self._send(*self.owner._forward(request), cut=fault.kind == "cut")
+        if fault.kind == "pass" and fault.headers:
+            gone = dict(fault.headers)
+            request = request._replace(headers={k: v for k, v in request.headers.items() if k not in gone})
+        code, headers, body = self.owner._forward(request)
+        if fault.kind == "relabel":
+            new = {name.lower() for name, _ in fault.headers}
+            headers = [*(pair for pair in headers if pair[0].lower() not in new), *fault.headers]
+        self._send(code, headers, body, cut=fault.kind == "cut")
 
     def _send(self, code: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool = False) -> None:
         reason = http.client.responses.get(code, "")

@@ -84,17 +84,19 @@ def s3_server() -> Iterator[S3Server]:
         process.communicate()
 
 
-@pytest.fixture
-def s3_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Made-up credentials, and no other configuration of this machine in reach."""
-    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.fixture(scope="session")
+def s3_credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Made-up credentials in the environment, and no other configuration of this machine in reach."""
     nowhere = str(tmp_path_factory.getbasetemp() / "no-aws-configuration")
-    monkeypatch.setenv("AWS_CONFIG_FILE", nowhere)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", nowhere)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION"):
+            patch.delenv(name, raising=False)
+        patch.setenv("AWS_CONFIG_FILE", nowhere)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", nowhere)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        yield
 
 
 @pytest.fixture

@@ -41,7 +41,6 @@ _LIMITS = Limits(
     inline=256 << 10,
     row=1 << 20,
     upkeep=500,
-    page=1000,
     poll=(0.25, 5.0),
     remote=True,
 )
@@ -59,12 +58,13 @@ class S3Backend:
     engine sees to it by writing number n + 1 only when it has seen n.
     """
 
-    def __init__(self, connection: Connection, store: UUID, path: str) -> None:
+    def __init__(self, connection: Connection, store: UUID, path: str, page: int) -> None:
         self._connection = connection
         self._store = store
         self._path = path
         self._requests: Counter[str] = Counter()
-        self._bucket = Bucket(connection, self._requests)
+        self._limits = _LIMITS._replace(page=page)
+        self._bucket = Bucket(connection, self._requests, page)
         self._marker = Marker(self._bucket, path)
         self._leases = Leases(self._bucket, path, self._marker)
         self._closed = False
@@ -75,7 +75,7 @@ class S3Backend:
 
     @property
     def limits(self) -> Limits:
-        return _LIMITS
+        return self._limits
 
     @property
     def requests(self) -> Mapping[str, int]:

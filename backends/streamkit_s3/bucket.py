@@ -14,7 +14,8 @@ from .failures import Beyond, Missing, Request, refused
 
 __all__ = ["Bucket", "Listed", "Object"]
 
-_PAGE = 1000
+_ALL = 1000
+"""What one list, or one delete of many, takes at most."""
 
 
 class Object(NamedTuple):
@@ -47,14 +48,15 @@ class _Page(NamedTuple):
 
 
 class Bucket:
-    """Stateless; one for each meter."""
+    """Stateless; one for each meter. A list asks for `page` names at a time, at most 1000."""
 
-    def __init__(self, connection: Connection, meter: Meter) -> None:
+    def __init__(self, connection: Connection, meter: Meter, page: int = _ALL) -> None:
         self.connection = connection
-        self.meter = meter
+        self._meter = meter
+        self._size = page
 
     def _call(self, operation: str, request: Request, **parameters: Any) -> dict[str, Any]:
-        return self.connection.call(self.meter, operation, request, **parameters)
+        return self.connection.call(self._meter, operation, request, **parameters)
 
     def get(self, name: str) -> Object | None:
         """The object, or None if there is none."""
@@ -123,13 +125,13 @@ class Bucket:
         Fetched page by page, and from half of a page on the next one ahead, up to about `limit` objects (0: all).
         """
         seen = 0
-        page = self._page(prefix, "", after, "", limit or _PAGE)
+        page = self._page(prefix, "", after, "", limit or self._size)
         while True:
             last = page.objects[-1].name if page.objects else ""
             seen += len(page.objects)
             end = not page.token or (stop and last >= stop)
             # Where a page is empty there is no name to go on from.
-            cursor = (prefix, "", last, "" if last else page.token, _PAGE)
+            cursor = (prefix, "", last, "" if last else page.token, self._size)
             ahead: Task[_Page] | None = None
             try:
                 for at, item in enumerate(page.objects):
@@ -147,15 +149,15 @@ class Bucket:
 
     def folders(self, prefix: str) -> Iterator[str]:
         """The next path segments under `prefix`, in order."""
-        page = self._page(prefix, "/", "", "", _PAGE)
+        page = self._page(prefix, "/", "", "", self._size)
         while True:
             yield from (name[len(prefix) : -1] for name in page.folders)
             if not page.token:
                 return
-            page = self._page(prefix, "/", "", page.token, _PAGE)
+            page = self._page(prefix, "/", "", page.token, self._size)
 
     def _page(self, prefix: str, delimiter: str, after: str, token: str, size: int) -> _Page:
-        parameters: dict[str, Any] = {"Prefix": prefix, "MaxKeys": min(size, _PAGE)}
+        parameters: dict[str, Any] = {"Prefix": prefix, "MaxKeys": min(size, self._size)}
         if delimiter:
             parameters["Delimiter"] = delimiter
         if token:

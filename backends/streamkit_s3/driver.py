@@ -30,12 +30,13 @@ _SHARE = 8 << 20
 
 
 class S3Driver:
-    """The stores under `prefix` ("" or a path without slashes at its ends)."""
+    """The stores under `prefix` ("" or a path without slashes at its ends). Lists ask for `page` names at a time."""
 
-    def __init__(self, target: Target, prefix: str, timeout: float) -> None:
+    def __init__(self, target: Target, prefix: str, timeout: float, page: int = 1000) -> None:
         self._connection = Connection(target, timeout)
         self._root = f"{prefix}/" if prefix else ""
-        self._bucket = Bucket(self._connection, Counter())
+        self._page = page
+        self._bucket = Bucket(self._connection, Counter(), page)
 
     def __repr__(self) -> str:
         return f"<S3Driver s3://{self._connection.target.bucket}/{self._root}>"
@@ -56,7 +57,7 @@ class S3Driver:
 
     def open(self, store: UUID) -> S3Backend:
         self._connection.check_open()
-        return S3Backend(self._connection, store, self._path(store))
+        return S3Backend(self._connection, store, self._path(store), self._page)
 
     def delete(self, store: UUID) -> None:
         """The marker goes last: a store that is half gone is still listed. Foreign objects are left alone."""
