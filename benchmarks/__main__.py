@@ -1,0 +1,95 @@
+"""`python -m benchmarks`: measures, prints the table, keeps JSON and plot in benchmarks/results."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from . import appends, disk, growth, lookups, memory, reads, startup
+from .machine import describe, filesystem
+from .measure import Bench
+from .plot import draw
+from .report import Run, markdown, table
+
+SUBJECTS = {
+    "appends": appends.run,
+    "reads": reads.run,
+    "lookups": lookups.run,
+    "growth": growth.run,
+    "memory": memory.run,
+    "disk": disk.run,
+    "startup": startup.run,
+}
+ROOT = Path(__file__).parent.parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("subjects", nargs="*", help=f"some of: {', '.join(SUBJECTS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="small and short, about a minute: does it run, roughly")
+    parser.add_argument("--dir", type=Path, default=ROOT / "build", help="where to write; it decides which disk")
+    parser.add_argument("--publish", action="store_true", help="also write docs/benchmarks.md and docs/benchmarks.png")
+    parser.add_argument("--again", type=Path, metavar="JSON", help="measure nothing, show the results of that run")
+    options = parser.parse_args()
+    unknown = [name for name in options.subjects if name not in SUBJECTS]
+    if unknown:
+        parser.error(f"no subject {unknown[0]!r}; there are: {', '.join(SUBJECTS)}")
+    missing = [name for name in ("eventsourcing", "matplotlib") if find_spec(name) is None]
+    if missing:
+        parser.error(f"{' and '.join(missing)} missing: pip install -r benchmarks/requirements.txt")
+    if options.again is not None:
+        run = msgspec.json.decode(options.again.read_bytes(), type=Run)
+        print(table(run))
+    else:
+        run = measure(options.subjects or list(SUBJECTS), options.dir, quick=options.quick)
+    if options.publish:
+        draw(run, ROOT / "docs" / "benchmarks.png")
+        (ROOT / "docs" / "benchmarks.md").write_text(markdown(run, "benchmarks.png"), encoding="utf-8")
+        print("written: docs/benchmarks.md, docs/benchmarks.png")
+
+
+def measure(subjects: list[str], directory: Path, *, quick: bool) -> Run:
+    directory.mkdir(parents=True, exist_ok=True)
+    if filesystem(directory)[0] in ("tmpfs", "ramfs"):
+        print(f"{directory} is in memory: syncing is free there, and ratios to it mean nothing", file=sys.stderr)
+    when = datetime.now(UTC)
+    started = time.monotonic()
+    terminal = sys.stderr.isatty()
+
+    def say(text: str) -> None:
+        if terminal:
+            print(f"\r\033[K[{time.monotonic() - started:5.0f} s] {text}", end="", file=sys.stderr, flush=True)
+
+    work = Path(tempfile.mkdtemp(prefix="benchmarks-", dir=directory))
+    run = Run(when.strftime("%Y-%m-%d %H:%M UTC"), quick, describe(work), [])
+    print(*(f"{name}: {value}" for name, value in run.machine.items()), sep="\n", end="\n\n")
+    try:
+        for name in subjects:
+            for result in SUBJECTS[name](Bench(work, quick=quick, say=say)):
+                run.results.append(result)
+                say("")
+                print(table(Run(run.when, quick, {}, [result])).split("\n", 2)[2], flush=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        if run.results:
+            keep(run, when.strftime("%Y%m%d-%H%M%S"))
+    print(f"\n{table(run)}\n\n{time.monotonic() - started:.0f} s")
+    return run
+
+
+def keep(run: Run, stamp: str) -> None:
+    results = ROOT / "benchmarks" / "results"
+    results.mkdir(exist_ok=True)
+    (results / f"{stamp}.json").write_bytes(msgspec.json.format(msgspec.json.encode(run)))
+    draw(run, results / f"{stamp}.png")
+
+
+main()

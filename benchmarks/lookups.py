@@ -1,0 +1,105 @@
+"""Finding one segment among 100,000: its latest entry, and all of its 20."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .contenders import EventSourcing, Reader, SQLite, Streamkit
+from .measure import Bench, Result, at_least, rate
+from .payloads import random_batches
+
+__all__ = ["fill", "run"]
+
+_ENTRIES = 20
+_IN_USE = 1000
+_MOST = 10_000_000
+_TOGETHER = 1000
+
+
+def run(bench: Bench) -> Iterator[Result]:
+    segments = bench.size(100_000, 10_000)
+    chance = random.Random(2)
+    every = [chance.randrange(segments) for _ in range(1 << 20)]
+    in_use = [chance.randrange(segments) for _ in range(_IN_USE)]
+    with bench.scratch("lookups") as path:
+        gradual, at_once = path / "gradual", path / "at-once"
+        bench.say(f"lookups: writing {segments:,} segments")
+        _fill_peers(path, segments)
+        fill(Streamkit(gradual, "buffered"), segments, 1, _ENTRIES)
+        fill(Streamkit(at_once, "buffered"), segments, _ENTRIES, 1)
+        setting = f"128 B random; {segments:,} segments of {_ENTRIES} entries"
+        work = "peek"
+        rounds = bench.race(
+            work,
+            {
+                f"streamkit, {_IN_USE} segments in use": lambda: _peek(bench, gradual, in_use),
+                "streamkit, any segment": lambda: _peek(bench, gradual, every),
+            },
+        )
+        yield Result(work, "peeks/s", setting, rounds, [at_least(100_000)])
+        work = f"load a segment of {_ENTRIES} entries"
+        rounds = bench.race(
+            work,
+            {
+                f"streamkit, written in {_ENTRIES} commits": lambda: _load(bench, _buffered, gradual, every),
+                "streamkit, written in 1 commit": lambda: _load(bench, _buffered, at_once, every),
+                "SQLite": lambda: _load(bench, SQLite, path, every),
+                "eventsourcing": lambda: _load(bench, EventSourcing, path, every),
+            },
+        )
+        yield Result(work, "segments/s", setting, rounds, [at_least(10_000)])
+
+
+def fill(store: Streamkit, segments: int, entries: int, times: int, say: Callable[[str], None] | None = None) -> None:
+    """`times` rounds over all segments, in each `entries` more for every one of them; many segments a commit."""
+    (payloads,) = random_batches(1, _TOGETHER)
+    for turn in range(times):
+        for at in range(0, segments, _TOGETHER):
+            store.append_to_many(range(at, min(at + _TOGETHER, segments)), payloads, entries)
+            if say is not None and at % (_TOGETHER * 100) == 0:
+                say(f"writing: {turn * segments + at:,} of {segments * times:,} segments")
+    store.close()
+
+
+def _fill_peers(path: Path, segments: int) -> None:
+    (payloads,) = random_batches(1, _TOGETHER * _ENTRIES)
+    for peer in (SQLite(path), EventSourcing(path)):
+        for at in range(0, segments, _TOGETHER):
+            peer.append_to_many(range(at, min(at + _TOGETHER, segments)), payloads, _ENTRIES)
+        peer.close()
+
+
+def _peek(bench: Bench, path: Path, segments: list[int]) -> float:
+    store = Streamkit(path, "buffered")
+    count = len(segments)
+
+    def step(turn: int) -> int:
+        if not store.peek(segments[turn % count]).sequence:
+            raise AssertionError("an empty segment: this run measures nothing")
+        return 1
+
+    try:
+        return rate(bench.seconds, _MOST, step)
+    finally:
+        store.close()
+
+
+def _load(bench: Bench, open_: Callable[[Path], Reader], path: Path, segments: list[int]) -> float:
+    reader = open_(path)
+    count = len(segments)
+
+    def step(turn: int) -> int:
+        if reader.read_segment(segments[turn % count]) != _ENTRIES:
+            raise AssertionError("an incomplete segment: this run measures nothing")
+        return 1
+
+    try:
+        return rate(bench.seconds, _MOST, step)
+    finally:
+        reader.close()
+
+
+def _buffered(path: Path) -> Streamkit:
+    return Streamkit(path, "buffered")

@@ -1,0 +1,71 @@
+"""Reading everything, as one log and segment by segment. It is in the page cache, but the store was not open before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .contenders import Contender, EventSourcing, Reader, SQLite, Streamkit
+from .measure import Bench, Result, Target, at_least, timed
+from .payloads import random_batches
+
+__all__ = ["run"]
+
+_SEGMENTS = 10
+
+
+def run(bench: Bench) -> Iterator[Result]:
+    fast = [at_least(2_000_000), at_least(10, "eventsourcing")]
+    yield from _read(bench, 1000, bench.size(1_000_000, 200_000), fast)
+    yield from _read(bench, 1, bench.size(200_000, 20_000), [at_least(250_000)])
+
+
+def _read(bench: Bench, size: int, entries: int, targets: list[Target]) -> Iterator[Result]:
+    written = f"written {size} a commit"
+    setting = f"128 B random; {written}; {entries:,} entries in {_SEGMENTS} segments"
+    with bench.scratch("reads") as path:
+        bench.say(f"read, {written}: writing")
+        _fill(Streamkit(path, "buffered"), size, entries)
+        # The peers keep the same rows however they were committed: write theirs in the quick way.
+        _fill(SQLite(path), 1000, entries)
+        _fill(EventSourcing(path), 1000, entries)
+        contenders: dict[str, Callable[[Path], Reader]] = {
+            "streamkit": lambda path: Streamkit(path, "buffered"),
+            "SQLite": SQLite,
+            "eventsourcing": EventSourcing,
+        }
+        for work, read in (("consume_space", _all), ("consume_segment", _segment_by_segment)):
+            turns = {name: _turn(open_, path, read, entries) for name, open_ in contenders.items()}
+            name = f"{work}, {written}"
+            yield Result(name, "entries/s", setting, bench.race(name, turns), targets)
+
+
+def _fill(contender: Contender, size: int, entries: int) -> None:
+    batches = random_batches(max(1, 64_000 // size), size)
+    following = [1] * _SEGMENTS
+    for turn in range(entries // size):
+        segment = turn % _SEGMENTS
+        contender.append(segment, following[segment], batches[turn % len(batches)])
+        following[segment] += size
+    contender.close()
+
+
+def _turn(
+    open_: Callable[[Path], Reader], path: Path, read: Callable[[Reader], int], entries: int
+) -> Callable[[], float]:
+    def turn() -> float:
+        reader = open_(path)
+        try:
+            return timed(lambda: read(reader), entries)
+        finally:
+            reader.close()
+
+    return turn
+
+
+def _all(reader: Reader) -> int:
+    return reader.read_all()
+
+
+def _segment_by_segment(reader: Reader) -> int:
+    return sum(reader.read_segment(segment) for segment in range(_SEGMENTS))

@@ -1,0 +1,114 @@
+"""A run as a table, for people, and as JSON, for whoever wants every round."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .measure import Result, Target
+
+__all__ = ["Run", "markdown", "number", "table"]
+
+
+class Run(msgspec.Struct, frozen=True):
+    when: str
+    quick: bool
+    machine: dict[str, str]
+    results: list[Result]
+
+
+_HEADS = ("work", "streamkit", "compared with", "to reach", "is", "reached")
+
+
+def number(value: float) -> str:
+    """Three digits that matter: 1.23 M, 45.6 k, 789, 1.23."""
+    scale, unit = (1e6, " M") if value >= 1e6 else (1e3, " k") if value >= 1e3 else (1, "")
+    value /= scale
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f}{unit}"
+
+
+def _figure(result: Result, name: str) -> str:
+    unit = result.unit if result.unit in ("ms", "MB") else result.unit.replace("entries", "").strip()
+    return f"{number(result.median(name))}{'' if unit.startswith('/') or not unit else ' '}{unit}"
+
+
+def _wanted(result: Result, target: Target) -> str:
+    sign = "≥" if target.at_least else "≤"
+    if target.of is not None:
+        return f"{sign} {target.limit:g} × {target.of}"
+    if target.above is not None:
+        return f"{sign} {target.limit:g} {result.unit} above {target.above}"
+    return f"{sign} {target.limit:,.10g} {result.unit}".strip()
+
+
+def _is(result: Result, target: Target) -> str:
+    if target.of is not None:
+        return f"{result.value(target):.2f} ×"
+    return f"{number(result.value(target))}"
+
+
+def _rows(run: Run) -> list[tuple[str, ...]]:
+    """Cells in the order of _HEADS; one row for each target."""
+    rows: list[tuple[str, ...]] = []
+    for result in run.results:
+        others = [name for name in result.rounds if name != result.subject]
+        compared = " · ".join(f"{name} {number(result.median(name))}" for name in others)
+        first = (result.work, _figure(result, result.subject), compared)
+        for target in result.targets:
+            reached = "yes" if result.reached(target) else "**no**"
+            rows.append((*first, _wanted(result, target), _is(result, target), reached))
+            first = ("", "", "")
+    return rows
+
+
+def table(run: Run) -> str:
+    """For a terminal."""
+    rows = [_HEADS, *_rows(run)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]]).replace("**no**", "NO")
+
+
+def markdown(run: Run, plot: str) -> str:
+    lines = [
+        "# Benchmarks",
+        "",
+        "Made by `make bench` (`python -m benchmarks --publish`), which anyone can run. The figures are one machine's, "
+        "the ratios are what carries over. Each figure is the median of "
+        f"{max(len(found) for result in run.results for found in result.rounds.values())} rounds. In every round each "
+        "contender has its turn on the same disk, in rotating order, so that a disturbance meets all of them.",
+        "",
+        f"![Appends and reads a second, against a bare file, SQLite and eventsourcing]({plot})",
+        "",
+        f"Measured {run.when}{' in quick mode: too short to be relied on' if run.quick else ''}, on:",
+        "",
+        *(f"- {name}: {value}" for name, value in run.machine.items()),
+        "",
+        "| " + " | ".join(_HEADS) + " |",
+        "|" + "---|" * len(_HEADS),
+        *("| " + " | ".join(row) + " |" for row in _rows(run)),
+        "",
+        "## Who is compared",
+        "",
+        "All have the same payloads in hand and are timed until the append returns; all yield their entries to the "
+        "same loop.",
+        "",
+        "- **bare file**: `os.write` to one file, and `fdatasync` where the row says committed. It keeps no segments, "
+        "finds nothing and checks nothing: the limit of the disk.",
+        "- **SQLite**: one table with a position and a unique (segment, sequence), WAL; `synchronous=FULL` against "
+        "committed, `NORMAL` against buffered.",
+        "- **eventsourcing**: `SQLiteApplicationRecorder` as it comes, which syncs with every commit, also in the "
+        "rows about buffered appends.",
+        "",
+        "## How each row was measured",
+        "",
+        "| work | setting | slowest to fastest round |",
+        "|---|---|---|",
+        *(
+            f"| {result.work} | {result.setting} | "
+            f"{number(min(result.rounds[result.subject]))} to {number(max(result.rounds[result.subject]))} |"
+            for result in run.results
+        ),
+        "",
+    ]
+    return "\n".join(lines)

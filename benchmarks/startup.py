@@ -1,0 +1,51 @@
+"""What a fresh process pays: importing streamkit, and opening a store to peek, above a Python that does nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from .contenders import STORE, Streamkit
+from .measure import Bench, Result, at_most
+from .payloads import random_batches
+
+__all__ = ["run"]
+
+_TIMES = 5
+_PEEK = """\
+import streamkit
+with streamkit.connect({url!r}) as client:
+    assert client.store({store!r}).peek("committed", "segment-0").sequence == 1000
+"""
+
+
+def run(bench: Bench) -> Iterator[Result]:
+    with bench.scratch("startup") as path:
+        store = Streamkit(path)
+        store.append(0, 1, random_batches(1, 1000)[0])
+        store.close()
+        peek = _PEEK.format(url=path.absolute().as_uri(), store=str(STORE))
+        rounds = bench.race(
+            "fresh process",
+            {
+                "import streamkit": lambda: _run("import streamkit"),
+                "open a store and peek": lambda: _run(peek),
+                "bare Python": lambda: _run("pass"),
+            },
+        )
+    for work, limit in (("import streamkit", 60), ("open a store and peek", 100)):
+        figures = {name: rounds[name] for name in (work, "bare Python")}
+        setting = f"fresh process, files in the page cache; each figure the best of {_TIMES} runs"
+        yield Result(work, "ms", setting, figures, [at_most(limit, above="bare Python")])
+
+
+def _run(code: str) -> float:
+    """Milliseconds, the best of some: a process start is what other processes disturb most."""
+    best = float("inf")
+    for _ in range(_TIMES):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        best = min(best, time.perf_counter() - start)
+    return best * 1000
