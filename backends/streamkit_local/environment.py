@@ -1,4 +1,4 @@
-"""The LMDB environment of a store: opened once a process, grown when full, closed across a fork."""
+"""The LMDB environment of a store: opened once a process, grown when it is full, not shared across a fork."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import lmdb
 
-from streamkit.errors import CorruptData, StoreClosed, Unavailable
+from streamkit.errors import CorruptData, StoreClosed
 
 from .faults import index_fault, system_fault
 from .place import Place
@@ -21,17 +21,19 @@ __all__ = ["Environment"]
 
 T = TypeVar("T")
 
-_START = 256 << 20
-_READERS = 1024
-_LOCK_SIZE = 128 + 64 * (_READERS + 2)
-_PAGE, _META = struct.Struct("<QHHHH"), struct.Struct("<IIQQ")
+_START: Final = 256 << 20
+_READERS: Final = 1024
+_LOCK_SIZE: Final = 128 + 64 * (_READERS + 2)
+_DATA: Final = "data.mdb"
+_META: Final = struct.Struct("<16xIIQQI92xQ")
+"""Of a meta page: magic, version, address, map size, page size, last page. The page size is in the first database."""
 
 
 class Environment:
-    """Reads are `begin` … `end` with nothing slow between; writes are functions, so that they can be run again.
+    """Reads are `begin` and `end` with nothing slow between; writes are functions, so that they can be run again.
 
-    `set_mapsize` and `fork` must not meet an open transaction of this process: `_active` counts the read transactions
-    (a list, because its append and pop are atomic) and `_shut` keeps new ones out.
+    The map must not be replaced, and the process not forked, while a transaction is open here: `_active` counts the
+    read transactions (it is a list because its append and pop are atomic), and `_shut` keeps new ones out.
     """
 
     def __init__(self, place: Place, timeout: float) -> None:
@@ -48,9 +50,8 @@ class Environment:
 
     def _open(self) -> lmdb.Environment:
         try:
-            data = os.path.join(self.path, "data.mdb")
-            self._reserve_lock_file(data)
-            size = self._check(data)
+            self._reserve_lock_file()
+            size = self._check_data()
             env = lmdb.open(self.path, map_size=max(_START, size * 2), max_readers=_READERS, lib_version=0)
             env.reader_check()
             return env
@@ -59,10 +60,9 @@ class Environment:
         except OSError as error:
             raise system_fault(error, self.path) from error
 
-    def _reserve_lock_file(self, data: str) -> None:
-        """LMDB maps its lock file sparse: on a full disk, touching it would end the process."""
-        path = os.path.join(self.path, "lock.mdb")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    def _reserve_lock_file(self) -> None:
+        """LMDB maps its lock file sparse: to touch it on a full disk would end the process."""
+        fd = os.open(os.path.join(self.path, "lock.mdb"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             state = os.fstat(fd)
             if state.st_blocks * 512 < _LOCK_SIZE and hasattr(os, "posix_fallocate"):
@@ -70,46 +70,30 @@ class Environment:
         finally:
             os.close(fd)
 
-    def _check(self, data: str) -> int:
-        """The file's size. CorruptData if pages are missing at its end, where a mapped read would end the process."""
+    def _check_data(self) -> int:
+        """The size of the data file, which is made as long as its meta pages say.
+
+        LMDB does not write pages that were freed in the transaction that made them, so a file may end early; but if it
+        was cut, to touch what is missing would end the process. A page of zeros is an error instead.
+        """
+        path = os.path.join(self.path, _DATA)
         try:
-            fd = os.open(data, os.O_RDWR)
+            fd = os.open(path, os.O_RDWR)
         except FileNotFoundError:
             if os.listdir(os.path.join(self._place.path, "log")):
-                raise CorruptData(f"{data} is missing: restore the store from a backup") from None
+                raise CorruptData(f"{path} is missing: restore the store from a backup") from None
             return 0
         try:
             size = os.fstat(fd).st_size
             if size == 0:
                 return 0
-            last, page = self._meta(os.pread(fd, 4096, 0))
-            last = max(last, self._meta(os.pread(fd, 4096, page))[0])
+            last, page = _last_page(os.pread(fd, _META.size, 0), path)
+            last = max(last, _last_page(os.pread(fd, _META.size, page), path)[0])
             if size < last:
-                # pages that were freed in the transaction that made them are never written: only a walk can tell
-                from lmdb import verify
-
-                try:
-                    findings = verify.verify(self.path)  # type: ignore[no-untyped-call]
-                except Exception as error:
-                    raise CorruptData(f"{data} is damaged ({error}): restore the store from a backup") from error
-                if findings:
-                    raise CorruptData(f"{data} is cut short ({findings[0]}): restore the store from a backup")
                 os.ftruncate(fd, last)
             return max(size, last)
         finally:
             os.close(fd)
-
-    def _meta(self, page: bytes) -> tuple[int, int]:
-        """Where the last page ends that this meta page knows of, and the size of a page."""
-        at = _PAGE.size
-        if len(page) < at + 136:
-            raise CorruptData(f"{self.path}/data.mdb is cut short: restore the store from a backup")
-        magic, version, _, _ = _META.unpack_from(page, at)
-        size: int = struct.unpack_from("<I", page, at + 24)[0]
-        if magic != 0xBEEFC0DE or version != 1 or size < 512:
-            raise CorruptData(f"{self.path}/data.mdb has a damaged first page: restore the store from a backup")
-        number: int = struct.unpack_from("<Q", page, at + 24 + 96)[0]
-        return (number + 1) * size, size
 
     def begin(self) -> lmdb.Transaction[bytes]:
         """A read transaction; give it back to `end` at once. While it is open, nothing may wait."""
@@ -124,7 +108,7 @@ class Environment:
                 active.pop()
                 with self._gate:
                     if self._env is None:
-                        raise StoreClosed(f"the store {self._place.path} was closed") from None
+                        raise StoreClosed(f"the store {self._place.path} was closed: open it again") from None
             except lmdb.MapResizedError:
                 active.pop()
                 with self._place.locked(self._timeout):
@@ -137,8 +121,10 @@ class Environment:
                 raise
 
     def end(self, txn: lmdb.Transaction[bytes]) -> None:
+        """Close a read transaction."""
         txn.abort()
-        self._active.pop()
+        if self._active:
+            self._active.pop()
 
     def write(self, work: Callable[[lmdb.Transaction[bytes]], T]) -> T:
         """Run `work` in a write transaction and commit it to stable storage. It is run again if the map had to grow.
@@ -147,21 +133,19 @@ class Environment:
         """
         with self._place.locked(self._timeout):
             while True:
-                if self._env is None:
-                    raise StoreClosed(f"the store {self._place.path} was closed")
+                env = self._env
+                if env is None:
+                    raise StoreClosed(f"the store {self._place.path} was closed: open it again")
                 committing = False
                 try:
-                    txn = self._env.begin(write=True)
-                    try:
+                    with env.begin(write=True) as txn:
                         result = work(txn)
                         committing = True
-                        txn.commit()
-                        return result
-                    except BaseException:
-                        txn.abort()
-                        raise
+                    return result
                 except lmdb.MapFullError:
-                    self._resize(self._env.info()["map_size"] * 2)
+                    # pages that dead readers held are free again, if there were any: then less has to be grown
+                    env.reader_check()
+                    self._resize(env.info()["map_size"] * 2)
                 except lmdb.MapResizedError:
                     self._resize(0)
                 except lmdb.PanicError as error:
@@ -171,8 +155,8 @@ class Environment:
                     raise index_fault(error, self.path, committing=committing) from error
 
     def _resize(self, size: int) -> None:
-        """Called with the store's lock held and no write transaction open."""
-        with self.quiet():
+        """Replace the map; 0: as large as other processes made it. The store's lock is held."""
+        with self._quiet():
             assert self._env is not None
             try:
                 self._env.set_mapsize(size)
@@ -180,55 +164,70 @@ class Environment:
                 raise index_fault(error, self.path) from error
 
     def _reopen(self) -> None:
-        with self.quiet():
-            assert self._env is not None
-            self._env.close()
-            self._env = None
+        """After an error that LMDB cannot go on from."""
+        with self._quiet():
+            if self._env is not None:
+                self._env.close()
+                self._env = None
             self._env = self._open()
 
     @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
-        """No read transaction is open in this process inside."""
+    def _quiet(self) -> Iterator[None]:
+        """Inside, no read transaction is open in this process."""
         with self._gate:
             self._shut = True
             try:
-                deadline = time.monotonic() + self._timeout
-                while self._active:
-                    time.sleep(2e-5)
-                    if time.monotonic() > deadline:
-                        raise Unavailable(f"reads of {self.path} did not end within {self._timeout:g} s")
+                self._drain()
                 yield
             finally:
                 self._shut = False
 
+    def _drain(self) -> None:
+        deadline = time.monotonic() + self._timeout
+        while self._active:
+            time.sleep(2e-5)
+            if time.monotonic() > deadline:
+                # reads are short: what is left was counted by a thread that was interrupted, or ended
+                self._active.clear()
+
+    def close(self) -> None:
+        with self._quiet():
+            if self._env is not None:
+                self._env.close()
+                self._env = None
+
+    # Across a fork
+
     def hold(self) -> None:
-        """Before a fork: wait until no transaction is open, so that the child inherits none."""
+        """Before: wait until no transaction is open, so that the child inherits none."""
         self._held = self._place.mutex.acquire(timeout=self._timeout)
         self._gate.acquire()
         self._shut = True
-        deadline = time.monotonic() + self._timeout
-        while self._active and time.monotonic() < deadline:
-            time.sleep(2e-5)
+        self._drain()
 
     def go_on(self) -> None:
-        """After a fork, in the parent."""
+        """After, in the parent."""
         self._shut = False
         self._gate.release()
         if self._held:
             self._place.mutex.release()
 
     def abandon(self) -> None:
-        """After a fork, in the child: close the copy. Without a transaction in it, this does not touch the parent's."""
+        """After, in the child: close the copy. As no transaction is in it, that leaves the parent's alone."""
         if self._env is not None and not self._active:
             self._env.close()
         self._env = None
 
-    def close(self) -> None:
-        with self.quiet():
-            if self._env is not None:
-                self._env.close()
-                self._env = None
-
 
 class _Shut(Exception):
-    pass
+    """No transaction can begin now."""
+
+
+def _last_page(meta: bytes, path: str) -> tuple[int, int]:
+    """Where the last page ends that this meta page knows of, and the size of a page."""
+    if len(meta) < _META.size:
+        raise CorruptData(f"{path} is cut short: restore the store from a backup")
+    magic, version, _, _, page, last = _META.unpack(meta)
+    if magic != 0xBEEFC0DE or version != 1 or not 512 <= page <= 65536:
+        raise CorruptData(f"{path} has a damaged first page: restore the store from a backup")
+    return (last + 1) * page, page

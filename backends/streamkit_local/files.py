@@ -13,7 +13,7 @@ from .place import OpenFile
 
 __all__ = ["LogFiles"]
 
-_KEPT: Final = 4
+_KEPT: Final = 3
 
 
 class LogFiles:
@@ -37,7 +37,9 @@ class LogFiles:
         """The file that holds `position`, or would: the last one that starts at or before it."""
         bases = self.bases
         index = bisect_right(bases, position) - 1
-        return self.open(bases[index]) if index >= 0 else None
+        if index < 0:
+            return None
+        return self._open.get(bases[index]) or self.open(bases[index])
 
     def open(self, base: int, *, create: bool = False) -> OpenFile | None:
         """The file that starts at `base`; None if it is not there."""
@@ -56,10 +58,15 @@ class LogFiles:
             self.bases = sorted([*self.bases, base])
         return file
 
-    def after(self, base: int) -> int:
-        """Where the file after the one at `base` starts; far away if it is the last."""
-        index = bisect_right(self.bases, base)
-        return self.bases[index] if index < len(self.bases) else 1 << 63
+    def after(self, position: int) -> int:
+        """Where the file after the one that holds `position` starts; far away if it is the last."""
+        bases = self.bases
+        index = bisect_right(bases, position)
+        return bases[index] if index < len(bases) else 1 << 63
+
+    def since(self, position: int) -> list[int]:
+        """The bases of the file that holds `position` and of those after it."""
+        return self.bases[max(bisect_right(self.bases, position) - 1, 0) :]
 
     def read(self, position: int, length: int) -> bytes:
         """Up to `length` bytes of the one file that holds `position`; fewer, or none, if it ends before."""
@@ -74,8 +81,7 @@ class LogFiles:
     def check(self, first: int, end: int) -> int:
         """The end of what is there, if that is all from `first` on without a gap, and reaches to `end`."""
         position = first
-        start = max(bisect_right(self.bases, first) - 1, 0)
-        for base in self.bases[start:]:
+        for base in self.since(first):
             if base > position:
                 raise CorruptData(f"{self.path} lacks the file {position:016x}.log: restore the store from a backup")
             position = self.end(base)

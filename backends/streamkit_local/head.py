@@ -14,15 +14,16 @@ from streamkit.errors import CorruptData, UnsupportedVersion
 
 from .place import OpenFile, lock_file
 
-__all__ = ["BOOT", "DIRTY", "END", "SYNCED", "Head", "boot_id", "seal"]
+__all__ = ["DIRTY", "END", "SUSPECT", "SYNCED", "Head", "boot_id", "seal"]
 
 VERSION: Final = 1
 _MAGIC: Final = b"SKlogHd\n"
 _STATIC: Final = struct.Struct("<8sIHxxI")
 _SIZE: Final = 4096
 _WORDS: Final = 512
-END, SYNCED, DIRTY, BOOT = 0, 1, 2, 3
-"""Words: published end and known durable end (sealed), 1 while a writer is between them, and the boot id (two)."""
+END, SYNCED, DIRTY, SUSPECT, BOOT = 0, 1, 2, 3, 4
+"""Words: the published end and the known durable end (sealed); not 0 while a writer is between writing and publishing;
+not 0 if syncing failed, so that what is not known to be durable must be written again; the boot id (two words)."""
 
 _MIX: Final = 0x9E3779B97F4A7C15
 _RANDOM: Final = uuid.uuid4().bytes
@@ -65,7 +66,7 @@ class Head:
     def blank(partition: bytes, boot: bytes) -> bytes:
         """The bytes of a new one."""
         static = _STATIC.pack(_MAGIC, VERSION, len(partition), zlib.crc32(partition, VERSION)) + partition
-        words = struct.pack("=QQQ", seal(0), seal(0), 0) + boot
+        words = struct.pack("=QQQQ", seal(0), seal(0), 0, 0) + boot
         return (static.ljust(_WORDS, b"\0") + words).ljust(_SIZE, b"\0")
 
     def position(self, word: int) -> int:
@@ -83,7 +84,7 @@ class Head:
         """Record, so that a power cut does not undo it, that the log up to `end` is durable in this boot."""
         words = self.words
         words[END] = words[SYNCED] = seal(end)
-        words[DIRTY] = 0
+        words[DIRTY] = words[SUSPECT] = 0
         self._map.flush()
         words[BOOT], words[BOOT + 1] = struct.unpack("=QQ", boot)
         self._map.flush()

@@ -20,7 +20,7 @@ import lmdb
 
 from streamkit.errors import CorruptData
 
-from .log import Checkpoint, Pending
+from .pending import Checkpoint, Pending
 
 __all__ = ["KEY", "REF", "Keys", "checkpoint", "indexed_end", "keys_of", "pack_row", "put_pending", "unpack_row"]
 

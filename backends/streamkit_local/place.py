@@ -35,11 +35,13 @@ _REMOTE: Final = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "gluste
 class OpenFile:
     """A file descriptor that is closed when its last user lets go of it, so that no reader finds another file there."""
 
-    __slots__ = ("base", "fd")
+    __slots__ = ("base", "fd", "room")
 
     def __init__(self, fd: int, base: int = 0) -> None:
         self.fd = fd
         self.base = base
+        self.room = 0
+        """Bytes that the file system has given it already."""
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):

@@ -13,10 +13,14 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 from zlib import crc32
 
-__all__ = ["HEADER", "Parsed", "Ref", "checked", "pack_header", "parse", "value_of"]
+__all__ = ["HEADER", "Parsed", "Ref", "pack_header", "parse"]
 
-HEADER: Final = struct.Struct("<IIQIIHH")
-_TAIL: Final = struct.Struct("<QIIHH")
+HEADER: Final = 28
+"""Bytes before the key."""
+
+FIELDS: Final = struct.Struct("<IIQIIHH")
+_START: Final = struct.Struct("<II")
+_REST: Final = struct.Struct("<QIIHH")
 _MAGIC: Final = 0x31525353
 _CHUNK: Final = 1 << 20
 
@@ -26,42 +30,8 @@ Ref = tuple[int, int]
 
 def pack_header(position: int, key: bytes, value: bytes, seed: int) -> bytes:
     """Header and key of the record that goes to `position`."""
-    tail = _TAIL.pack(position, len(value), crc32(value), len(key), 0) + key
-    return _MAGIC.to_bytes(4, "little") + crc32(tail, seed).to_bytes(4, "little") + tail
-
-
-def checked(head: bytes, key: bytes, ref: Ref, seed: int, value: bytes | None = None) -> bool:
-    """`head` starts with header and key of this row's record, and `value`, if given, is its whole value."""
-    body = 28 + len(key)
-    if len(head) < body:
-        return False
-    _, crc, position, length, value_crc, _, _ = HEADER.unpack_from(head)
-    return (
-        position == ref[0]
-        and length == ref[1]
-        and head[28:body] == key
-        and crc32(head[8:body], seed) == crc
-        and (value is None or (len(value) == length and crc32(value) == value_crc))
-    )
-
-
-def value_of(buffer: bytes, at: int, key: bytes, ref: Ref, seed: int) -> bytes | None:
-    """The value of the record at buffer[at:], or None if it is not whole, or not this row's record."""
-    body = at + 28 + len(key)
-    head = buffer[at + 8 : body]
-    if len(head) < 20 + len(key):
-        return None
-    value = buffer[body : body + ref[1]]
-    _, crc, position, length, value_crc, _, _ = HEADER.unpack_from(buffer, at)
-    if (
-        position == ref[0]
-        and length == len(value) == ref[1]
-        and head[20:] == key
-        and crc32(head, seed) == crc
-        and crc32(value) == value_crc
-    ):
-        return value
-    return None
+    rest = _REST.pack(position, len(value), crc32(value), len(key), 0) + key
+    return _START.pack(_MAGIC, crc32(rest, seed)) + rest
 
 
 class Parsed(NamedTuple):
@@ -84,28 +54,26 @@ def parse(
     buffer, base = b"", position
     while position < stop:
         at = position - base
-        if at + 28 > len(buffer):
-            buffer, base, at = read(position, _CHUNK), position, 0
-            if len(buffer) < 28:
+        if at + HEADER > len(buffer):
+            buffer, base, at = read(position, min(_CHUNK, stop - position)), position, 0
+            if len(buffer) < HEADER:
                 break
-        magic, crc, where, length, value_crc, klen, _ = HEADER.unpack_from(buffer, at)
-        if magic != _MAGIC or where != position:
+        magic, crc, where, length, value_crc, key_length, _ = FIELDS.unpack_from(buffer, at)
+        body = at + HEADER + key_length
+        end = position + HEADER + key_length + length
+        if magic != _MAGIC or where != position or end > stop:
             break
-        body = at + 28 + klen
         if body > len(buffer):
-            buffer, base, at = read(position, _CHUNK), position, 0
-            body = 28 + klen
-        head = buffer[at + 8 : body]
-        key = head[20:]
-        if crc32(head, seed) != crc or len(key) != klen or (last is not None and key <= last):
-            break
-        end = position + 28 + klen + length
-        if end > stop:
+            buffer, base, at = read(position, min(_CHUNK, stop - position)), position, 0
+            body = HEADER + key_length
+        rest = buffer[at + 8 : body]
+        key = rest[HEADER - 8 :]
+        if crc32(rest, seed) != crc or len(key) != key_length or (last is not None and key <= last):
             break
         if values:
             value = buffer[body : body + length]
             if len(value) != length:
-                value = read(position + 28 + klen, length)
+                value = read(position + HEADER + key_length, length)
             if len(value) != length or crc32(value) != value_crc:
                 break
         keys.append(key)

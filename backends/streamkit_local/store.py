@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 import lmdb
 
-from streamkit.errors import CorruptData, StoreClosed
+from streamkit.errors import CorruptData, StoreClosed, StreamkitError, Unavailable
 
 from .environment import Environment
-from .faults import system_fault
-from .head import Head, boot_id
+from .faults import index_fault, system_fault
+from .head import END, Head, boot_id
 from .index import checkpoint, keys_of, put_pending
-from .log import PartitionLog
+from .log import PartitionLog, Trimmed
+from .pending import Checkpoint
 from .place import LOGS, OpenFile, Place, sync_directory
 
 __all__ = ["OpenStore"]
@@ -47,32 +50,47 @@ class OpenStore:
             if log is None:
                 self._absent[partition] = made
                 return None
-        elif log.stale:
+        elif log.words[END] != log.view.word:
             self._catch_up(partition, log)
         return log
 
-    def log_to_append(self, partition: bytes) -> PartitionLog:
-        """The partition's log, made if need be; not necessarily up to date."""
-        log = self._logs.get(partition)
-        if log is None:
-            log = self._attach(partition, create=True)
+    def append(self, partition: bytes, rows: Sequence[tuple[bytes, bytes]], *, durable: bool) -> list[bytes]:
+        """Append rows, keys ascending, and return the keys that were refused as not greater than the last."""
+        log = self._logs.get(partition) or self._attach(partition, create=True)
+        for _ in range(3):
             assert log is not None
-        return log
+            try:
+                refused = log.append(rows, durable=durable)
+                break
+            except Trimmed:
+                log = self.log(partition)
+        else:
+            raise Unavailable(f"{self.place.path} is written and trimmed too fast to follow: try again")
+        count = len(log.pending.keys)
+        if count >= _FLUSH and count % 1024 < len(rows):
+            with contextlib.suppress(StreamkitError):  # the rows are written; the index may follow later
+                self.flush(partition, log)
+        return refused
 
     def _catch_up(self, partition: bytes, log: PartitionLog) -> None:
-        for attempt in range(3):
-            txn = self.env.begin()
+        for _ in range(3):
             try:
-                known, number = checkpoint(txn, keys_of(partition)), txn.id()
-            finally:
-                self.env.end(txn)
-            try:
-                log.catch_up(known, number)
+                log.catch_up(*self._checkpoint(partition))
                 return
-            except (CorruptData, FileNotFoundError):
-                # another process may have trimmed the files just read: the index then says so
-                if attempt == 2:
-                    raise
+            except Trimmed:
+                continue  # what was to be read is in the index by now
+            except OSError as error:
+                raise system_fault(error, log.path) from error
+        raise CorruptData(f"{log.path} lacks its first file: restore the store from a backup")
+
+    def _checkpoint(self, partition: bytes) -> tuple[Checkpoint, int]:
+        txn = self.env.begin()
+        try:
+            return checkpoint(txn, keys_of(partition)), txn.id()
+        except lmdb.Error as error:
+            raise index_fault(error, self.env.path) from error
+        finally:
+            self.env.end(txn)
 
     def _attach(self, partition: bytes, *, create: bool) -> PartitionLog | None:
         keys = keys_of(partition)
@@ -107,22 +125,13 @@ class OpenStore:
         head = Head(OpenFile(fd), name, partition)
         head.lock(self.timeout)
         try:
-            txn = self.env.begin()
-            try:
-                known, number = checkpoint(txn, keys_of(partition)), txn.id()
-            finally:
-                self.env.end(txn)
-            return PartitionLog(path, partition, head, known, number, self.timeout)
+            return PartitionLog(path, partition, head, *self._checkpoint(partition), self.timeout)
         finally:
             head.unlock()
 
     def _check_absent(self, path: str, name: str, partition: bytes) -> None:
         """CorruptData if there is no head, but must be one."""
-        txn = self.env.begin()
-        try:
-            known = checkpoint(txn, keys_of(partition))
-        finally:
-            self.env.end(txn)
+        known, _ = self._checkpoint(partition)
         try:
             logs = any(file.endswith(".log") for file in os.listdir(path))
         except FileNotFoundError:
@@ -158,16 +167,11 @@ class OpenStore:
         base, number = self.env.write(work)
         log.indexed(base, number)
 
-    def flush_if_many(self, partition: bytes, log: PartitionLog) -> None:
-        if len(log.pending.keys) >= _FLUSH:
-            self.flush(partition, log)
-
     def close(self) -> None:
         """Leave the index as far as it goes, so that the next process has little to read."""
-        try:
-            for partition, log in list(self._logs.items()):
-                if log.appended and log.pending.keys and not self.place.gone:
+        for partition, log in list(self._logs.items()):
+            if log.appended and log.pending.keys and not self.place.gone:
+                with contextlib.suppress(StreamkitError):
                     self.flush(partition, log)
-        finally:
-            self._logs.clear()
-            self.env.close()
+        self._logs.clear()
+        self.env.close()
