@@ -3,7 +3,6 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
-CODE := streamkit backends tests examples infra benchmarks
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
@@ -31,12 +30,12 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(VENV)/dev.stamp
+bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist streamkit-data
-	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist streamkit-data infra/azurite/node_modules
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first of these that runs, is 3.11 or newer, and can make an environment.
 $(BIN)/python:
@@ -56,7 +55,11 @@ $(VENV)/demo.stamp: pyproject.toml | $(BIN)/python
 $(VENV)/dev.stamp: pyproject.toml infra/azurite/install.py $(VENV)/demo.stamp
 	@echo "installing what the tests need into $(VENV)"
 	@$(PIP) -e '.[dev]'
-	@$(BIN)/python infra/azurite/install.py
+	@$(BIN)/python infra/azurite/install.py >/dev/null
+	@touch $@
+
+$(VENV)/bench.stamp: benchmarks/requirements.txt $(VENV)/demo.stamp
+	@$(PIP) -r $<
 	@touch $@
 
 java:
