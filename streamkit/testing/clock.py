@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to."""
+"""A clock that moves only when someone sleeps by it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """Call it for the time in seconds. `sleep` returns at once and moves the clock. Safe between threads."""
+    """A `streamkit.clock.Clock` whose sleeps return at once and move it. Safe between threads.
+
+    Called, it gives its seconds, as `time.monotonic` does: `MemoryDriver(clock=clock, sleep=clock.sleep)`.
+    """
 
     def __init__(self, start: float = 1000.0) -> None:
         self._lock = threading.Lock()
@@ -20,8 +23,22 @@ class ManualClock:
     def __repr__(self) -> str:
         return f"ManualClock({self._now})"
 
+    def now(self) -> int:
+        """Milliseconds since the epoch; `start` seconds after it at first."""
+        return int(self._now * 1000)
+
+    def monotonic(self) -> float:
+        return self._now
+
     def sleep(self, seconds: float) -> None:
         if seconds < 0:
             raise ValueError(f"time does not go back: {seconds} seconds")
         with self._lock:
             self._now += seconds
+
+    def wait(self, condition: threading.Condition, seconds: float) -> bool:
+        """Whether the condition was notified, by a thread that is about to; if not, the seconds have passed."""
+        if condition.wait(0.001):
+            return True
+        self.sleep(seconds)
+        return False
