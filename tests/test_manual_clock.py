@@ -24,6 +24,7 @@ def test_time_does_not_go_back() -> None:
 
 def test_a_wait_that_nobody_ends_takes_its_seconds() -> None:
     clock = ManualClock(0.0)
-    with threading.Condition() as condition:
+    condition = threading.Condition()
+    with condition:
         assert not clock.wait(condition, 30)
     assert clock() == 30
