@@ -18,6 +18,7 @@ from streamkit.errors import CorruptData, StreamkitError, Unavailable
 from .errors import code_of, foreign
 from .rows import Body
 from .service import Clients
+from .transport import CONNECTING
 
 __all__ = ["Bodies", "make_container"]
 
@@ -32,6 +33,10 @@ def make_container(clients: Clients, where: str) -> None:
                 raise
 
 
+_SLOWEST = 1 << 18
+"""Bytes a second. What is called the timeout of connecting also limits how long a body may take to be sent."""
+
+
 class Bodies:
     def __init__(self, clients: Callable[[], Clients], where: str, store: UUID) -> None:
         self._clients = clients
@@ -43,10 +48,11 @@ class Bodies:
         clients = self._clients()
         body = Body(uuid4().hex, len(value))
         blob = clients.container.get_blob_client(self._path + body.name)
+        sending = CONNECTING + len(value) / _SLOWEST
         for _ in range(2):
             with foreign(self._where):
                 try:
-                    blob.upload_blob(value, overwrite=True)
+                    blob.upload_blob(value, overwrite=True, connection_timeout=sending)
                     return body
                 except ResourceNotFoundError as error:
                     if code_of(error) != "ContainerNotFound":

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Clients", "Service"]
 
 _THREADS = 16
-_SINGLE_GET = 64 << 20
+_WHOLE = 256 << 20
+"""Bytes of a blob up to which one request sends or brings all of it."""
 
 
 class _Shared:
@@ -83,9 +84,8 @@ class Clients:
     def container(self) -> ContainerClient:
         from azure.storage.blob import ContainerClient  # a quarter of a second, and most stores have no large values
 
-        return ContainerClient(
-            self._account.blobs, self._account.container, max_single_get_size=_SINGLE_GET, **self._options("blob")
-        )
+        options = self._options("blob") | {"max_single_put_size": _WHOLE, "max_single_get_size": _WHOLE}
+        return ContainerClient(self._account.blobs, self._account.container, **options)
 
 
 class Service:

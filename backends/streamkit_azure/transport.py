@@ -13,16 +13,21 @@ from azure.core.pipeline.transport import HttpTransport, RequestsTransport
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-__all__ = ["Connections", "Transport"]
+__all__ = ["CONNECTING", "Connections", "Transport"]
 
 _CONNECTIONS = 32
 _ONCE = Retry(total=False, redirect=False, raise_on_status=False)
+CONNECTING = 10.0
+"""Seconds for a connection to be made, and for most requests to be sent."""
 _IDLE = 60.0
 """Seconds after which an idle connection is not trusted: a function may have been frozen, a NAT have forgotten it."""
 
 
 class Connections:
-    """One pool of connections. Nothing is retried here: a repeated write would hide what happened to the first."""
+    """One pool of connections. Nothing is retried here: a repeated write would hide what happened to the first.
+
+    An answer may take a third of `timeout`, the time that the engine gives an operation with all its repetitions.
+    """
 
     def __init__(self, timeout: float) -> None:
         session = requests.Session()
@@ -33,8 +38,11 @@ class Connections:
         self._session = session
         self._lock = threading.Lock()
         self._used = time.time()
-        connecting = min(timeout, 10.0)
-        self.inner = RequestsTransport(session=session, connection_timeout=connecting, read_timeout=timeout)
+        self.inner = RequestsTransport(
+            session=session,
+            connection_timeout=min(timeout, CONNECTING),
+            read_timeout=max(1.0, timeout / 3),
+        )
 
     def wake(self) -> None:
         """Called before each request: drops the connections that were idle for too long."""
@@ -68,12 +76,8 @@ class Transport(HttpTransport[Any, Any]):
         self._count(kind, 1)
         self._count("bytes_written", int(request.headers.get("Content-Length") or 0))
         response = self._connections.inner.send(request, **kwargs)
-        if self._service == "table":
-            if kwargs.get("stream"):
-                response.read()
-            self._count("bytes_read", len(response.content))
-        elif request.method != "HEAD":
-            self._count("bytes_read", int(response.headers.get("Content-Length") or 0))
+        # All of the answer, here: reading it later fails in other ways, which the SDK in part tries again.
+        self._count("bytes_read", len(response.internal_response.content))
         return response
 
     def _count(self, kind: str, more: int) -> None:
