@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import io
 import json
@@ -190,7 +191,8 @@ def test_the_cloudformation_template_deploys(s3_server: S3Server, s3_credentials
     assert configuration["Environment"]["Variables"] == {"STREAMKIT_URL": outputs["Url"], "STREAMKIT_STORE": STORE}
     role = outputs["TenantRoleArn"].rpartition("/")[2]
     policy = client("iam").get_role_policy(RoleName=role, PolicyName="one-store")["PolicyDocument"]
-    objects, names = (json.loads(policy) if isinstance(policy, str) else policy)["Statement"]
+    # The emulator gives it as it came from the template, not as JSON.
+    objects, names = (ast.literal_eval(policy) if isinstance(policy, str) else policy)["Statement"]
     # Least privilege: only below the session's own store, and no wildcard before it.
     bucket = f"arn:aws:s3:::{outputs['BucketName']}"
     assert objects["Resource"] == f"{bucket}/streamkit/${{aws:PrincipalTag/store}}/*"
