@@ -69,6 +69,10 @@ class Origin(msgspec.Struct, gc=False, eq=False):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Origin)
 
+    # msgspec's own would compare identities.
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def __hash__(self) -> int:
         return 0
 
@@ -154,6 +158,9 @@ class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
 
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, SegmentStatus) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     def __hash__(self) -> int:
         return hash(self._key())
