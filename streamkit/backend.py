@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
 
@@ -33,6 +33,7 @@ __all__ = [
     "ANY",
     "Ambiguous",
     "Append",
+    "ArchiveHost",
     "Backend",
     "Conflict",
     "Delete",
@@ -247,6 +248,18 @@ class Driver(Protocol):
 
     def close(self) -> None:
         """Close what the driver shares between its stores. Again is fine."""
+        ...
+
+
+@runtime_checkable
+class ArchiveHost(Protocol):
+    """A driver that can also say where archives are kept. A driver need not: then `connect(archive=URL)` says it."""
+
+    def archive_root(self) -> tuple[str, dict[str, str]]:
+        """The URL of a directory for the archives of all stores, and delta-rs storage options with credentials.
+
+        `delete` removes what is below `<url>/<store>/` too. `stores` is not disturbed by it. No I/O.
+        """
         ...
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
 from uuid import UUID
 
-from .backend import Driver
+from .backend import ArchiveHost, Driver
 from .clock import SYSTEM_CLOCK, Clock
-from .errors import MissingDependency, StoreClosed
+from .errors import MissingDependency, PermanentError, StoreClosed
 from .retry import PatientBackend
 from .statistics import Counters
 from .store import Store
@@ -27,13 +26,15 @@ def connect(
     timeout: float = 30.0,
     poll: tuple[float, float] | None = None,
     max_transaction_bytes: int = _MOST_BYTES,
+    archive: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Client:
     """A client for the stores under `url` (else STREAMKIT_URL, else ./streamkit-data). Opens nothing remote.
 
     `timeout`: seconds for which a throttled or unavailable service is asked again. `poll`: seconds between two looks
-    while following, at first and at most; the backend's own if None. ValueError for a URL that is none, or an unknown
-    scheme; MissingDependency where the package behind it is not installed.
+    while following, at first and at most; the backend's own if None. `archive`: where `store.archive` keeps its tables,
+    a URL that delta-rs knows (file://, s3://, az://); beside the stores if None.
+    ValueError for a URL that is none, or an unknown scheme; MissingDependency where the package behind it is not installed.
     """
     if url is None:
         url = os.environ.get("STREAMKIT_URL") or Path("streamkit-data").absolute().as_uri()
@@ -43,14 +44,20 @@ def connect(
         raise TypeError(f"timeout is a number of seconds, not {type(timeout).__name__}")
     if timeout <= 0:
         raise ValueError(f"timeout is a positive number of seconds, not {timeout}")
+    if archive is not None and (not isinstance(archive, str) or "://" not in archive):
+        raise ValueError(
+            f"archive is the URL of a directory, such as file:///archive or s3://bucket/x, not {archive!r}"
+        )
     if type(max_transaction_bytes) is not int:
         raise TypeError(f"max_transaction_bytes is an int, not {type(max_transaction_bytes).__name__}")
     if not 1 <= max_transaction_bytes <= 1 << 30:
         raise ValueError(f"max_transaction_bytes is 1 to {1 << 30}, not {max_transaction_bytes}")
-    return Client(url, _driver(url, float(timeout)), float(timeout), poll, max_transaction_bytes, clock)
+    return Client(url, _driver(url, float(timeout)), float(timeout), poll, max_transaction_bytes, clock, archive)
 
 
 def _driver(url: str, timeout: float) -> Driver:
+    from importlib.metadata import entry_points  # as slow to import as all of streamkit
+
     scheme, separator, _ = url.partition("://")
     found = {point.name: point for point in entry_points(group="streamkit.backends")}
     known = ", ".join(f"{name}://" for name in sorted(found)) or "none: is streamkit installed?"
@@ -80,9 +87,11 @@ class Client:
         poll: tuple[float, float] | None,
         max_transaction_bytes: int,
         clock: Clock,
+        archive: str | None = None,
     ) -> None:
         self._scheme = url.partition("://")[0]
         self._driver = driver
+        self._archive = archive
         self._timeout = timeout
         self._poll = poll
         self._most_bytes = max_transaction_bytes
@@ -105,7 +114,17 @@ class Client:
         poll = self._poll or backend.limits.poll
         if backend.limits.remote:
             backend = PatientBackend(backend, self._clock, counters, self._timeout)
-        return Store(store_id, backend, counters, self._clock, poll, self._most_bytes)
+        return Store(store_id, backend, counters, self._clock, poll, self._most_bytes, self._archive_root)
+
+    def _archive_root(self) -> tuple[str, dict[str, str]]:
+        """Where archives are kept, and delta-rs storage options for it."""
+        root, options = self._driver.archive_root() if isinstance(self._driver, ArchiveHost) else (None, {})
+        if self._archive is None:
+            if root is None:
+                raise PermanentError(f"{self._scheme}:// has no place for archives: connect with archive=URL")
+            return root, options
+        same = root is not None and root.partition("://")[0] == self._archive.partition("://")[0]
+        return self._archive, options if same else {}
 
     def stores(self) -> Iterator[UUID]:
         """The stores that exist, in no particular order."""
@@ -120,6 +139,10 @@ class Client:
         if store is not None:
             store.close()
         self._driver.delete(found)
+        if self._archive is not None:
+            from .archive.place import Place
+
+            Place(*self._archive_root()).delete(found)
 
     def _check_open(self) -> None:
         if self._closed:

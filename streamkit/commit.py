@@ -238,7 +238,7 @@ class Committer:
             if indexed:
                 ops += rows
         etags = self._settle(ops, number, id)
-        if etags is None or not self._still_counts(base, number):
+        if etags is None or not self._still_counts(number, id):
             return False
         with partition.lock:
             if partition.number == base.number:
@@ -317,14 +317,16 @@ class Committer:
             transaction_id,
         )
 
-    def _still_counts(self, base: _Base, number: int) -> bool:
+    def _still_counts(self, number: int, id: bytes) -> bool:
         """A commit that took very long may have landed where the archive already was: then it is none."""
         partition = self.partition
         if partition.backend.limits.atomic or partition.is_fresh():
             return True
-        value = partition.backend.get(partition.key, [bytes(HEAD)])[0]
-        if value is None or decode_row(Head, HEAD, value.data).archived < number:
-            return True
+        try:
+            if not partition.archived_since(number) or partition.archive().has(partition, id, number, 0):
+                return True
+        except StreamkitError as error:
+            raise self._unknown(number, id) from error
         partition.backend.write(partition.key, [Delete(transaction_key(number))])
         return False
 
@@ -356,9 +358,13 @@ class Committer:
             self.commit(Request(()))
         if number is not None:
             header = partition.header(number)
-            committed = header is not None and header.id == id
-            if header is not None:
-                del self.unknown[id]
+            if header is None and partition.archived_since(number):
+                committed = partition.archive().has(partition, id, number, 0)
+            elif header is None:
+                return False
+            else:
+                committed = header.id == id
+            del self.unknown[id]
             return committed
         made = int.from_bytes(id[:6], "big")
         first, last = 1, partition.number
@@ -372,7 +378,9 @@ class Committer:
                 last = middle
         rows = partition.backend.scan(partition.key, transaction_key(first), transaction_key(1 << 64))
         headers = (partition.decode_header(row.data, transaction_number(row.key)) for row in rows)
-        return any(header.id == id for header in headers)
+        if any(header.id == id for header in headers):
+            return True
+        return partition.archived_since(1) and partition.archive().has(partition, id, None, made)
 
 
 class _Base:

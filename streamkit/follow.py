@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from .clock import Clock
+from .errors import CorruptData
 from .keys import transaction_key, transaction_number
 from .partition import Partition
 
@@ -63,9 +64,22 @@ class Patience:
 def touched(partition: Partition, after: int, until: int) -> Iterator[str]:
     """The segments that transactions after `after` up to `until` wrote to, each once, the last touched last."""
     found: dict[str, None] = {}
-    for row in partition.backend.scan(partition.key, transaction_key(after + 1), transaction_key(until + 1)):
-        header = partition.decode_header(row.data, transaction_number(row.key))
-        for ref in header.frames:
-            found.pop(ref.segment, None)
-            found[ref.segment] = None
+    while after < until:
+        archived = min(partition.head.archived, until)
+        if after < archived:
+            for segment in partition.archive().touched(partition, after + 1, archived):
+                found.pop(segment, None)
+                found[segment] = None
+            after = archived
+            continue
+        for row in partition.backend.scan(partition.key, transaction_key(after + 1), transaction_key(until + 1)):
+            number = transaction_number(row.key)
+            if number != after + 1:
+                break
+            for ref in partition.decode_header(row.data, number).frames:
+                found.pop(ref.segment, None)
+                found[ref.segment] = None
+            after = number
+        if after < until and not partition.archived_since(after + 1):
+            raise CorruptData(f"{partition.where(after + 1)} is missing from the log")
     yield from found

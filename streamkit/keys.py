@@ -4,6 +4,7 @@
 |---|---|---|
 | CATALOG | INV, SPACES, space | the space's settings |
 | space, partition | INV, PARTITIONS | the head: how far log, index and archive are |
+| space, partition | INV, ARCHIVE | what of the log was removed after archiving |
 | space, partition | INV, SEGMENTS, segment | first and last entry of a segment |
 | space, partition | INV, KEYS, idempotency key | which transaction an idempotency key belongs to |
 | space, partition | DAT, SEGMENTS, segment, last sequence | where a segment's entries up to that sequence are |
@@ -17,6 +18,7 @@ import struct
 from .lexkey import LexKey, Unsigned
 
 __all__ = [
+    "ARCHIVE",
     "CATALOG",
     "HEAD",
     "SEGMENTS",
@@ -34,6 +36,7 @@ __all__ = [
 
 CATALOG = LexKey.encode("INV")
 SPACES = LexKey.encode("INV", "SPACES")
+ARCHIVE = LexKey.encode("INV", "ARCHIVE")
 HEAD = LexKey.encode("INV", "PARTITIONS")
 SEGMENTS = LexKey.encode("INV", "SEGMENTS")
 _KEYS = LexKey.encode_first("INV", "KEYS")

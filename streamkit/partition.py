@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from .backend import Backend, Etag, Value
 from .clock import Clock
+from .cold import Cold
 from .errors import CorruptData, StreamkitError, UnsupportedVersion
 from .keys import HEAD, partition_key, segment_key, transaction_key, transaction_number
 from .model import Entry
@@ -25,8 +26,8 @@ NOTHING = SegmentRow(0, 0, 0, 0)
 _KNOWN = 200_000
 _LATEST = 4096
 _LATEST_BYTES = 65_536
-_FRESH = 120.0
-"""Seconds for which knowledge of the head may be relied on; far below the grace before archived rows are deleted."""
+_FRESH = 1 / 30
+"""Of the grace before archived rows are deleted: for so long knowledge of the head may be relied on."""
 
 
 class Partition:
@@ -57,6 +58,8 @@ class Partition:
         self.head: Head = Head(settings)
         """The head row as last read or written."""
         self.head_etag: Etag | None = None
+        self.cold: Callable[[], Cold] | None = None
+        """Opens the archive of the space; it is asked for nothing above `head.archived`."""
         self.loaded = False
         self.number = 0
         self.timestamp = 0
@@ -89,6 +92,20 @@ class Partition:
     def located(self, error: StreamkitError, number: int) -> StreamkitError:
         """The same error, saying where."""
         return type(error)(f"{self.where(number)}: {error}")
+
+    def archive(self) -> Cold:
+        """The archive. CorruptData if this client cannot know where it is; MissingDependency without the extra."""
+        if self.cold is None:
+            raise CorruptData(
+                f"space {self.space!r} is archived up to transaction {self.head.archived}, and nothing says where: "
+                "connect with archive=URL"
+            )
+        return self.cold()
+
+    def archived_since(self, number: int) -> bool:
+        """Whether `number`, which is not in the log, is in the archive by now."""
+        self.look_at_head()
+        return self.head.archived >= number
 
     def header(self, number: int) -> Header | None:
         """The header of a transaction, from the log; None if it is not there."""
@@ -131,9 +148,10 @@ class Partition:
 
         Both clocks are asked: one of them stands still while a function is frozen, the other may be set back.
         """
-        if not self.loaded or self.clock.monotonic() - self._looked >= _FRESH:
+        fresh = self.settings.archive_grace * _FRESH
+        if not self.loaded or self.clock.monotonic() - self._looked >= fresh:
             return False
-        return not self.backend.limits.remote or abs(self.clock.now() - self._looked_at) < _FRESH * 1000
+        return not self.backend.limits.remote or abs(self.clock.now() - self._looked_at) < fresh * 1000
 
     def _stamp(self) -> None:
         self._looked = self.clock.monotonic()
@@ -159,19 +177,29 @@ class Partition:
 
     def _look_at_tail(self) -> None:
         """One key at a time: is there a transaction after the last one that we know?"""
-        if not self.is_fresh():
-            self.look_at_head()
-        self._stamp()
+        for _ in range(3):
+            if not self.is_fresh():
+                self.look_at_head()
+            self._stamp()
+            if not self._fold_next():
+                self.look_at_head()
+                self._fold_tail(())
+                with self.lock:
+                    self._tell()
+                return
+            if self.is_fresh():
+                # Nothing that was looked for can have been archived and removed meanwhile.
+                return
+
+    def _fold_next(self) -> bool:
+        """Fold a few transactions after `number`; whether there is none after them."""
         for ahead in (1, 8):
             keys = [transaction_key(self.number + step) for step in range(1, ahead + 1)]
             for key, value in zip(keys, self.backend.get(self.key, keys), strict=True):
                 if value is None:
-                    return
+                    return True
                 self.fold(value.data, transaction_number(key))
-        self.look_at_head()
-        self._fold_tail(())
-        with self.lock:
-            self._tell()
+        return False
 
     def look_at_head(self) -> None:
         """Learn how far the index is by now, whoever brought it there."""
@@ -213,9 +241,15 @@ class Partition:
             generation = self.generation
             values = self.backend.get(self.key, [*batch, *also])
             for key, value in zip(batch, values, strict=False):
+                number = transaction_number(key)
+                if number > self.number + 1 or value is None:
+                    # What is not there may have been archived and removed since it was listed.
+                    self.look_at_head()
+                if number <= self.number:
+                    continue
                 if value is None:
-                    raise CorruptData(f"{self.where(transaction_number(key))} is listed but not there")
-                self.fold(value.data, transaction_number(key))
+                    raise CorruptData(f"{self.where(number)} is listed but not there")
+                self.fold(value.data, number)
             if also:
                 self._learn(names, values[len(batch) :], generation)
 

@@ -54,58 +54,68 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 def partition_batches(partition: Partition, start: tuple[int, int], end: int, bounds: Bounds) -> Iterator[Batch]:
-    """The log from (number, index in the transaction) `start` up to transaction `end`."""
+    """The log from (number, index in the transaction) `start` up to transaction `end`; what is archived, from there."""
     number, skip = start
     low, high = bounds.min_timestamp, bounds.max_timestamp
-    if number > end:
-        return
-    if low:
-        found = _first_at(partition, low, number, end)
-        if found > number:
-            number, skip = found, 0
     space, index, partitions, seed = partition.space, partition.partition, partition.settings.partitions, partition.seed
-    rows = partition.backend.scan(partition.key, transaction_key(number), transaction_key(end + 1))
-    expected = number
-    for row in rows:
-        number = transaction_number(row.key)
-        if number != expected:
-            break
-        expected += 1
-        try:
-            frames = [decode_entries(space, index, partitions, frame, seed) for frame in split_frames(row.data, seed)]
-        except (CorruptData, UnsupportedVersion) as error:
-            raise partition.located(error, number) from error
-        for head, origin, entries in frames:
-            if head.number != number:
-                raise CorruptData(f"{partition.where(number)}: a frame of transaction {head.number} is in its place")
-            timestamp = head.timestamp
-            if high and timestamp > high:
-                return
-            if skip:
-                if head.index + len(entries) <= skip:
-                    continue
-                if head.index < skip:
-                    entries = entries[skip - head.index :]
-            if timestamp >= low and entries:
-                yield Batch(timestamp, number, origin, entries)
-        skip = 0
-    if expected <= end:
-        raise CorruptData(f"{partition.where(expected)} is missing from the log")
+    while number <= end:
+        archived = min(partition.head.archived, end)
+        if number <= archived:
+            yield from partition.archive().transactions(partition, (number, skip), archived, bounds)
+            number, skip = archived + 1, 0
+            continue
+        if low:
+            found = _first_at(partition, low, number, end)
+            if found > number:
+                number, skip = found, 0
+        for row in partition.backend.scan(partition.key, transaction_key(number), transaction_key(end + 1)):
+            if transaction_number(row.key) != number:
+                break
+            try:
+                frames = [
+                    decode_entries(space, index, partitions, frame, seed) for frame in split_frames(row.data, seed)
+                ]
+            except (CorruptData, UnsupportedVersion) as error:
+                raise partition.located(error, number) from error
+            for head, origin, entries in frames:
+                if head.number != number:
+                    raise CorruptData(
+                        f"{partition.where(number)}: a frame of transaction {head.number} is in its place"
+                    )
+                timestamp = head.timestamp
+                if high and timestamp > high:
+                    return
+                if skip:
+                    if head.index + len(entries) <= skip:
+                        continue
+                    if head.index < skip:
+                        entries = entries[skip - head.index :]
+                if timestamp >= low and entries:
+                    yield Batch(timestamp, number, origin, entries)
+            number += 1
+            skip = 0
+        if number <= end and not partition.archived_since(number):
+            raise CorruptData(f"{partition.where(number)} is missing from the log")
 
 
 def _first_at(partition: Partition, timestamp: int, first: int, end: int) -> int:
     """The first transaction from `first` on that is not older than `timestamp`; end + 1 if there is none."""
-    last = end + 1
-    while first < last:
-        middle = (first + last) // 2
+    hot = max(first, min(partition.head.archived, end) + 1)
+    found, last = hot, end + 1
+    while found < last:
+        middle = (found + last) // 2
         header = partition.header(middle)
         if header is None:
+            if partition.archived_since(middle):
+                return _first_at(partition, timestamp, first, end)
             raise CorruptData(f"{partition.where(middle)} is missing from the log")
         if header.timestamp < timestamp:
-            first = middle + 1
+            found = middle + 1
         else:
             last = middle
-    return first
+    if found > hot or hot == first:
+        return found
+    return partition.archive().first_at(partition, timestamp, first, hot - 1)
 
 
 # -- one segment ----------------------------------------------------------------------------------------------------
@@ -121,20 +131,48 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds) -> Itera
     first = max(bounds.min_sequence, partition.status(segment).first_sequence, 1)
     last = min(last, bounds.max_sequence or last)
     low, high = bounds.min_timestamp, bounds.max_timestamp
-    for pieces in _pieces(partition, segment, first, last):
-        wanted = [piece for piece in pieces if piece.timestamp >= low]
-        for batch in _load(partition, segment, wanted):
-            if high and batch.timestamp > high:
-                return
-            entries = batch.entries
-            begin = entries[0].sequence
-            if begin < first or begin + len(entries) - 1 > last:
-                entries = entries[max(0, first - begin) : last - begin + 1]
-                batch = Batch(batch.timestamp, batch.number, batch.origin, entries)
-            if entries:
-                yield batch
-        if high and pieces[-1].timestamp > high:
+    while first <= last:
+        elsewhere = None
+        try:
+            for batch in _logged(partition, segment, first, last, low):
+                if high and batch.timestamp > high:
+                    return
+                entries = batch.entries
+                begin = entries[0].sequence
+                if begin < first or begin + len(entries) - 1 > last:
+                    entries = entries[max(0, first - begin) : last - begin + 1]
+                    batch = Batch(batch.timestamp, batch.number, batch.origin, entries)
+                if entries:
+                    yield batch
+                    first = entries[-1].sequence + 1
             return
+        except _NotLogged as error:
+            elsewhere = error
+        # A piece that the log does not hold is in the archive, or was moved there under this reader.
+        archived, reached = partition.head.archived, first
+        if archived:
+            for batch in partition.archive().segment(partition, segment, first, last):
+                if high and batch.timestamp > high:
+                    return
+                if batch.timestamp >= low:
+                    yield batch
+                first = batch.entries[-1].sequence + 1
+        if first == reached:
+            partition.look_at_head()
+            if partition.head.archived == archived:
+                raise CorruptData(str(elsewhere))
+
+
+class _NotLogged(CorruptData):
+    """The log does not hold what was looked for."""
+
+
+def _logged(partition: Partition, segment: str, first: int, last: int, low: int) -> Iterator[Batch]:
+    """What the log and its index hold of first..last, from timestamp `low` on. _NotLogged where they do not."""
+    for pieces in _pieces(partition, segment, first, last):
+        if pieces[0].number <= partition.head.archived:
+            raise _hole(partition, segment, pieces[0].first_sequence)
+        yield from _load(partition, segment, [piece for piece in pieces if piece.timestamp >= low])
 
 
 def _pieces(partition: Partition, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
@@ -161,8 +199,8 @@ def _pieces(partition: Partition, segment: str, first: int, last: int) -> Iterat
         yield group
 
 
-def _hole(partition: Partition, segment: str, sequence: int) -> CorruptData:
-    return CorruptData(
+def _hole(partition: Partition, segment: str, sequence: int) -> _NotLogged:
+    return _NotLogged(
         f"space {partition.space!r}, segment {segment!r}: the index does not know where sequence {sequence} is; "
         "check the store with `streamkit verify`"
     )
@@ -205,7 +243,7 @@ def _load(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterat
     for piece in pieces:
         frame: bytes | None = piece.frame if piece.frame is not None else next(loaded)
         if frame is None:
-            raise CorruptData(f"{partition.where(piece.number)} is missing from the log")
+            raise _NotLogged(f"{partition.where(piece.number)} is missing from the log")
         try:
             head, origin, entries = decode_entries(space, index, partitions, frame, seed)
         except CorruptData as error:
@@ -224,19 +262,38 @@ def last_entry(partition: Partition, segment: str) -> Entry | None:
         if not row.last_sequence:
             return None
         entry = partition.latest.get(segment)
-        if entry is not None and entry.sequence == row.last_sequence:
+        if (
+            entry is not None
+            and entry.sequence == row.last_sequence
+            and (entry.trx.number > partition.head.archived or entry.tier == "cold")
+        ):
             partition.counters["cache_hits"] += 1
             return entry
         partition.counters["cache_misses"] += 1
-        piece = _last_piece(partition, segment, row.last_sequence)
-        if piece is not None:
-            batch = next(_load(partition, segment, [piece]))
-            entry = batch.entries[-1]
+        entry = _find_last(partition, segment, row.last_sequence)
+        if entry is not None:
             partition.keep_latest(entry)
             return entry
         partition.unlearn((segment,))
         partition.refresh()
-    raise _hole(partition, segment, row.last_sequence)
+    raise CorruptData(str(_hole(partition, segment, row.last_sequence)))
+
+
+def _find_last(partition: Partition, segment: str, last: int) -> Entry | None:
+    """Entry `last` of a segment, which is where a piece ends; None if it is not found there any more."""
+    piece = _last_piece(partition, segment, last)
+    if piece is not None and piece.number > partition.head.archived:
+        try:
+            return next(_load(partition, segment, [piece])).entries[-1]
+        except _NotLogged as error:
+            if not partition.archived_since(piece.number):
+                raise CorruptData(str(error)) from None
+    elif piece is None:
+        partition.look_at_head()
+    if partition.head.archived:
+        for batch in partition.archive().segment(partition, segment, last, last):
+            return batch.entries[-1]
+    return None
 
 
 def _last_piece(partition: Partition, segment: str, last: int) -> Piece | None:

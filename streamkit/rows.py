@@ -10,7 +10,7 @@ import msgspec
 
 from .errors import CorruptData, UnsupportedVersion
 
-__all__ = ["DataRow", "Head", "KeyRow", "Piece", "SegmentRow", "Settings", "decode_row", "encode_row"]
+__all__ = ["ArchiveRow", "DataRow", "Head", "KeyRow", "Piece", "SegmentRow", "Settings", "decode_row", "encode_row"]
 
 VERSION = 1
 _CRC = struct.Struct("<I")
@@ -23,6 +23,8 @@ class Settings(msgspec.Struct, frozen=True, array_like=True):
     durability: str = "committed"
     idempotency_window: float = 86_400.0
     """Seconds for which an idempotency key is remembered, at least."""
+    archive_grace: float = 3600.0
+    """Seconds for which transactions stay in the log after they were archived."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
@@ -68,6 +70,15 @@ class DataRow(msgspec.Struct, frozen=True, array_like=True):
     pieces: list[Piece]
 
 
+class ArchiveRow(msgspec.Struct, frozen=True, array_like=True):
+    """What became of archived transactions. Only who holds the archiver's lease writes it."""
+
+    removed: int = 0
+    """The log holds nothing up to this number any more, nor does the index."""
+    since: tuple[tuple[int, int], ...] = ()
+    """(number, ms): transactions up to the number have been in the archive since then, at least."""
+
+
 class KeyRow(msgspec.Struct, frozen=True, array_like=True):
     """An idempotency key's use."""
 
@@ -79,14 +90,14 @@ class KeyRow(msgspec.Struct, frozen=True, array_like=True):
     segments: tuple[tuple[str, int], ...]
 
 
-_Row = TypeVar("_Row", Settings, Head, SegmentRow, DataRow, KeyRow)
+_Row = TypeVar("_Row", Settings, Head, SegmentRow, DataRow, KeyRow, ArchiveRow)
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type, Any] = {
-    row: msgspec.msgpack.Decoder(row) for row in (Settings, Head, SegmentRow, DataRow, KeyRow)
+    row: msgspec.msgpack.Decoder(row) for row in (Settings, Head, SegmentRow, DataRow, KeyRow, ArchiveRow)
 }
 
 
-def encode_row(key: bytes, row: Settings | Head | SegmentRow | DataRow | KeyRow) -> bytes:
+def encode_row(key: bytes, row: Settings | Head | SegmentRow | DataRow | KeyRow | ArchiveRow) -> bytes:
     body = b"%c%b" % (VERSION, _encoder.encode(row))
     return _CRC.pack(zlib.crc32(body, zlib.crc32(key))) + body
 

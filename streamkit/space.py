@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import msgspec
-
 from .backend import ABSENT, Ambiguous, Backend, Conflict, Put
 from .clock import Clock
 from .commit import Committer
@@ -86,7 +84,7 @@ def _put_once(backend: Backend, partition: bytes, key: bytes, data: bytes) -> bo
     raise Unavailable("the storage's answers are lost one after the other; try again")
 
 
-def settings_of(partitions: int, durability: str, idempotency_window: float) -> Settings:
+def settings_of(partitions: int, durability: str, idempotency_window: float, archive_grace: float = 3600.0) -> Settings:
     """Checked settings. TypeError or ValueError."""
     if type(partitions) is not int:
         raise TypeError(f"partitions is an int, not {type(partitions).__name__}")
@@ -98,6 +96,8 @@ def settings_of(partitions: int, durability: str, idempotency_window: float) -> 
         raise TypeError(f"idempotency_window is a number of seconds, not {type(idempotency_window).__name__}")
     if not idempotency_window > 0:
         raise ValueError(f"idempotency_window is a positive number of seconds, not {idempotency_window}")
-    return msgspec.structs.replace(
-        Settings(), partitions=partitions, durability=durability, idempotency_window=float(idempotency_window)
-    )
+    if isinstance(archive_grace, bool) or not isinstance(archive_grace, (int, float)):
+        raise TypeError(f"archive_grace is a number of seconds, not {type(archive_grace).__name__}")
+    if not archive_grace >= 1:
+        raise ValueError(f"archive_grace is 1 second or more, not {archive_grace}")
+    return Settings(partitions, durability, float(idempotency_window), float(archive_grace))

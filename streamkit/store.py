@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 from uuid import UUID, uuid4
 
 from .backend import Ambiguous, Backend
@@ -31,6 +31,10 @@ from .space import Space, create_space, open_space, settings_of
 from .statistics import Counters, Statistics
 from .transactions import encode_body
 from .verify import Finding, VerifyReport, repair_partition, verify_partition
+
+if TYPE_CHECKING:
+    from .archive import ArchiveReport
+    from .archive.read import Archive
 
 __all__ = ["Store", "Transaction"]
 
@@ -56,7 +60,14 @@ class Store:
     """
 
     def __init__(
-        self, store_id: UUID, backend: Backend, counters: Counters, clock: Clock, poll: tuple[float, float], most: int
+        self,
+        store_id: UUID,
+        backend: Backend,
+        counters: Counters,
+        clock: Clock,
+        poll: tuple[float, float],
+        most: int,
+        archive_root: Callable[[], tuple[str, dict[str, str]]],
     ) -> None:
         self.id = store_id
         self._backend = backend
@@ -64,6 +75,7 @@ class Store:
         self._clock = clock
         self._poll = poll
         self._most_bytes = most
+        self._archive_root = archive_root
         self._closed = False
         self._begin()
         _stores.add(self)
@@ -72,6 +84,7 @@ class Store:
         """Forget all that was learned, and every lock that another thread may have held at a fork."""
         self._node = uuid4().bytes
         self._spaces: dict[str, Space] = {}
+        self._archives: dict[str, Archive] = {}
         self._news = threading.Condition()
 
     # -- spaces -------------------------------------------------------------------------------------------------
@@ -83,14 +96,17 @@ class Store:
         durability: str = "committed",
         *,
         idempotency_window: float = 86_400.0,
+        archive_grace: float = 3600.0,
     ) -> None:
         """Create `space` with settings that a first write cannot choose. The same again is fine.
 
         `partitions` (1 to 1024) are independent commit chains; `durability` is "committed" or "buffered";
-        `idempotency_window` is in seconds. SpaceExists if it exists with others; ValueError for what is not possible.
+        `idempotency_window` is in seconds; `archive_grace` is for how many seconds what was archived stays in the log
+        as well, for who is reading or writing meanwhile.
+        SpaceExists if it exists with others; ValueError for what is not possible.
         """
         check_name(space, "space")
-        settings = settings_of(partitions, durability, idempotency_window)
+        settings = settings_of(partitions, durability, idempotency_window, archive_grace)
         self._check_open()
         create_space(self._backend, space, settings, exact=True)
 
@@ -117,8 +133,19 @@ class Store:
         found = open_space(
             self._backend, space, self._clock, self._counters, self._news, self._node, self._most_bytes, segments
         )
+        for partition in found.partitions if found else ():
+            partition.cold = lambda: self._archive(space)
         # Two threads may have opened it: both go on with the first.
         return None if found is None else self._spaces.setdefault(space, found)
+
+    def _archive(self, space: str) -> Archive:
+        found = self._archives.get(space)
+        if found is None:
+            from .archive.place import Place
+            from .archive.read import Archive
+
+            found = self._archives.setdefault(space, Archive(Place(*self._archive_root()), self.id, space))
+        return found
 
     def _ready(self, space: str, segments: tuple[str, ...]) -> Space:
         """The space, created with the default settings if it is not there."""
@@ -460,10 +487,53 @@ class Store:
     # -- the store itself ---------------------------------------------------------------------------------------
 
     def maintain(self, space: str | None = None) -> None:
-        """Bring the index up to the log, in one space or in all. A read does not need it; it may be faster after."""
+        """Bring the index up to the log, in one space or in all. A read does not need it; it may be faster after.
+
+        Transactions that have been archived for longer than the space's grace are removed from the log.
+        """
         for partition in self._partitions(space):
             partition.refresh()
             bring_forward(partition)
+            if partition.archived_since(1):
+                from .archive.archiver import remove_space
+
+                remove_space([partition], self._archive(partition.space), self._archiver_lease)
+
+    def archive(
+        self,
+        space: str,
+        *,
+        until: int | None = None,
+        min_age: float | None = None,
+        target_file_bytes: int = 64 << 20,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ArchiveReport:
+        """Move committed transactions into the space's Delta table, where every reader finds them.
+
+        `until`: the newest timestamp (ms) to archive. `min_age`: only what is older than so many seconds. What has
+        been archived for longer than the space's grace is removed from the log. `target_file_bytes`: payload in one
+        file, before compression; about five times as much memory is used. `progress(transactions, entries)` is called
+        after each commit to the table. It may be stopped anywhere, and called again.
+        LeaseNotAcquired while another process archives the space; MissingDependency without the extra `archive`;
+        CorruptData if the table was changed by something else. An unknown space is nothing to do.
+        """
+        from .archive import ArchiveReport
+        from .archive.archiver import archive_space
+
+        check_name(space, "space")
+        newest = _newest(until, min_age, self._clock.now())
+        if type(target_file_bytes) is not int:
+            raise TypeError(f"target_file_bytes is an int, not {type(target_file_bytes).__name__}")
+        if target_file_bytes < 1:
+            raise ValueError(f"target_file_bytes is 1 or more, not {target_file_bytes}")
+        known = self._known(space)
+        if known is None:
+            return ArchiveReport(space)
+        archive = self._archive(space)
+        return archive_space(known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress)
+
+    def _archiver_lease(self, name: str) -> Lease:
+        return self.lease(name, 60.0)
 
     def verify(self, space: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Walk the log of one space, or of all: dense, undamaged, and the index says the same.
@@ -582,6 +652,21 @@ def _fence(lease: Lease | None) -> tuple[str, int] | None:
     if not isinstance(lease, Lease):
         raise TypeError(f"lease is what `store.lease(…)` gave, not {type(lease).__name__}")
     return lease.key, lease.token
+
+
+def _newest(until: int | None, min_age: float | None, now: int) -> int:
+    newest = 1 << 62
+    if until is not None:
+        if type(until) is not int:
+            raise TypeError(f"until is a timestamp in milliseconds, not {type(until).__name__}")
+        newest = until
+    if min_age is not None:
+        if isinstance(min_age, bool) or not isinstance(min_age, (int, float)):
+            raise TypeError(f"min_age is a number of seconds, not {type(min_age).__name__}")
+        if not min_age >= 0:
+            raise ValueError(f"min_age is a number of seconds from 0, not {min_age}")
+        newest = min(newest, now - int(min_age * 1000))
+    return newest
 
 
 def _bounds(min_sequence: int, max_sequence: int, min_timestamp: int, max_timestamp: int, limit: int) -> Bounds:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
@@ -94,11 +95,15 @@ class LocalDriver:
                     os.rename(path, hidden)
                     place.words[GONE] = 1
                 sync_directory(self._root)
+            shutil.rmtree(os.path.join(self._root, "archive", str(store)), ignore_errors=True)
             for name in os.listdir(self._root) if os.path.isdir(self._root) else ():
                 if name.startswith((f".deleted-{store}-", f".new-{store}-")):
                     shutil.rmtree(os.path.join(self._root, name))
         except OSError as error:
             raise system_fault(error, path) from error
+
+    def archive_root(self) -> tuple[str, dict[str, str]]:
+        return Path(self._root, "archive").as_uri(), {}
 
     def close(self) -> None:
         self._closed = True

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
@@ -109,8 +110,13 @@ class MemoryDriver:
         self._request()
         with self._service.lock:
             self._service.stores.pop(store, None)
+            self._service.forget_archive(store)
             for held in [held for held in self._service.leases if held[0] == store]:
                 del self._service.leases[held]
+
+    def archive_root(self) -> tuple[str, dict[str, str]]:
+        """A temporary directory that is gone with the stores."""
+        return Path(self._service.archive()).as_uri(), {}
 
     def close(self) -> None:
         self._closed = True

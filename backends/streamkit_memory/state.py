@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 from collections.abc import Iterator
 from itertools import count
+from tempfile import TemporaryDirectory
 from uuid import UUID
 
 from .rows import Rows
@@ -24,3 +27,15 @@ class Service:
         self.leases: dict[tuple[UUID, str], tuple[int, float]] = {}
         """(store, name) to (token, deadline)."""
         self.forked = False
+        self._archive: TemporaryDirectory[str] | None = None
+
+    def archive(self) -> str:
+        """The directory of archives, made when it is first asked for."""
+        with self.lock:
+            if self._archive is None:
+                self._archive = TemporaryDirectory(prefix="streamkit-archive-", ignore_cleanup_errors=True)
+            return self._archive.name
+
+    def forget_archive(self, store: UUID) -> None:
+        if self._archive is not None:
+            shutil.rmtree(os.path.join(self._archive.name, str(store)), ignore_errors=True)

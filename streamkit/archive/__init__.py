@@ -1,0 +1,11 @@
+"""The cold tier: committed transactions in a Delta table, read by streamkit's readers and by every engine for Delta.
+
+The table of a space is at `<root>/<store>/<space>`. deltalake and pyarrow (the extra `archive`) are imported when an
+archive is written or read, not before.
+"""
+
+from __future__ import annotations
+
+from .report import ArchiveReport
+
+__all__ = ["ArchiveReport"]

@@ -1,0 +1,71 @@
+"""Archiving a space: each partition under its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..backend import Ambiguous
+from ..errors import LeaseNotAcquired, TransientError
+from ..leases import Lease
+from ..partition import Partition
+from .place import path_name
+from .read import Archive
+from .remove import note_archived, remove_archived
+from .report import ArchiveReport
+from .write import Archived, archive_partition
+
+__all__ = ["archive_space", "remove_space"]
+
+MakeLease = Callable[[str], Lease]
+Progress = Callable[[int, int], None]
+
+
+def lease_name(space: str, partition: int) -> str:
+    return f"archive/{path_name(space)}/{partition}"
+
+
+def archive_space(
+    partitions: Sequence[Partition],
+    archive: Archive,
+    lease: MakeLease,
+    until: int,
+    target_bytes: int,
+    progress: Progress | None,
+) -> ArchiveReport:
+    """Archive what is not younger than `until` (ms), then remove from the log what has been archived long enough.
+
+    LeaseNotAcquired if other archivers are at all of the partitions.
+    """
+    space = partitions[0].space
+    total, removed, busy = Archived(), 0, []
+    for partition in partitions:
+        try:
+            with lease(lease_name(space, partition.partition)) as held:
+                done = archive_partition(partition, archive.table, held, until, target_bytes, progress)
+                note_archived(partition)
+                held.check()
+                removed += remove_archived(partition, archive)
+        except LeaseNotAcquired:
+            busy.append(partition.partition)
+            if len(busy) == len(partitions):
+                raise
+            continue
+        total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
+    archived = tuple(partition.head.archived for partition in partitions)
+    return ArchiveReport(space, *total, removed, archived, tuple(busy))
+
+
+def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeLease) -> int:
+    """Remove what has been archived for longer than the grace, where nobody else is at it; how many transactions."""
+    removed = 0
+    for partition in partitions:
+        if not partition.head.archived:
+            continue
+        try:
+            with lease(lease_name(partition.space, partition.partition)) as held:
+                note_archived(partition)
+                held.check()
+                removed += remove_archived(partition, archive)
+        except (LeaseNotAcquired, TransientError, Ambiguous):
+            continue
+    return removed

@@ -1,0 +1,73 @@
+"""Where a space's table is: `<root>/<store>/<space>`, with the space's name made safe for paths, reversibly."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from typing import NamedTuple
+from urllib.parse import unquote
+from uuid import UUID
+
+from ..errors import AccessDenied
+
+__all__ = ["Place", "path_name", "space_name"]
+
+_SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+_LONGEST = 180
+_ESCAPE = re.compile(r"~([0-9A-F]{2})")
+
+
+def path_name(space: str) -> str:
+    """`space` as one path component of ASCII: `~` and two hex digits for each other byte.
+
+    Not `%`, which URLs are decoded by, and nothing hidden (a leading dot or underscore). What would become too long
+    for a file system is cut, and a hash says the rest; the table's properties hold the name.
+    """
+    text = "".join(chr(byte) if byte in _SAFE else f"~{byte:02X}" for byte in space.encode())
+    if text[0] in "._":
+        text = f"~{ord(text[0]):02X}{text[1:]}"
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[: _LONGEST - 36].rstrip('~')}~~{hashlib.blake2b(space.encode(), digest_size=16).hexdigest()}"
+
+
+def space_name(path: str) -> str | None:
+    """The space of a path component; None for a long one, whose table knows it."""
+    if "~~" in path:
+        return None
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path).encode("latin-1").decode()
+
+
+class Place(NamedTuple):
+    """A root for archives, as the URL of a directory, and what deltalake must know to open it (credentials)."""
+
+    root: str
+    options: dict[str, str]
+
+    def store(self, store: UUID) -> str:
+        return f"{self.root.rstrip('/')}/{store}"
+
+    def table(self, store: UUID, space: str) -> str:
+        return f"{self.store(store)}/{path_name(space)}"
+
+    def delete(self, store: UUID) -> None:
+        """Remove the archives of a store. None is fine."""
+        if self.root.startswith("file://"):
+            path = unquote(self.store(store).removeprefix("file://"))
+            try:
+                shutil.rmtree(path)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                raise AccessDenied(f"the archive {path} cannot be removed: {error.strerror}") from error
+            return
+        import pyarrow.fs as fs
+        from deltalake.fs import DeltaStorageHandler
+
+        fs.PyFileSystem(DeltaStorageHandler(self.store(store), self.options)).delete_dir_contents(
+            "", missing_dir_ok=True
+        )
+
+    def __repr__(self) -> str:
+        return f"Place({self.root!r})"

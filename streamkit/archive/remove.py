@@ -1,0 +1,81 @@
+"""After the grace: what is archived leaves the log and the index. Statuses of segments and idempotency keys stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..backend import Delete, Put
+from ..keys import ARCHIVE, data_key, data_range, transaction_key
+from ..partition import Partition
+from ..rows import ArchiveRow, decode_row, encode_row
+from .read import Archive
+
+__all__ = ["note_archived", "remove_archived"]
+
+_MARKS = 8
+_SCAN_ALL = 512
+"""Segments from which on the whole index is listed, instead of each segment's part."""
+
+
+def _row(partition: Partition) -> ArchiveRow:
+    value = partition.backend.get(partition.key, [bytes(ARCHIVE)])[0]
+    return ArchiveRow() if value is None else decode_row(ArchiveRow, ARCHIVE, value.data)
+
+
+def _keep(partition: Partition, row: ArchiveRow) -> None:
+    partition.backend.write(partition.key, [Put(bytes(ARCHIVE), encode_row(ARCHIVE, row))])
+
+
+def note_archived(partition: Partition) -> None:
+    """From now on the grace of what is archived runs. The caller holds the archiver's lease."""
+    row, archived = _row(partition), partition.head.archived
+    if archived <= max([row.removed, *(number for number, _ in row.since)]):
+        return
+    now = partition.clock.now()
+    since = row.since if len(row.since) < _MARKS else row.since[:-1]
+    _keep(partition, ArchiveRow(row.removed, (*since, (archived, now))))
+
+
+def remove_archived(partition: Partition, archive: Archive) -> int:
+    """Remove what has been archived for longer than the grace; how many transactions. The caller holds the lease."""
+    row = _row(partition)
+    latest = partition.clock.now() - partition.settings.archive_grace * 1000
+    over = [number for number, since in row.since if since <= latest]
+    if not over or over[-1] <= row.removed:
+        return 0
+    number = over[-1]
+    # Table and watermark first: what is removed must be there.
+    partition.look_at_head()
+    if partition.head.archived < number:
+        return 0
+    archive.snapshot(partition.partition, number).clusters(partition.partition)
+    for spans in archive.spans(partition, row.removed + 1, number):
+        _delete(partition, list(_data_keys(partition, spans)))
+    _delete(partition, [transaction_key(gone) for gone in range(row.removed + 1, number + 1)])
+    _keep(partition, ArchiveRow(number, tuple(mark for mark in row.since if mark[0] > number)))
+    return number - row.removed
+
+
+def _data_keys(partition: Partition, spans: dict[str, tuple[int, int]]) -> Iterator[bytes]:
+    """The rows that hold nothing beyond the last sequence of each span."""
+    if len(spans) > _SCAN_ALL:
+        for row in partition.backend.scan(partition.key, b"DAT\x00", b"DAT\x01", values=False):
+            name, last = _split(row.key)
+            if name in spans and last <= spans[name][1]:
+                yield row.key
+        return
+    for name, (first, last) in spans.items():
+        start, _ = data_range(name, first)
+        for row in partition.backend.scan(partition.key, start, data_key(name, last) + b"\x00", values=False):
+            yield row.key
+
+
+def _split(key: bytes) -> tuple[str, int]:
+    prefix = len(data_range("", 0)[0]) - 9
+    return key[prefix:-9].decode(), int.from_bytes(key[-8:], "big")
+
+
+def _delete(partition: Partition, keys: list[bytes]) -> None:
+    limit = partition.backend.limits.ops
+    for at in range(0, len(keys), limit):
+        partition.backend.write(partition.key, [Delete(key) for key in keys[at : at + limit]])

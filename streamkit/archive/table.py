@@ -1,0 +1,371 @@
+"""A space's Delta table: its schema and its marks, the files that one version has, and commits to it.
+
+An archiver's commit names the application transaction `streamkit/<partition>` with the last transaction number as its
+version, and builds on exactly the table version that it has looked at. So two archivers cannot both add a range.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+from uuid import UUID
+
+from ..errors import AccessDenied, CorruptData, MissingDependency, StreamkitError, Unavailable, UnsupportedVersion
+from .place import Place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+__all__ = ["File", "Snapshot", "Table", "check_installed", "schema"]
+
+FORMAT = 1
+_FORMAT = "streamkit.format"
+_STORE = "streamkit.store"
+_SPACE = "streamkit.space"
+_STATS = ("partition", "number", "index", "position", "segment", "sequence", "timestamp")
+_DENIED = ("403", "Forbidden", "AccessDenied", "Unauthorized", "AuthenticationFailed", "PermissionDenied")
+
+
+def check_installed() -> None:
+    """MissingDependency without the extra."""
+    for module in ("deltalake", "pyarrow"):
+        if find_spec(module) is None:
+            raise MissingDependency(f"the archive needs {module}: pip install 'streamkit[archive]'")
+
+
+def schema() -> pa.Schema:
+    """The table's columns."""
+    import pyarrow as pa
+
+    def field(name: str, kind: pa.DataType, nullable: bool = False) -> pa.Field:
+        return pa.field(name, kind, nullable)
+
+    return pa.schema(
+        [
+            field("partition", pa.int32()),
+            field("number", pa.int64()),
+            field("index", pa.int64()),
+            field("position", pa.int64()),
+            field("segment", pa.string()),
+            field("sequence", pa.int64()),
+            field("timestamp", pa.timestamp("us", "UTC")),
+            field("trx_id", pa.string()),
+            field("trx_node", pa.string()),
+            field("payload", pa.binary()),
+            field("metadata", pa.map_(pa.string(), pa.string()), nullable=True),
+        ]
+    )
+
+
+class File(NamedTuple):
+    """A Parquet file of one partition, and the least and greatest of its columns. Timestamps are in ms."""
+
+    path: str
+    size: int
+    rows: int
+    partition: int
+    numbers: tuple[int, int]
+    positions: tuple[int, int]
+    segments: tuple[str, str]
+    sequences: tuple[int, int]
+    timestamps: tuple[int, int]
+
+    def statistics(self) -> str:
+        """As Delta keeps them."""
+        ends = []
+        for at in (0, 1):
+            moment = self.timestamps[at]
+            seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment // 1000))
+            ends.append(
+                {
+                    "partition": self.partition,
+                    "number": self.numbers[at],
+                    "position": self.positions[at],
+                    "segment": self.segments[at],
+                    "sequence": self.sequences[at],
+                    "timestamp": f"{seconds}.{moment % 1000:03d}Z",
+                }
+            )
+        nulls = dict.fromkeys(ends[0], 0)
+        return json.dumps({"numRecords": self.rows, "minValues": ends[0], "maxValues": ends[1], "nullCount": nulls})
+
+
+class Snapshot:
+    """One version of the table: what is read from it is one consistent state."""
+
+    def __init__(self, where: str, version: int, archived: dict[int, int], files: Sequence[File]) -> None:
+        self.where = where
+        self.version = version
+        self.archived = archived
+        """For each partition, the last transaction that is there."""
+        self.files = sorted(files, key=lambda file: (file.partition, file.numbers, file.positions))
+        self._clusters: dict[int, list[list[File]]] = {}
+        for file in self.files:
+            clusters = self._clusters.setdefault(file.partition, [])
+            # Files that others have compacted may overlap; what overlaps is read together.
+            if clusters and file.positions[0] <= max(other.positions[1] for other in clusters[-1]):
+                clusters[-1].append(file)
+            else:
+                clusters.append([file])
+
+    def clusters(self, partition: int) -> list[list[File]]:
+        """The partition's files in the order of their numbers, those together that overlap. CorruptData for a hole."""
+        clusters = self._clusters.get(partition, [])
+        position = 0
+        for cluster in clusters:
+            first = min(file.positions[0] for file in cluster)
+            last = max(file.positions[1] for file in cluster)
+            if first != position or sum(file.rows for file in cluster) != last - first + 1:
+                raise CorruptData(
+                    f"{self.where}, version {self.version}: the files do not hold the entries {position} to {last} of "
+                    f"partition {partition} once each; the table was changed by something else, restore a version"
+                )
+            position = last + 1
+        return clusters
+
+
+class Table:
+    """The Delta table of one space."""
+
+    def __init__(self, place: Place, store: UUID, space: str) -> None:
+        check_installed()
+        self.url = place.table(store, space)
+        self.options = place.options
+        self._store = store
+        self._space = space
+        self._filesystem: Any = None
+
+    def __repr__(self) -> str:
+        return f"<Table {self.url}>"
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def load(self, version: int | None = None) -> DeltaTable | None:
+        """The table as it is, or at `version`; None if there is none. Errors if it is not ours."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        with self.mapped():
+            try:
+                table = DeltaTable(self.url, version=version, storage_options=self.options)
+            except TableNotFoundError:
+                return None
+            self._check(table)
+            return table
+
+    def _check(self, table: DeltaTable) -> None:
+        marks = table.metadata().configuration
+        found = marks.get(_FORMAT)
+        if found is None:
+            raise CorruptData(
+                f"{self.url} is a Delta table that streamkit did not write (it has no property {_FORMAT}): "
+                "move it away, or choose another place with connect(archive=…)"
+            )
+        if found != str(FORMAT):
+            raise UnsupportedVersion(
+                f"{self.url} has archive format {found!r}; this release reads {FORMAT}. Upgrade streamkit."
+            )
+        owner = (marks.get(_STORE), marks.get(_SPACE))
+        if owner != (str(self._store), self._space):
+            raise CorruptData(
+                f"{self.url} is the archive of the store {owner[0]} and the space {owner[1]!r}, not of {self._store} "
+                f"and {self._space!r}"
+            )
+        protocol = table.protocol()
+        if protocol.min_reader_version > 1 or table.metadata().partition_columns:
+            raise UnsupportedVersion(
+                f"{self.url} was changed to a Delta protocol or a partitioning that streamkit does not write "
+                f"(reader version {protocol.min_reader_version}); restore an earlier version of the table"
+            )
+        columns = {field.name for field in table.schema().fields}
+        missing = [name for name in schema().names if name not in columns]
+        if missing:
+            raise CorruptData(f"{self.url} lacks the columns {', '.join(missing)}: it was changed by something else")
+
+    def snapshot(self, version: int | None = None) -> Snapshot | None:
+        """What the table holds, now or at `version`; None if there is none."""
+        import pyarrow as pa
+
+        table = self.load(version)
+        if table is None:
+            return None
+        with self.mapped():
+            rows = pa.table(table.get_add_actions(flatten=False)).to_pylist()
+            files = [self._file(row) for row in rows]
+            partitions = {file.partition for file in files}
+            archived = {partition: self.archived(table, partition) for partition in partitions}
+        for partition in partitions:
+            known = table.transaction_version(_entries(partition))
+            rows_there = sum(file.rows for file in files if file.partition == partition)
+            if known is not None and known != rows_there:
+                raise CorruptData(
+                    f"{self.url}, version {table.version()}: partition {partition} has {rows_there} entries instead "
+                    f"of {known}; the table was changed by something else, restore a version"
+                )
+        return Snapshot(self.url, table.version(), archived, files)
+
+    def _file(self, row: dict[str, Any]) -> File:
+        least, greatest = row.get("min") or {}, row.get("max") or {}
+        try:
+            if least["partition"] != greatest["partition"]:
+                raise CorruptData(f"{self.url}: the file {row['path']} mixes partitions; restore an earlier version")
+            ends = {name: (least[name], greatest[name]) for name in _STATS if name in least}
+            return File(
+                unquote(row["path"]),
+                row["size_bytes"],
+                row["num_records"],
+                least["partition"],
+                ends["number"],
+                ends["position"],
+                ends["segment"],
+                ends["sequence"],
+                (_milliseconds(least["timestamp"]), _milliseconds(greatest["timestamp"])),
+            )
+        except (KeyError, TypeError) as error:
+            raise CorruptData(
+                f"{self.url}: the file {row.get('path')} has no statistics of {error}; it was written by something else"
+            ) from error
+
+    def archived(self, table: DeltaTable | None, partition: int) -> int:
+        """The last transaction of `partition` in `table`."""
+        return 0 if table is None else table.transaction_version(f"streamkit/{partition}") or 0
+
+    def entries(self, table: DeltaTable | None, partition: int) -> int:
+        """The number of entries of `partition` in `table`."""
+        return 0 if table is None else table.transaction_version(_entries(partition)) or 0
+
+    @property
+    def filesystem(self) -> Any:
+        """A pyarrow file system of the table's directory."""
+        if self._filesystem is None:
+            import pyarrow.fs as fs
+            from deltalake.fs import DeltaStorageHandler
+
+            if self.url.startswith("file://"):
+                path = unquote(self.url.removeprefix("file://"))
+                self._filesystem = fs.SubTreeFileSystem(path, fs.LocalFileSystem())
+            else:
+                with self.mapped():
+                    self._filesystem = fs.PyFileSystem(DeltaStorageHandler(self.url, self.options))
+        return self._filesystem
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def create(self) -> DeltaTable:
+        """The table, made if there is none; another process may do the same."""
+        from deltalake import DeltaTable, Schema
+        from deltalake.exceptions import DeltaError
+
+        found = self.load()
+        if found is not None:
+            return found
+        with self.mapped():
+            try:
+                table = DeltaTable.create(
+                    self.url,
+                    schema=Schema.from_arrow(schema()),
+                    mode="error",
+                    description=f"streamkit: the archive of the space {self._space!r}",
+                    configuration={
+                        _FORMAT: str(FORMAT),
+                        _STORE: str(self._store),
+                        _SPACE: self._space,
+                        "delta.checkpointInterval": "50",
+                    },
+                    storage_options=self.options,
+                    raise_if_key_not_exists=False,
+                )
+            except DeltaError:
+                # Someone else was faster, or the answer was lost.
+                found = self.load()
+                if found is None:
+                    raise
+                return found
+        return table
+
+    def commit(self, table: DeltaTable, partition: int, files: Sequence[File], number: int, entries: int) -> bool:
+        """Add `files`, which go up to transaction `number` and entry `entries`, to exactly the version of `table`.
+
+        False if the table has moved on since and does not have them: look again.
+        """
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.transaction import AddAction
+
+        now = time.time_ns() // 1_000_000
+        actions = [AddAction(file.path, file.size, {}, now, True, file.statistics()) for file in files]
+        marks = [Transaction(f"streamkit/{partition}", number), Transaction(_entries(partition), entries)]
+        with self.mapped():
+            try:
+                table.create_write_transaction(
+                    list(actions),
+                    "append",
+                    table.schema(),
+                    commit_properties=CommitProperties(max_commit_retries=0, app_transactions=marks),
+                )
+                return True
+            except DeltaError as error:
+                after = self.load()
+                if self.archived(after, partition) == number and self._has(after, files[0].path if files else None):
+                    return True
+                if isinstance(error, CommitFailedError):
+                    return False
+                raise
+
+    def _has(self, table: DeltaTable | None, path: str | None) -> bool:
+        if table is None or path is None:
+            return table is not None
+        return any(uri.endswith(path) for uri in table.file_uris())
+
+    def replace(self, table: DeltaTable, old: Sequence[File], new: Sequence[File]) -> bool:
+        """Put `new` files in the place of `old` ones that hold the same entries. False if the table has moved on."""
+        from deltalake import CommitProperties
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now = time.time_ns() // 1_000_000
+        actions: list[Any] = [AddAction(file.path, file.size, {}, now, False, file.statistics()) for file in new]
+        actions += [RemoveAction(file.path, False, now, file.size, {}) for file in old]
+        with self.mapped():
+            try:
+                table.create_write_transaction(
+                    actions, "append", table.schema(), commit_properties=CommitProperties(max_commit_retries=0)
+                )
+            except CommitFailedError:
+                return False
+        return True
+
+    @contextlib.contextmanager
+    def mapped(self) -> Iterator[None]:
+        """Foreign errors do not leave the archive."""
+        import pyarrow as pa
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except StreamkitError:
+            raise
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            text = " ".join(str(error).split())[:300]
+            if isinstance(error, FileNotFoundError):
+                raise CorruptData(f"{self.url}: a file of the table is missing: {text}") from error
+            if isinstance(error, PermissionError) or any(word in text for word in _DENIED):
+                raise AccessDenied(f"{self.url}: the storage refused the access: {text}") from error
+            if isinstance(error, pa.ArrowException):
+                raise CorruptData(f"{self.url}: a file of the table cannot be read: {text}") from error
+            raise Unavailable(f"{self.url}: {text}") from error
+
+
+def _entries(partition: int) -> str:
+    return f"streamkit/{partition}/entries"
+
+
+def _milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

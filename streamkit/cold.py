@@ -1,0 +1,39 @@
+"""The seam to the archive: what the readers ask of it. The engine knows no table format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .partition import Partition
+    from .read import Batch, Bounds
+
+__all__ = ["Cold"]
+
+
+class Cold(Protocol):
+    """A space's archive. All of it is about transactions up to the archive watermark of `partition`.
+
+    CorruptData if the archive does not hold what it must, UnsupportedVersion for one of a newer format.
+    """
+
+    def transactions(self, partition: Partition, start: tuple[int, int], last: int, bounds: Bounds) -> Iterator[Batch]:
+        """The log from (number, index) `start` up to transaction `last`, in commit order, within the time bounds."""
+        ...
+
+    def segment(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
+        """The entries `first` to `last` (sequences) of a segment, in order, as far as they are archived."""
+        ...
+
+    def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
+        """The first transaction in first..last that is not older than `timestamp`; last + 1 if there is none."""
+        ...
+
+    def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
+        """The segments that transactions first..last wrote to, each once, the last touched last."""
+        ...
+
+    def has(self, partition: Partition, id: bytes, number: int | None, made: int) -> bool:
+        """Whether transaction `id`, made at `made` (ms), is there; at `number`, if that is given."""
+        ...
