@@ -1,15 +1,27 @@
-"""Stores on Azure Storage, proven on Azurite."""
+"""Stores on Azure Storage, proven on Azurite: the contract, what a row becomes, and how many requests it takes."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from fix_azurite import Azurite
 
 import streamkit_azure
-from streamkit.backend import Driver
+from streamkit.backend import ABSENT, Append, Backend, Conflict, Delete, Driver, Put, Range
+from streamkit.errors import CorruptData, MissingDependency, StoreClosed, UnsupportedVersion
 from streamkit.testing import BackendConformance
 
 pytestmark = pytest.mark.azure
+
+PARTITION = b"orders\x00" + bytes(8)
+KIB = 1024
+MIB = 1024 * KIB
 
 
 class TestAzure(BackendConformance):
@@ -19,3 +31,324 @@ class TestAzure(BackendConformance):
 
     def make_driver(self) -> Driver:
         return streamkit_azure.connect(self.url, timeout=30)
+
+
+class Setting:
+    """A store, and the requests that it made since they were last looked at."""
+
+    def __init__(self, azurite: Azurite) -> None:
+        self.azurite = azurite
+        self.id = uuid4()
+        self.driver = streamkit_azure.connect(azurite.url(), timeout=30)
+        self.store: Backend = self.driver.open(self.id)
+        self._before: dict[str, int] = {}
+
+    @property
+    def requests(self) -> dict[str, int]:
+        now = dict(self.store.requests)
+        made = {kind: count - self._before.get(kind, 0) for kind, count in now.items() if "bytes" not in kind}
+        self._before = now
+        return {kind: count for kind, count in made.items() if count}
+
+    def table(self) -> Any:
+        """The SDK's client, to look behind the backend's back."""
+        return self.driver._clients(self.id).table
+
+    def container(self) -> Any:
+        return self.driver._clients(self.id).container
+
+    def blobs(self) -> list[str]:
+        return sorted(self.container().list_blob_names(name_starts_with=f"{self.id}/"))
+
+
+@pytest.fixture
+def setting(azurite: Azurite) -> Iterator[Setting]:
+    setting = Setting(azurite)
+    yield setting
+    setting.driver.delete(setting.id)
+    setting.driver.close()
+
+
+class TestRequests:
+    """What the service is asked, counted at the transport."""
+
+    def test_opening_a_store_asks_nothing(self, setting: Setting) -> None:
+        assert setting.requests == {}
+
+    def test_the_first_write_makes_the_table_and_the_next_is_one_batch(self, setting: Setting) -> None:
+        setting.store.write(PARTITION, [Put(b"a", b"1")])
+        assert setting.requests == {"table.batch": 2, "table.create": 1}
+        setting.store.write(PARTITION, [Append(b"b", b"2"), Put(b"a", b"3"), Delete(b"a/old")])
+        assert setting.requests == {"table.batch": 2, "table.get": 1}, "a row that was not there costs a look"
+        setting.store.write(PARTITION, [Append(b"c", b"2"), Put(b"a", b"3"), Delete(b"b")])
+        assert setting.requests == {"table.batch": 1}
+
+    def test_a_process_that_knows_nothing_appends_with_one_batch(self, setting: Setting) -> None:
+        setting.store.write(PARTITION, [Put(b"a", b"1")])
+        other = setting.driver.open(setting.id)
+        other.write(PARTITION, [Append(b"b", b"2")])
+        assert other.requests["table.batch"] == 1
+        assert "table.create" not in other.requests
+
+    def test_nothing_is_sent_for_an_etag_that_azure_never_gave(self, setting: Setting) -> None:
+        with pytest.raises(Conflict) as refused:
+            setting.store.write(PARTITION, [Append(b"b", b"2"), Put(b"a", b"1", "not an etag\r\nX: y")])
+        assert refused.value.key == b"a"
+        assert setting.requests == {}
+
+    def test_a_write_that_needs_a_row_makes_no_table(self, setting: Setting) -> None:
+        etag = setting.store.write(PARTITION, [Put(b"a", b"1")])[0]
+        assert etag is not None
+        other = setting.driver.open(uuid4())
+        with pytest.raises(Conflict):
+            other.write(PARTITION, [Append(b"b", b"2"), Put(b"a", b"2", etag)])
+        assert other.write(PARTITION, [Delete(b"a")]) == [None]
+        assert "table.create" not in other.requests
+
+    def test_a_thousand_small_rows_are_read_by_five_requests_at_most_and_a_hundred_by_one(
+        self, setting: Setting
+    ) -> None:
+        for first in range(0, 1000, 100):
+            rows = [Append(b"TXN\x00%08d" % number, b"%0200d" % number) for number in range(first, first + 100)]
+            setting.store.write(PARTITION, rows)
+        assert setting.requests == {"table.batch": 11, "table.create": 1}
+        assert len(list(setting.store.scan(PARTITION, b"TXN\x00", b"TXN\x01"))) == 1000
+        assert setting.requests["table.query"] <= 5
+        found = list(setting.store.scan(PARTITION, b"TXN\x00%08d" % 300, b"TXN\x00%08d" % 400))
+        assert [row.data for row in found] == [b"%0200d" % number for number in range(300, 400)]
+        assert setting.requests == {"table.query": 1}
+
+    def test_keys_alone_are_fewer_bytes(self, setting: Setting) -> None:
+        setting.store.write(PARTITION, [Put(b"%d" % number, bytes(20 * KIB)) for number in range(50)])
+        before = setting.store.requests["bytes_read"]
+        assert len(list(setting.store.scan(PARTITION, b"", b"\xff", values=False))) == 50
+        assert setting.store.requests["bytes_read"] - before < 20 * KIB
+
+    def test_part_of_a_row_is_fewer_bytes(self, setting: Setting) -> None:
+        value = os.urandom(600 * KIB)
+        setting.store.write(PARTITION, [Put(b"a", value)])
+        before = setting.store.requests["bytes_read"]
+        assert setting.store.read(PARTITION, [Range(b"a", 64 * KIB - 5, 10)]) == [value[64 * KIB - 5 : 64 * KIB + 5]]
+        assert setting.store.requests["bytes_read"] - before < 200 * KIB
+
+    def test_removing_a_hundred_rows_is_a_look_and_a_batch(self, setting: Setting) -> None:
+        keys = [b"%03d" % number for number in range(100)]
+        setting.store.write(PARTITION, [Put(key, b"x") for key in keys])
+        assert setting.requests
+        setting.store.write(PARTITION, [Delete(key) for key in keys])
+        assert setting.requests == {"table.query": 1, "table.batch": 1}
+        setting.store.write(PARTITION, [Delete(key) for key in keys])
+        assert setting.requests == {"table.query": 1, "table.batch": 1, "table.get": 100}
+
+    def test_a_lease_costs_two_or_three_requests_and_one_a_renewal(self, setting: Setting) -> None:
+        for ttl, taking, renewing in ((5.0, 1, "blob.metadata"), (30.0, 2, "blob.lease")):
+            first = setting.store.acquire(f"leader {ttl}", ttl)
+            assert first is not None
+            setting.store.release(first)
+            assert setting.requests
+            grant = setting.store.acquire(f"leader {ttl}", ttl)
+            assert grant is not None
+            made = setting.requests
+            assert (made.pop("blob.head"), sum(made.values())) == (1, taking)
+            setting.store.renew(grant)
+            assert setting.requests == {renewing: 1}
+
+
+class TestLargeValues:
+    @pytest.mark.parametrize("size", [0, 1, 64 * KIB, 64 * KIB + 1, 704 * KIB, 704 * KIB + 1, 5 * MIB, 65 * MIB])
+    def test_a_value_of_any_size_comes_back(self, setting: Setting, size: int) -> None:
+        value = os.urandom(min(size, MIB)) * max(1, size // MIB)
+        value = (value + bytes(max(0, size - len(value))))[:size]
+        etag = setting.store.write(PARTITION, [Append(b"a", value), Put(b"b", b"beside")])[0]
+        found = setting.store.get(PARTITION, [b"a", b"b"])
+        assert found[0] is not None
+        assert found[0].data == value
+        assert found[0].etag == etag
+        assert [row.data == value for row in setting.store.scan(PARTITION, b"a", b"b")] == [True]
+        parts = [(0, 10), (max(0, size - 5), 10), (size, 5), (size + 100, 5), (size // 2, 0), (size // 3, 70 * KIB)]
+        read = setting.store.read(PARTITION, [Range(b"a", start, length) for start, length in parts])
+        assert read == [value[start : start + length] for start, length in parts]
+        assert len(setting.blobs() if size > 704 * KIB else []) == (size > 704 * KIB)
+
+    def test_the_fullest_batch_is_within_the_limit_of_the_service(self, setting: Setting) -> None:
+        setting.store.write(PARTITION, [Put(b"a", b"")])
+        assert setting.requests
+        before = setting.store.requests["bytes_written"]
+        limits = setting.store.limits
+        size = limits.batch_bytes // limits.ops - 300
+        partition, keys = bytes(300), [b"%0300d" % number for number in range(limits.ops)]
+        setting.store.write(partition, [Put(key, bytes(size)) for key in keys])
+        assert setting.requests == {"table.batch": 1}
+        assert 3.5 * MIB < setting.store.requests["bytes_written"] - before < 4 * MIB
+
+    def test_what_is_above_the_limit_of_a_batch_goes_to_blobs_the_biggest_first(self, setting: Setting) -> None:
+        sizes = [700 * KIB, 600 * KIB, 700 * KIB, 500 * KIB, 690 * KIB, 650 * KIB, 10]
+        setting.store.write(PARTITION, [Put(b"%d" % at, bytes(size)) for at, size in enumerate(sizes)])
+        assert [setting.container().get_blob_client(name).get_blob_properties().size for name in setting.blobs()] == [
+            700 * KIB,
+            700 * KIB,
+        ]
+        found = setting.store.get(PARTITION, [b"%d" % at for at in range(len(sizes))])
+        assert [len(value.data) for value in found if value] == sizes
+
+    def test_rows_in_blobs_are_scanned_in_order_with_those_in_the_table(self, setting: Setting) -> None:
+        values = [os.urandom(1000 if number % 3 else MIB) for number in range(20)]
+        for number, value in enumerate(values):
+            setting.store.write(PARTITION, [Append(b"%02d" % number, value)])
+        found = list(setting.store.scan(PARTITION, b"", b"\xff"))
+        assert [row.key for row in found] == [b"%02d" % number for number in range(20)]
+        assert [row.data for row in found] == values
+
+    def test_a_blob_goes_after_its_row(self, setting: Setting) -> None:
+        first, second, _ = setting.store.write(PARTITION, [Put(b"%d" % at, bytes(MIB)) for at in range(3)])
+        assert first is not None
+        assert len(setting.blobs()) == 3
+        setting.store.write(PARTITION, [Delete(b"0", first)])
+        assert len(setting.blobs()) == 2
+        assert second is not None
+        setting.store.write(PARTITION, [Put(b"1", b"small", second)])
+        assert len(setting.blobs()) == 1
+        setting.store.write(PARTITION, [Delete(b"2"), Delete(b"3"), Delete(b"1")])
+        assert setting.blobs() == []
+
+    def test_a_refused_row_keeps_its_blob_because_a_first_copy_of_the_request_may_refer_to_it(
+        self, setting: Setting
+    ) -> None:
+        setting.store.write(PARTITION, [Put(b"a", b"there")])
+        with pytest.raises(Conflict):
+            setting.store.write(PARTITION, [Put(b"a", bytes(MIB), ABSENT)])
+        assert len(setting.blobs()) == 1
+
+    def test_a_missing_blob_is_corrupt_data_that_names_the_row(self, setting: Setting) -> None:
+        setting.store.write(PARTITION, [Put(b"broken", bytes(MIB))])
+        setting.container().delete_blob(setting.blobs()[0])
+        for read in (
+            lambda: setting.store.get(PARTITION, [b"broken"]),
+            lambda: setting.store.read(PARTITION, [Range(b"broken", 5, 5)]),
+            lambda: list(setting.store.scan(PARTITION, b"", b"\xff")),
+        ):
+            with pytest.raises(CorruptData, match="broken"):
+                read()
+        assert [row.key for row in setting.store.scan(PARTITION, b"", b"\xff", values=False)] == [b"broken"]
+        setting.store.write(PARTITION, [Delete(b"broken")])
+        assert setting.store.get(PARTITION, [b"broken"]) == [None]
+
+    def test_a_blob_that_was_cut_short_is_corrupt_data(self, setting: Setting) -> None:
+        setting.store.write(PARTITION, [Put(b"broken", bytes(MIB))])
+        setting.container().upload_blob(setting.blobs()[0], bytes(1000), overwrite=True)
+        for start in (0, 5000):
+            with pytest.raises(CorruptData, match="cut short"):
+                setting.store.read(PARTITION, [Range(b"broken", start, 50000)])
+
+
+class TestFormat:
+    def test_a_row_of_a_newer_format_is_refused(self, setting: Setting) -> None:
+        setting.store.write(PARTITION, [Put(b"a", b"1")])
+        (entity,) = setting.table().list_entities()
+        setting.table().upsert_entity(entity | {"f": 2})
+        for read in self.readers(setting.store):
+            with pytest.raises(UnsupportedVersion, match="install a newer"):
+                read()
+
+    def test_a_row_that_another_program_wrote_is_corrupt_data(self, setting: Setting) -> None:
+        setting.store.write(PARTITION, [Put(b"a", b"1")])
+        (entity,) = setting.table().list_entities()
+        setting.table().delete_entity(entity)
+        setting.table().create_entity({"PartitionKey": entity["PartitionKey"], "RowKey": entity["RowKey"], "x": 1})
+        for read in self.readers(setting.store):
+            with pytest.raises(CorruptData):
+                read()
+
+    @staticmethod
+    def readers(store: Backend) -> list[Any]:
+        return [
+            lambda: store.get(PARTITION, [b"a"]),
+            lambda: store.read(PARTITION, [Range(b"a", 0, 1)]),
+            lambda: list(store.scan(PARTITION, b"", b"\xff")),
+            lambda: list(store.scan(PARTITION, b"", b"\xff", values=False)),
+        ]
+
+    def test_keys_that_look_like_numbers_are_in_the_order_of_their_bytes(self, setting: Setting) -> None:
+        keys = sorted(bytes([number]) * length for number in (0x00, 0x08, 0x09, 0x10, 0x99) for length in range(1, 6))
+        setting.store.write(b"\x11\x11", [Put(key, key) for key in keys])
+        assert [row.key for row in setting.store.scan(b"\x11\x11", b"", b"\xff" * 9)] == keys
+
+
+class TestStores:
+    def test_tables_of_others_are_no_stores(self, setting: Setting) -> None:
+        setting.store.write(PARTITION, [Put(b"a", b"1")])
+        tables = setting.driver._clients().tables
+        others = [f"streamkit{'g' * 32}", f"streamkit{uuid4().hex}x", f"streamkit2{uuid4().hex}"]
+        for name in others:
+            tables.create_table(name)
+        found = set(setting.driver.stores())
+        assert setting.id in found
+        assert not {store.hex for store in found} & {name.removeprefix("streamkit") for name in others}
+        for name in others:
+            tables.delete_table(name)
+
+    def test_deleting_a_store_takes_its_blobs_and_held_leases_and_nothing_else(self, setting: Setting) -> None:
+        neighbour = setting.driver.open(uuid4())
+        for store in (setting.store, neighbour):
+            store.write(PARTITION, [Put(b"a", bytes(MIB))])
+            assert store.acquire("native", 30) is not None
+            assert store.acquire("short", 5) is not None
+        assert len(setting.blobs()) == 3
+        setting.driver.delete(setting.id)
+        assert setting.blobs() == []
+        assert setting.id not in set(setting.driver.stores())
+        assert neighbour.get(PARTITION, [b"a"])[0] is not None
+        assert neighbour.acquire("native", 30) is None
+
+    def test_a_closed_driver_closes_its_stores(self, azurite: Azurite) -> None:
+        driver = streamkit_azure.connect(azurite.url(), timeout=30)
+        store = driver.open(uuid4())
+        rows = store.scan(PARTITION, b"", b"\xff")
+        driver.close()
+        for call in (lambda: store.get(PARTITION, [b"a"]), lambda: next(rows), lambda: driver.open(uuid4())):
+            with pytest.raises(StoreClosed):
+                call()
+
+
+class TestProcesses:
+    def test_a_forked_child_uses_the_store_and_leaves_its_parent_alone(self, setting: Setting) -> None:
+        setting.store.write(PARTITION, [Put(b"%d" % at, b"parent") for at in range(20)])
+        keys = [b"%d" % at for at in range(20)]
+        setting.store.get(PARTITION, keys)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                found = setting.store.get(PARTITION, keys)
+                setting.store.write(PARTITION, [Put(b"child", b"1")])
+                status = 0 if all(value and value.data == b"parent" for value in found) else 2
+            finally:
+                os._exit(status)
+        for _ in range(20):
+            assert all(setting.store.get(PARTITION, keys))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert setting.store.get(PARTITION, [b"child"])[0] is not None
+
+    def test_connecting_imports_no_sdk(self) -> None:
+        program = (
+            "import sys, streamkit_azure; streamkit_azure.connect('azurite:///abc', timeout=1);"
+            "print([name for name in sys.modules if name in ('azure.core', 'azure.data.tables', 'requests')])"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]"
+
+    @pytest.mark.parametrize("module", ["azure.data.tables", "azure.storage.blob"])
+    def test_a_missing_sdk_is_named_with_its_extra(self, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(MissingDependency, match=r"pip install 'streamkit\[azure\]'"):
+            streamkit_azure.connect("azurite:///abc", timeout=1)
+
+
+def test_the_store_of_a_table_is_the_one_that_made_it() -> None:
+    from streamkit_azure.account import account_of
+
+    account = account_of("azurite:///tenant", {})
+    store = UUID("00112233-4455-6677-8899-aabbccddeeff")
+    assert account.table(store) == "tenant00112233445566778899aabbccddeeff"
+    assert account.store(account.table(store)) == store
+    assert account.store("tenants00112233445566778899aabbccddeeff") is None
