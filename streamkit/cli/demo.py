@@ -116,8 +116,7 @@ class _Demo:
             for batch in waiting.values():
                 self.commit(batch)
                 bar.advance(len(batch))
-        work = f"append, {_BATCH:,} a commit, to {self.segments // self.commits} segments each"
-        self.rate(work, len(data), "entries", started)
+        self.rate(f"append, {_BATCH:,} a commit", len(data), "entries", started)
 
     def commit(self, batch: list[Departure]) -> None:
         segments: defaultdict[str, list[Record]] = defaultdict(list)
@@ -223,3 +222,6 @@ class _Demo:
             per_second = f"{rate.amount / rate.seconds:,.0f} {rate.unit}/s"
             table.add_row(rate.work, f"{rate.amount:,}", f"{rate.seconds:.3f} s", per_second)
         self.show(table)
+        self.console.print(
+            f"  [dim]A commit's {_BATCH:,} entries were for {self.segments // self.commits} segments.[/]"
+        )
