@@ -6,6 +6,7 @@ all of them. Each request is judged for itself, so that one caller's mismatch is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -58,7 +59,7 @@ class Part:
 class Request:
     """One caller's transaction, from its validation to its result."""
 
-    __slots__ = ("content", "done", "error", "fence", "key", "parts", "result", "trx")
+    __slots__ = ("content", "done", "error", "fence", "key", "parts", "result", "trx", "turn")
 
     def __init__(self, parts: Sequence[Part], key: str | None = None, fence: tuple[str, int] | None = None) -> None:
         self.parts = parts
@@ -69,6 +70,8 @@ class Request:
         self.result: dict[str, SegmentRow] = {}
         self.trx: TRX | None = None
         self.error: BaseException | None = None
+        self.turn: threading.Lock | None = None
+        """Held while the caller waits for another thread; released when it is done, or is to lead."""
 
     def fail(self, error: BaseException) -> None:
         self.error = error
@@ -100,20 +103,61 @@ class Committer:
         self._attempt = (0, bytes(16))
         """Number and id of the transaction that was last written, or tried to be."""
         self._queue: deque[Request] = deque()
-        self._committing = threading.Lock()
+        self._mutex = threading.Lock()
+        """Guards the queue and who leads; never held during I/O."""
+        self._led = False
+        """A thread is committing what is queued."""
         self._indexing = threading.Lock()
         self._next_upkeep = 0
 
     def commit(self, request: Request) -> None:
         """Returns when `request` has its result; raises its error."""
-        self._queue.append(request)
-        while not request.done:
-            with self._committing:
-                if not request.done:
+        with self._mutex:
+            self._queue.append(request)
+            leads, self._led = not self._led, True
+            if not leads:
+                request.turn = threading.Lock()
+                request.turn.acquire()
+        if not leads:
+            self._follow(request)
+        if not request.done:
+            try:
+                while not request.done:
                     self._commit_queued()
+            finally:
+                self._hand_over(request)
         if request.error is not None:
             raise request.error
         self.keep_index()
+
+    def _follow(self, request: Request) -> None:
+        """Wait until a leader has committed `request`, or hands the lead over to this thread."""
+        assert request.turn is not None
+        try:
+            request.turn.acquire()
+        except BaseException:
+            with self._mutex:
+                leads = not request.done and not request.turn.locked()
+                self._forget(request)
+            if leads:
+                self._hand_over(request)
+            raise
+
+    def _forget(self, request: Request) -> None:
+        with contextlib.suppress(ValueError):
+            self._queue.remove(request)
+
+    def _hand_over(self, request: Request) -> None:
+        """The thread of the first request that waits leads from now on, and this one's never again."""
+        with self._mutex:
+            if not request.done:
+                self._forget(request)
+            if self._queue:
+                turn = self._queue[0].turn
+                assert turn is not None
+                turn.release()
+            else:
+                self._led = False
 
     def _take(self) -> list[Request]:
         """From the head of the queue, as much as one transaction may hold; at least one request."""
@@ -121,13 +165,14 @@ class Committer:
         most_frames = min(_MOST_FRAMES, (limits.ops - 4) // 2 if limits.atomic else _MOST_FRAMES)
         taken: list[Request] = []
         size = frames = 0
-        while self._queue:
-            request = self._queue[0]
-            size += sum(part.size for part in request.parts)
-            frames += len(request.parts) + (request.key is not None)
-            if taken and (size > self.most_bytes or frames > most_frames):
-                break
-            taken.append(self._queue.popleft())
+        with self._mutex:
+            while self._queue:
+                request = self._queue[0]
+                size += sum([part.size for part in request.parts])
+                frames += len(request.parts) + (request.key is not None)
+                if taken and (size > self.most_bytes or frames > most_frames):
+                    break
+                taken.append(self._queue.popleft())
         return taken
 
     def _commit_queued(self) -> None:
@@ -144,6 +189,10 @@ class Committer:
                 if not request.done:
                     request.fail(self._unknown(*self._attempt))
             raise
+        finally:
+            for request in requests:
+                if request.done and request.turn is not None:
+                    request.turn.release()
 
     def _commit(self, requests: list[Request]) -> None:
         partition = self.partition
@@ -168,7 +217,9 @@ class Committer:
                 continue
             verdict.refuse_doubts()
             # Refused only because of a neighbour that is not committed yet: judged again after it is.
-            self._queue.extendleft(reversed(verdict.later))
+            if verdict.later:
+                with self._mutex:
+                    self._queue.extendleft(reversed(verdict.later))
             requests = verdict.ready
             if not requests or self._write(base, requests, verdict):
                 return
