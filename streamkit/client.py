@@ -42,7 +42,7 @@ def connect(
         raise TypeError(f"a store URL is str, not {type(url).__name__}")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout is a number of seconds, not {type(timeout).__name__}")
-    if timeout <= 0:
+    if not timeout > 0:
         raise ValueError(f"timeout is a positive number of seconds, not {timeout}")
     if archive is not None and (not isinstance(archive, str) or "://" not in archive):
         raise ValueError(

@@ -120,7 +120,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         positions = list(origin.others)
         positions[origin.partition] = here
         timestamp = max(self.timestamp, origin.watermark)
-        return Offset(self.space, timestamp, origin.partition, tuple(positions)).encode()
+        # Not of this partition: the offsets of a reading grow, also where timestamps are equal.
+        return Offset(self.space, timestamp, 0, tuple(positions)).encode()
 
     def __rich_repr__(self) -> Any:
         yield from ((name, getattr(self, name)) for name in self.__struct_fields__ if name != "origin")

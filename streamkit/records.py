@@ -42,8 +42,7 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
         raise TypeError(f"records must be streamkit.Record, not {type(wrong).__name__}")
     payloads = [record.payload for record in batch]
     if not set(map(type, payloads)) <= {bytes}:
-        wrong_payload: Any = next(payload for payload in payloads if type(payload) is not bytes)
-        raise TypeError(f"a payload is bytes, not {type(wrong_payload).__name__}; encode text with .encode()")
+        payloads = [_payload(payload) for payload in payloads]
     sizes = list(map(len, payloads))
     if sizes and max(sizes) > most_bytes:
         raise RecordTooLarge(
@@ -57,6 +56,12 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
     return Prepared(payloads, metadata, expected_sequence, sum(sizes))
 
 
+def _payload(payload: Any) -> bytes:
+    if not isinstance(payload, bytes):
+        raise TypeError(f"a payload is bytes, not {type(payload).__name__}; encode text with .encode()")
+    return bytes(payload)  # what is a kind of bytes, a LexKey for instance
+
+
 def _metadata(metadata: Mapping[str, str] | None) -> dict[str, str] | None:
     if not metadata:
         if metadata is not None and not isinstance(metadata, Mapping):
@@ -64,11 +69,12 @@ def _metadata(metadata: Mapping[str, str] | None) -> dict[str, str] | None:
         return None
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata is a mapping of str to str, not {type(metadata).__name__}")
-    copy = dict(metadata)
+    copy = {}
     size = 0
-    for name, value in copy.items():
+    for name, value in metadata.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"metadata maps str to str; {name!r} has a value of type {type(value).__name__}")
+        copy[str.__str__(name)] = str.__str__(value)  # plain, also of a StrEnum
         try:
             size += len(name.encode()) + len(value.encode())
         except UnicodeEncodeError as error:

@@ -90,6 +90,8 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
         raise TypeError(f"partitions is an int, not {type(partitions).__name__}")
     if not 1 <= partitions <= 1024:
         raise ValueError(f"a space has 1 to 1024 partitions, not {partitions}")
+    if not isinstance(durability, str):
+        raise TypeError(f"durability is 'committed' or 'buffered', not {type(durability).__name__}")
     if durability not in ("committed", "buffered"):
         raise ValueError(f"durability is 'committed' or 'buffered', not {durability!r}")
     if isinstance(idempotency_window, bool) or not isinstance(idempotency_window, (int, float)):

@@ -113,17 +113,23 @@ class Store:
     def get_spaces(self) -> Iterator[str]:
         """The names of the spaces, in code-point order."""
         self._check_open()
-        for row in self._backend.scan(bytes(CATALOG), *SPACES.children(), values=False):
-            yield segment_name(row.key)
+        rows = self._backend.scan(bytes(CATALOG), *SPACES.children(), values=False)
+        return (segment_name(row.key) for row in rows)
 
     def get_segments(self, space: str) -> Iterator[str]:
         """The names of the space's segments, in code-point order. Reads empty for an unknown space."""
-        known = self._known(check_name(space, "space"))
-        if known is None:
-            return
-        for partition in known.partitions:
-            partition.refresh()
-        yield from _in_order([_segments_of(partition) for partition in known.partitions])
+        check_name(space, "space")
+        self._check_open()
+
+        def names() -> Iterator[str]:
+            known = self._known(space)
+            if known is None:
+                return
+            for partition in known.partitions:
+                partition.refresh()
+            yield from heapq.merge(*map(_segments_of, known.partitions))
+
+        return names()
 
     def _known(self, space: str, segments: tuple[str, ...] = ()) -> Space | None:
         found = self._spaces.get(space)
@@ -177,17 +183,20 @@ class Store:
         storage's answer was lost for good.
         """
         check_name(space, "space")
-        part = self._part(check_name(segment, "segment"), records, expected_sequence, idempotency_key is not None)
+        check_name(segment, "segment")
+        _check_key(idempotency_key)
+        _check_lease(lease)
+        part = self._part(segment, records, expected_sequence, idempotency_key is not None)
         if part is None:
             return self.segment_status(space, segment)
-        request = Request((part,), _check_key(idempotency_key), _fence(lease))
+        request = Request((part,), idempotency_key, _fence(lease))
         self._commit(space, request)
         row = request.result[segment]
         return _status(space, segment, row, request.trx)
 
     def transaction(self, space: str, idempotency_key: str | None = None, lease: Lease | None = None) -> Transaction:
         """A transaction over several segments: `with store.transaction(space) as trx: trx.produce(…)`."""
-        return Transaction(self, check_name(space, "space"), _check_key(idempotency_key), lease)
+        return Transaction(self, check_name(space, "space"), _check_key(idempotency_key), _check_lease(lease))
 
     def _part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         prepared = prepare(records, expected, self._most_bytes)
@@ -452,7 +461,7 @@ class Store:
     def _patience(self, space: str, timeout: float | None) -> Patience:
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
             raise TypeError(f"timeout is a number of seconds or None, not {type(timeout).__name__}")
-        if timeout is not None and timeout < 0:
+        if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout is a number of seconds from 0, not {timeout}")
         self._check_open()
         return Patience(self._clock, self._news, self._poll, timeout, lambda: self._numbers(space))
@@ -472,7 +481,7 @@ class Store:
                 raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
         if not 1 <= ttl <= 3600:
             raise ValueError(f"a lease's ttl is 1 to 3600 seconds, not {ttl}")
-        if wait is not None and wait < 0:
+        if wait is not None and not wait >= 0:
             raise ValueError(f"wait is a number of seconds from 0, not {wait}")
         self._check_open()
         return Lease(self._backend, self._clock, key, float(ttl), wait)
@@ -643,15 +652,22 @@ def _check_key(key: str | None) -> str | None:
         raise TypeError(f"an idempotency key is str or None, not {type(key).__name__}")
     if key == "":
         raise ValueError("an idempotency key is not empty; None is for no key")
+    if key is not None and not key.isascii():
+        try:
+            key.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("an idempotency key has no lone surrogates, which are not text") from error
     return key
 
 
-def _fence(lease: Lease | None) -> tuple[str, int] | None:
-    if lease is None:
-        return None
-    if not isinstance(lease, Lease):
+def _check_lease(lease: Lease | None) -> Lease | None:
+    if lease is not None and not isinstance(lease, Lease):
         raise TypeError(f"lease is what `store.lease(…)` gave, not {type(lease).__name__}")
-    return lease.key, lease.token
+    return lease
+
+
+def _fence(lease: Lease | None) -> tuple[str, int] | None:
+    return None if lease is None else (lease.key, lease.token)
 
 
 def _newest(until: int | None, min_age: float | None, now: int) -> int:
@@ -710,7 +726,3 @@ def _segments_of(partition: Partition) -> Iterator[str]:
         yield name
     while fresh:
         yield fresh.pop()
-
-
-def _in_order(names: list[Iterator[str]]) -> Iterator[str]:
-    return heapq.merge(*names)
