@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+from azure.data.tables import RequestTooLargeError
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError
 
 from streamkit.backend import Ambiguous
@@ -24,7 +25,8 @@ _ACCESS = {
     "NoAuthenticationInformation": "the request carried no credentials",
     "InvalidAuthenticationInfo": "the credentials are malformed or have expired",
     "AuthorizationPermissionMismatch": _ROLES,
-    "AuthorizationFailure": "the account's firewall refuses this address, or " + _ROLES,
+    "AuthorizationFailure": "the key or SAS token is wrong or has expired, or the account's firewall refuses this "
+    "address, or " + _ROLES,
     "AuthorizationServiceMismatch": "the SAS token must be for both services, blob and table (ss=bt)",
     "AuthorizationResourceTypeMismatch": "the SAS token must be for services, containers and objects (srt=sco)",
     "InsufficientAccountPermissions": "the SAS token or identity lacks a permission",
@@ -79,6 +81,8 @@ def _refused(error: HttpResponseError, where: str, status: int, writing: bool) -
         return AccessDenied(f"{answer}: {hint}{_skew(error)}")
     if status == 429 or (status == 503 and code in ("ServerBusy", "OperationTimedOut")):
         return Throttled(f"{answer}: over the limits of the account or the partition")
+    if isinstance(error, RequestTooLargeError):
+        return PermanentError(f"{where} found a batch too large that is within its limits")
     if status >= 500 or status == 408 or 200 <= status < 300:  # 2xx: an answer that could not be read to its end
         return _lost(answer, writing)
     if code.endswith("BeingDeleted"):
