@@ -27,7 +27,7 @@ from streamkit.errors import StoreClosed, StreamkitError
 
 from . import leases
 from .faults import index_fault
-from .index import checkpoint, keys_of, pack_row, put_pending, unpack_row
+from .index import checkpoint, checksummed, content, keys_of, look_up, put_pending
 from .reading import LOGGED, get_one, get_rows, read_one, read_parts, scan_page
 from .sharing import enlist, enter, leave
 from .store import OpenStore
@@ -199,19 +199,19 @@ class LocalBackend:
             trimmed = False
             for op in ops:
                 key, row, ref, expect = op.key, keys.rows + op.key, keys.refs + op.key, op.expect
-                logged = low is not None and last is not None and low <= key <= last and txn.get(ref) is not None
+                logged = low is not None and last is not None and low <= key <= last and look_up(txn, ref) is not None
                 if expect is not ANY:
-                    stored = None if logged else txn.get(row)
+                    stored = None if logged else look_up(txn, row)
                     if logged:
                         holds = expect == LOGGED
                     elif expect is ABSENT or stored is None:
                         holds = expect is ABSENT and stored is None
                     else:
-                        holds = unpack_row(row, stored) == expect
+                        holds = content(row, stored) == expect
                     if not holds:
                         raise Conflict(key)
                 if isinstance(op, Put):
-                    txn.put(row, pack_row(row, op.value))
+                    txn.put(row, checksummed(row, op.value))
                 else:
                     txn.delete(row)
                 if logged:

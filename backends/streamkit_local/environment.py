@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,8 @@ import lmdb
 from streamkit.errors import CorruptData, StoreClosed
 
 from .faults import index_fault, system_fault
-from .place import Place
+from .meta import read_meta
+from .place import INDEX_CRC, INDEXED, OpenFile, Place
 
 __all__ = ["Environment"]
 
@@ -25,8 +25,6 @@ _START: Final = 256 << 20
 _READERS: Final = 1024
 _LOCK_SIZE: Final = 128 + 64 * (_READERS + 2)
 _DATA: Final = "data.mdb"
-_META: Final = struct.Struct("<16xIIQQI92xQ")
-"""Of a meta page: magic, version, address, map size, page size, last page. The page size is in the first database."""
 
 
 class Environment:
@@ -44,6 +42,7 @@ class Environment:
         self._shut = False
         self._gate = threading.Lock()
         self._held = False
+        self._data: OpenFile | None = None
         self._env: lmdb.Environment | None = None
         with place.locked(timeout):
             self._env = self._open()
@@ -54,6 +53,8 @@ class Environment:
             size = self._check_data()
             env = lmdb.open(self.path, map_size=max(_START, size * 2), max_readers=_READERS, lib_version=0)
             env.reader_check()
+            if self._data is None:
+                self._data = OpenFile(os.open(os.path.join(self.path, _DATA), os.O_RDWR))
             return env
         except lmdb.Error as error:
             raise index_fault(error, self.path) from error
@@ -78,22 +79,29 @@ class Environment:
         """
         path = os.path.join(self.path, _DATA)
         try:
-            fd = os.open(path, os.O_RDWR)
+            self._data = OpenFile(os.open(path, os.O_RDWR))
         except FileNotFoundError:
-            if os.listdir(os.path.join(self._place.path, "log")):
+            if self._place.words[INDEXED] or os.listdir(os.path.join(self._place.path, "log")):
                 raise CorruptData(f"{path} is missing: restore the store from a backup") from None
             return 0
-        try:
-            size = os.fstat(fd).st_size
-            if size == 0:
-                return 0
-            last, page = _last_page(os.pread(fd, _META.size, 0), path)
-            last = max(last, _last_page(os.pread(fd, _META.size, page), path)[0])
-            if size < last:
-                os.ftruncate(fd, last)
-            return max(size, last)
-        finally:
-            os.close(fd)
+        size = os.fstat(self._data.fd).st_size
+        words = self._place.words
+        if size == 0 and not words[INDEXED]:
+            return 0
+        meta = read_meta(self._data.fd, path)
+        if meta.transaction < words[INDEXED] or (meta.transaction == words[INDEXED] and meta.crc != words[INDEX_CRC]):
+            raise CorruptData(f"{path} is damaged, or older than the store: restore the store from a backup")
+        if size < meta.end:
+            os.ftruncate(self._data.fd, meta.end)
+        return max(size, meta.end)
+
+    def _note(self) -> None:
+        """Let the next to open the index know its state. A power cut may undo this, which is then no damage."""
+        assert self._data is not None
+        meta, words = read_meta(self._data.fd, self.path), self._place.words
+        words[INDEXED] = 0
+        words[INDEX_CRC] = meta.crc
+        words[INDEXED] = meta.transaction
 
     def begin(self) -> lmdb.Transaction[bytes]:
         """A read transaction; give it back to `end` at once. While it is open, nothing may wait."""
@@ -141,6 +149,7 @@ class Environment:
                     with env.begin(write=True) as txn:
                         result = work(txn)
                         committing = True
+                    self._note()
                     return result
                 except lmdb.MapFullError:
                     # pages that dead readers held are free again, if there were any: then less has to be grown
@@ -221,13 +230,3 @@ class Environment:
 
 class _Shut(Exception):
     """No transaction can begin now."""
-
-
-def _last_page(meta: bytes, path: str) -> tuple[int, int]:
-    """Where the last page ends that this meta page knows of, and the size of a page."""
-    if len(meta) < _META.size:
-        raise CorruptData(f"{path} is cut short: restore the store from a backup")
-    magic, version, _, _, page, last = _META.unpack(meta)
-    if magic != 0xBEEFC0DE or version != 1 or not 512 <= page <= 65536:
-        raise CorruptData(f"{path} has a damaged first page: restore the store from a backup")
-    return (last + 1) * page, page

@@ -1,11 +1,13 @@
-"""What the LMDB index holds, and under which keys.
+"""What the LMDB index holds, under which keys, and how damage is found in it.
 
-    r · partition · key     a row: crc32 of key and value, value
-    l · partition · key     an appended row: position in the log, length of its value
-    c · partition           the checkpoint: all rows of the log below a position are in the index
+    r · partition · key     a row: its value
+    l · partition · key     an appended row: position in the log u64, length of its value u32
+    c · partition           the checkpoint: the position below which all rows of the log are in the index, the last key
     z · name                a lease
 
-A partition is the 16-byte digest of its name, so that every key fits into LMDB's limit.
+A partition is the 16-byte digest of its name, so that every key fits into LMDB's limit. Every value starts with the
+crc32 of its key and of what follows. LMDB itself checks nothing, and a key that was changed by accident hides itself,
+and maybe others: so where a row is not there, its neighbours must be whole and in order.
 """
 
 from __future__ import annotations
@@ -21,18 +23,34 @@ import lmdb
 from streamkit.errors import CorruptData
 
 from .pending import Checkpoint, Pending
+from .record import Ref
 
-__all__ = ["KEY", "REF", "Keys", "checkpoint", "indexed_end", "keys_of", "pack_row", "put_pending", "unpack_row"]
+__all__ = [
+    "KEY",
+    "Keys",
+    "check_neighbour",
+    "checkpoint",
+    "checksummed",
+    "content",
+    "damage",
+    "indexed_end",
+    "keys_of",
+    "look_up",
+    "put_pending",
+    "ref_of",
+    "seek",
+]
 
-REF: Final = struct.Struct("<QI")
-_CRC: Final = struct.Struct("<I")
-_MARK: Final = struct.Struct("<IQ")
 KEY: Final = 17
 """Bytes before the key of a row."""
 
+_REF: Final = struct.Struct("<4xQI")
+_PACK_REF: Final = struct.Struct("<QI")
+_POSITION: Final = struct.Struct("<Q")
+
 
 class Keys(NamedTuple):
-    """The prefixes of one partition."""
+    """The prefixes of one partition's rows and appended rows, and the key of its checkpoint."""
 
     digest: bytes
     rows: bytes
@@ -46,58 +64,101 @@ def keys_of(partition: bytes) -> Keys:
     return Keys(digest, b"r" + digest, b"l" + digest, b"c" + digest)
 
 
-def pack_row(key: bytes, data: bytes) -> bytes:
-    return _CRC.pack(crc32(data, crc32(key))) + data
+def checksummed(key: bytes, body: bytes) -> bytes:
+    """What is stored under `key`."""
+    return crc32(body, crc32(key)).to_bytes(4, "little") + body
 
 
-def unpack_row(key: bytes, stored: bytes) -> bytes:
-    data = stored[4:]
-    if len(stored) < 4 or _CRC.pack(crc32(data, crc32(key))) != stored[:4]:
-        raise CorruptData(f"the row {key[KEY:]!r} is damaged in the index: restore the store from a backup")
-    return data
+def content(key: bytes, stored: bytes) -> bytes:
+    """The body of what is stored under `key`. CorruptData if it is not what was stored."""
+    body = stored[4:]
+    if len(stored) < 4 or crc32(body, crc32(key)) != int.from_bytes(stored[:4], "little"):
+        raise damage(key)
+    return body
+
+
+def damage(key: bytes) -> CorruptData:
+    """The error for what is not right at or around a key of the index."""
+    return CorruptData(f"the index is damaged at {key[KEY:] or key!r}: restore the store from a backup")
+
+
+def ref_of(stored: bytes) -> Ref:
+    """The place of an appended row. Not checked: the record that is there says whether it is right."""
+    if len(stored) != _REF.size:
+        raise CorruptData("the index of a log is damaged: restore the store from a backup")
+    position, size = _REF.unpack(stored)
+    return position, size
+
+
+def look_up(txn: lmdb.Transaction[bytes], key: bytes) -> bytes | None:
+    """What is stored under `key`. CorruptData if it seems not to be there, and its neighbours are damaged."""
+    stored = txn.get(key)
+    if stored is None:
+        with txn.cursor() as cursor:
+            if seek(cursor, key):
+                if cursor.key() == key:
+                    raise damage(key)
+                check_neighbour(cursor)
+    return stored
+
+
+def seek(cursor: lmdb.Cursor[bytes], start: bytes) -> bool:
+    """Go to the first row at or after `start`; False if there is none. CorruptData if the row before is damaged."""
+    there = cursor.set_range(start)
+    if there and cursor.key() < start:
+        raise damage(start)
+    if cursor.prev() if there else cursor.last():
+        check_neighbour(cursor)
+        if cursor.key() >= start:
+            raise damage(start)
+        cursor.next()
+    elif there:
+        cursor.first()
+    return there
+
+
+def check_neighbour(cursor: lmdb.Cursor[bytes]) -> None:
+    """CorruptData if the row that the cursor is on, and that ends a search, is damaged."""
+    key, stored = cursor.item()
+    content(key, stored)
 
 
 def checkpoint(txn: lmdb.Transaction[bytes], keys: Keys) -> Checkpoint:
-    """What the index holds of the log."""
-    stored = txn.get(keys.mark)
+    """What the index holds of a log."""
+    stored = look_up(txn, keys.mark)
     if stored is None:
         return Checkpoint()
-    if len(stored) < _MARK.size or crc32(stored[4:], crc32(keys.mark)) != _CRC.unpack_from(stored)[0]:
-        raise CorruptData("the index of a log is damaged: restore the store from a backup")
-    position: int = _MARK.unpack_from(stored)[1]
+    body = content(keys.mark, stored)
+    (position,) = _POSITION.unpack_from(body)
     first, low = position, None
     with txn.cursor() as cursor:
-        if cursor.set_range(keys.refs) and cursor.key().startswith(keys.refs):
-            first, low = REF.unpack(cursor.value())[0], cursor.key()[KEY:]
-    return Checkpoint(position, stored[_MARK.size :], first, low)
+        if seek(cursor, keys.refs) and cursor.key().startswith(keys.refs):
+            check_neighbour(cursor)
+            first, low = ref_of(cursor.value())[0], cursor.key()[KEY:]
+    return Checkpoint(position, body[_POSITION.size :], first, low)
 
 
 def indexed_end(txn: lmdb.Transaction[bytes], keys: Keys) -> int:
     """The position of the checkpoint."""
-    stored = txn.get(keys.mark)
+    stored = look_up(txn, keys.mark)
     if stored is None:
         return 0
-    position: int = _MARK.unpack_from(stored)[1]
+    position: int = _POSITION.unpack_from(content(keys.mark, stored))[0]
     return position
 
 
 def put_pending(txn: lmdb.Transaction[bytes], keys: Keys, pending: Pending, end: int) -> int:
     """Put the rows of the log below `end` into the index; returns the checkpoint. Others may have put some of them."""
-    stored = txn.get(keys.mark)
-    base: int = _MARK.unpack_from(stored)[1] if stored is not None else 0
-    if base >= end:
-        return base
-    refs, prefix, pack = pending.refs, keys.refs, REF.pack
-    count = len(pending.keys)
-    items = [
-        (prefix + key, pack(position, size))
-        for key, (position, size) in zip(pending.keys[:count], refs[:count], strict=True)
-        if base <= position < end
-    ]
+    base = indexed_end(txn, keys)
+    items: list[tuple[bytes, bytes]] = []
+    prefix, pack = keys.refs, _PACK_REF.pack
+    for key, (position, size) in zip(pending.keys, pending.refs, strict=False):
+        if base <= position < end:
+            key = prefix + key
+            items.append((key, checksummed(key, pack(position, size))))
     if not items:
         return base
     with txn.cursor() as cursor:
         cursor.putmulti(items)
-    body = struct.pack("<Q", end) + items[-1][0][KEY:]
-    txn.put(keys.mark, _CRC.pack(crc32(body, crc32(keys.mark))) + body)
+    txn.put(keys.mark, checksummed(keys.mark, _POSITION.pack(end) + items[-1][0][KEY:]))
     return end

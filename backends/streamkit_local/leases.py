@@ -7,15 +7,15 @@ import secrets
 import struct
 import time
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import lmdb
 
 from streamkit.backend import Grant
-from streamkit.errors import CorruptData, LeaseLost
+from streamkit.errors import LeaseLost
 
 from .environment import Environment
 from .head import boot_id
+from .index import checksummed, content, look_up
 
 __all__ = ["acquire", "release", "renew"]
 
@@ -43,18 +43,12 @@ def _row(name: str) -> bytes:
 
 
 def _get(txn: lmdb.Transaction[bytes], row: bytes) -> _Lease | None:
-    stored = txn.get(row)
-    if stored is None:
-        return None
-    body = stored[4:]
-    if len(body) != _LEASE.size or crc32(body, crc32(row)).to_bytes(4, "little") != stored[:4]:
-        raise CorruptData("a lease is damaged in the index: restore the store from a backup")
-    return _Lease(*_LEASE.unpack(body))
+    stored = look_up(txn, row)
+    return None if stored is None else _Lease(*_LEASE.unpack(content(row, stored)))
 
 
 def _put(txn: lmdb.Transaction[bytes], row: bytes, lease: _Lease) -> None:
-    body = _LEASE.pack(*lease)
-    txn.put(row, crc32(body, crc32(row)).to_bytes(4, "little") + body)
+    txn.put(row, checksummed(row, _LEASE.pack(*lease)))
 
 
 def acquire(env: Environment, name: str, ttl: float) -> Grant | None:

@@ -45,11 +45,11 @@ class Misplaced(Exception):
         )
 
 
-def load_one(files: LogFiles, key: bytes, ref: Ref) -> bytes:
-    """The value of one row, checked. Misplaced if it is not where `ref` says."""
+def load_one(files: LogFiles, key: bytes, ref: Ref, end: int) -> bytes:
+    """The value of one row, checked. Misplaced if it is not where `ref` says, before the `end` of the log."""
     start, size = ref
     file = files.holding(start)
-    if file is None:
+    if file is None or start + size > end:
         raise Misplaced(files, key, start)
     at, body = start - file.base, HEADER + len(key)
     if size < _ALONE:
@@ -65,11 +65,11 @@ def load_one(files: LogFiles, key: bytes, ref: Ref) -> bytes:
     raise Misplaced(files, key, start)
 
 
-def load_part(files: LogFiles, part: Part) -> bytes:
+def load_part(files: LogFiles, part: Part, end: int) -> bytes:
     """A part of one value, of which only key and place are checked. Misplaced as above."""
     place, key, size, start, length = part
     file = files.holding(place)
-    if file is None:
+    if file is None or place + size > end:
         raise Misplaced(files, key, place)
     at, body = place - file.base, HEADER + len(key)
     length = max(min(length, size - start), 0)
@@ -86,7 +86,7 @@ def load_part(files: LogFiles, part: Part) -> bytes:
     raise Misplaced(files, key, place)
 
 
-def load(files: LogFiles, rows: Sequence[tuple[bytes, Ref]]) -> list[bytes]:
+def load(files: LogFiles, rows: Sequence[tuple[bytes, Ref]], end: int) -> list[bytes]:
     """The values of rows in order of position."""
     out: list[bytes] = []
     add = out.append
@@ -95,15 +95,15 @@ def load(files: LogFiles, rows: Sequence[tuple[bytes, Ref]]) -> list[bytes]:
         key, (start, size) = rows[first]
         stop, last = start + HEADER + len(key) + size, first + 1
         if last < count and size < _ALONE:
-            end = min(files.after(start), start + _RUN)
+            limit = min(files.after(start), start + _RUN, end)
             while last < count:
                 key, (place, size) = rows[last]
-                if place > stop + _GAP or place >= end or size >= _ALONE:
+                if not stop <= place <= stop + _GAP or place >= limit or size >= _ALONE:
                     break
                 stop = place + HEADER + len(key) + size
                 last += 1
         if last == first + 1:
-            add(load_one(files, *rows[first]))
+            add(load_one(files, *rows[first], end))
             first = last
             continue
         buffer = files.read(start, stop - start)
@@ -122,7 +122,7 @@ def load(files: LogFiles, rows: Sequence[tuple[bytes, Ref]]) -> list[bytes]:
     return out
 
 
-def load_parts(files: LogFiles, parts: Sequence[Part]) -> list[bytes]:
+def load_parts(files: LogFiles, parts: Sequence[Part], end: int) -> list[bytes]:
     """Parts of values, in order of position."""
     out: list[bytes] = []
     add = out.append
@@ -131,15 +131,15 @@ def load_parts(files: LogFiles, parts: Sequence[Part]) -> list[bytes]:
         base, key, size, start, length = parts[first]
         stop, last = base + HEADER + len(key) + min(start + length, size), first + 1
         if last < count and start <= _GAP:
-            end = min(files.after(base), base + _RUN)
+            limit = min(files.after(base), base + _RUN, end)
             while last < count:
                 place, key, size, start, length = parts[last]
-                if place > stop + _GAP or place >= end or start > _GAP or length >= _ALONE:
+                if place > stop + _GAP or place >= limit or start > _GAP or length >= _ALONE:
                     break
                 stop = max(stop, place + HEADER + len(key) + min(start + length, size))
                 last += 1
         if last == first + 1:
-            add(load_part(files, parts[first]))
+            add(load_part(files, parts[first], end))
             first = last
             continue
         buffer = files.read(base, stop - base)

@@ -19,15 +19,27 @@ from streamkit.errors import CorruptData, PermanentError, StoreClosed, Unavailab
 
 from .faults import system_fault
 
-__all__ = ["GONE", "LOGS", "OpenFile", "Place", "check_file_system", "create_place", "lock_file", "sync_directory"]
+__all__ = [
+    "GONE",
+    "INDEXED",
+    "INDEX_CRC",
+    "LOGS",
+    "OpenFile",
+    "Place",
+    "check_file_system",
+    "create_place",
+    "lock_file",
+    "sync_directory",
+]
 
 VERSION: Final = 1
 _MARK: Final = b"streamkit local store\n"
 _STATIC: Final = struct.Struct("<24sI")
 _SIZE: Final = 4096
 _WORDS: Final = 512
-GONE, LOGS = 0, 1
-"""Words that all processes share: not 0 once the store is deleted; the number of partition logs that were made."""
+GONE, LOGS, INDEXED, INDEX_CRC = 0, 1, 2, 3
+"""Words that all processes share: not 0 once the store is deleted; the number of partition logs that were made; the
+last transaction of the index, 0 if that is not known, and the checksum of its meta page."""
 
 _REMOTE: Final = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "9p", "lustre", "beegfs", "gpfs"}
 

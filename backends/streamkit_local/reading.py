@@ -18,7 +18,7 @@ import lmdb
 from streamkit.backend import Range, Row, Value
 
 from .faults import index_fault, system_fault
-from .index import KEY, REF, indexed_end, keys_of, unpack_row
+from .index import KEY, check_neighbour, content, damage, indexed_end, keys_of, look_up, ref_of, seek
 from .loading import Misplaced, Part, load, load_one, load_part, load_parts
 from .log import PartitionLog
 from .pending import Pending
@@ -43,12 +43,12 @@ def get_one(store: OpenStore, partition: bytes, key: bytes) -> Value | None:
     for attempt in _ATTEMPTS:
         log, ref, stored = _find(store, partition, key)
         if stored is not None:
-            data = unpack_row(keys_of(partition).rows + key, stored)
+            data = content(keys_of(partition).rows + key, stored)
             return _value((data, data))
         if log is None or ref is None:
             return None
         try:
-            return _value((load_one(log.files, key, ref), LOGGED))
+            return _value((load_one(log.files, key, ref, log.view.end), LOGGED))
         except (Misplaced, OSError) as error:
             _look_again(log, error, attempt)
     raise AssertionError
@@ -59,11 +59,11 @@ def read_one(store: OpenStore, partition: bytes, key: bytes, start: int, length:
     for attempt in _ATTEMPTS:
         log, ref, stored = _find(store, partition, key)
         if stored is not None:
-            return unpack_row(keys_of(partition).rows + key, stored)[start : start + length]
+            return content(keys_of(partition).rows + key, stored)[start : start + length]
         if log is None or ref is None:
             return None
         try:
-            return load_part(log.files, (ref[0], key, ref[1], start, length))
+            return load_part(log.files, (ref[0], key, ref[1], start, length), log.view.end)
         except (Misplaced, OSError) as error:
             _look_again(log, error, attempt)
     raise AssertionError
@@ -90,7 +90,7 @@ def _find(store: OpenStore, partition: bytes, key: bytes) -> tuple[PartitionLog 
                 ref = _find_ref(_settled(log, pending, partition, txn), txn, keys_of(partition).refs, key)
                 if ref is not None:
                     return log, ref, None
-        return None, None, txn.get(keys_of(partition).rows + key)
+        return None, None, look_up(txn, keys_of(partition).rows + key)
     except lmdb.Error as error:
         raise index_fault(error, store.env.path) from error
     finally:
@@ -102,8 +102,8 @@ def _find_ref(pending: Pending, txn: lmdb.Transaction[bytes], prefix: bytes, key
     if keys and key >= keys[0]:
         index = bisect_left(keys, key)
         return pending.refs[index] if index < len(keys) and keys[index] == key else None
-    stored = txn.get(prefix + key)
-    return REF.unpack(stored) if stored is not None else None
+    stored = look_up(txn, prefix + key)
+    return ref_of(stored) if stored is not None else None
 
 
 def _settled(log: PartitionLog, pending: Pending, partition: bytes, txn: lmdb.Transaction[bytes]) -> Pending:
@@ -136,8 +136,13 @@ def _find_all(
                         refs[index] = _find_ref(settled, txn, prefix, key)
                 if settled is not None:
                     pairs = zip(keys, refs, strict=True)
-                    return log, refs, [get(rows + key) if ref is None else None for key, ref in pairs]
-        return log, refs, [get(rows + key) for key in keys]
+                    return log, refs, [look_up(txn, rows + key) if ref is None else None for key, ref in pairs]
+        stored = [get(rows + key) for key in keys]
+        if None in stored:
+            for key, there in zip(keys, stored, strict=True):
+                if there is None:
+                    look_up(txn, rows + key)
+        return log, refs, stored
     except lmdb.Error as error:
         raise index_fault(error, store.env.path) from error
     finally:
@@ -154,14 +159,14 @@ def get_rows(store: OpenStore, partition: bytes, keys: Sequence[bytes]) -> list[
             if data is None:
                 out.append(None)
             else:
-                data = unpack_row(rows + key, data)
+                data = content(rows + key, data)
                 out.append(_value((data, data)))
         wanted = [(ref, index) for index, ref in enumerate(refs) if ref is not None]
         if log is None or not wanted:
             return out
         wanted.sort()
         try:
-            values = load(log.files, [(keys[index], ref) for ref, index in wanted])
+            values = load(log.files, [(keys[index], ref) for ref, index in wanted], log.view.end)
         except (Misplaced, OSError) as error:
             _look_again(log, error, attempt)
             continue
@@ -179,7 +184,7 @@ def read_parts(store: OpenStore, partition: bytes, ranges: Sequence[Range]) -> l
         log, refs, stored = _find_all(store, partition, keys)
         out: list[bytes | None] = []
         for (key, start, length), data in zip(ranges, stored, strict=True):
-            out.append(None if data is None else unpack_row(rows + key, data)[start : start + length])
+            out.append(None if data is None else content(rows + key, data)[start : start + length])
         wanted = [(ref, index) for index, ref in enumerate(refs) if ref is not None]
         if log is None or not wanted:
             return out
@@ -189,7 +194,7 @@ def read_parts(store: OpenStore, partition: bytes, ranges: Sequence[Range]) -> l
             key, start, length = ranges[index]
             parts.append((position, key, size, start, length))
         try:
-            found = load_parts(log.files, parts)
+            found = load_parts(log.files, parts, log.view.end)
         except (Misplaced, OSError) as error:
             _look_again(log, error, attempt)
             continue
@@ -228,7 +233,7 @@ def scan_page(
         if log is None or not refs:
             return rows, more
         try:
-            data = load(log.files, refs) if values else [b""] * len(refs)
+            data = load(log.files, refs, log.view.end) if values else [b""] * len(refs)
         except (Misplaced, OSError) as error:
             _look_again(log, error, attempt)
             continue
@@ -244,16 +249,20 @@ def _scan_rows(
     txn: lmdb.Transaction[bytes], prefix: bytes, start: bytes, end: bytes, count: int, values: bool
 ) -> tuple[list[Row], bool]:
     rows: list[Row] = []
-    stop, size = prefix + end, 0
+    stop, size, before = prefix + end, 0, b""
     with txn.cursor() as cursor:
-        if not cursor.set_range(prefix + start):
+        if not seek(cursor, prefix + start):
             return rows, False
         for key, stored in cursor.iternext():
             if key >= stop:
+                check_neighbour(cursor)
                 return rows, False
             if len(rows) == count or size > _PAGE_BYTES:
                 return rows, True
-            data = unpack_row(key, stored) if values else b""
+            if key <= before:
+                raise damage(key)
+            before = key
+            data = content(key, stored)
             rows.append(_row((key[KEY:], data, data)))
             size += len(data)
     return rows, False
@@ -264,13 +273,19 @@ def _scan_refs(
 ) -> tuple[list[tuple[bytes, Ref]], bool]:
     refs: list[tuple[bytes, Ref]] = []
     if not pending.keys or start < pending.keys[0]:
-        stop, unpack = prefix + end, REF.unpack
+        stop, before = prefix + end, b""
         with txn.cursor() as cursor:
-            if cursor.set_range(prefix + start):
+            if seek(cursor, prefix + start):
                 for key, stored in islice(cursor.iternext(), count + 1):
                     if key >= stop:
+                        check_neighbour(cursor)
                         break
-                    refs.append((key[KEY:], unpack(stored)))
+                    if key <= before:
+                        raise damage(key)
+                    before = key
+                    if not values:
+                        content(key, stored)
+                    refs.append((key[KEY:], ref_of(stored)))
     if len(refs) <= count:
         first = bisect_left(pending.keys, start)
         last = min(bisect_left(pending.keys, end), first + count + 1 - len(refs))
