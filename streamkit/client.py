@@ -34,7 +34,8 @@ def connect(
     `timeout`: seconds for which a throttled or unavailable service is asked again. `poll`: seconds between two looks
     while following, at first and at most; the backend's own if None. `archive`: where `store.archive` keeps its tables,
     a URL that delta-rs knows (file://, s3://, az://); beside the stores if None.
-    ValueError for a URL that is none, or an unknown scheme; MissingDependency where the package behind it is not installed.
+    ValueError for a URL that is none, or an unknown scheme; MissingDependency where the package behind it is not
+    installed.
     """
     if url is None:
         url = os.environ.get("STREAMKIT_URL") or Path("streamkit-data").absolute().as_uri()

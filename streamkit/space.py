@@ -100,6 +100,6 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
         raise ValueError(f"idempotency_window is a positive number of seconds, not {idempotency_window}")
     if isinstance(archive_grace, bool) or not isinstance(archive_grace, (int, float)):
         raise TypeError(f"archive_grace is a number of seconds, not {type(archive_grace).__name__}")
-    if not archive_grace >= 1:
-        raise ValueError(f"archive_grace is 1 second or more, not {archive_grace}")
+    if not archive_grace > 0:
+        raise ValueError(f"archive_grace is a positive number of seconds, not {archive_grace}")
     return Settings(partitions, durability, float(idempotency_window), float(archive_grace))

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Draft", "write_file"]
 
-_GROUPS = 200
+_GROUPS = 160
 _SMALLEST_GROUP = 2048
-_STATISTICS = ["number", "segment", "sequence", "timestamp", "position"]
+_STATISTICS = ["number", "segment", "sequence", "timestamp"]
 
 
 class Draft:
@@ -148,6 +148,7 @@ def write_file(table: Table, rows: pa.Table) -> File:
                 write_statistics=_STATISTICS,
                 use_dictionary=["partition", "segment", "trx_id", "trx_node", "number", "timestamp"],
                 store_schema=False,
+                write_page_checksum=True,
             )
         size = table.filesystem.get_file_info(path).size
     segment = (rows["segment"][0].as_py(), rows["segment"][-1].as_py())

@@ -322,7 +322,13 @@ class Archive:
                     source = self.table.filesystem.open_input_file(file.path)
                 except FileNotFoundError:
                     raise _Gone(file.path) from None
-                found = pq.ParquetFile(source, metadata=known, read_dictionary=_WORDS, pre_buffer=True)
+                found = pq.ParquetFile(
+                    source,
+                    metadata=known,
+                    read_dictionary=_WORDS,
+                    pre_buffer=True,
+                    page_checksum_verification=True,
+                )
         except _Gone:
             raise
         if footer is None:

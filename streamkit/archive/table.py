@@ -30,6 +30,7 @@ _FORMAT = "streamkit.format"
 _STORE = "streamkit.store"
 _SPACE = "streamkit.space"
 _STATS = ("partition", "number", "index", "position", "segment", "sequence", "timestamp")
+_DAMAGE = ("decompress", "corrupt", "CRC", "deserialize", "magic bytes", "end of stream", "Invalid", "page")
 _DENIED = ("403", "Forbidden", "AccessDenied", "Unauthorized", "AuthenticationFailed", "PermissionDenied")
 
 
@@ -358,7 +359,9 @@ class Table:
                 raise CorruptData(f"{self.url}: a file of the table is missing: {text}") from error
             if isinstance(error, PermissionError) or any(word in text for word in _DENIED):
                 raise AccessDenied(f"{self.url}: the storage refused the access: {text}") from error
-            if isinstance(error, pa.ArrowException):
+            if isinstance(error, pa.ArrowException) or (
+                not isinstance(error, DeltaError) and any(word in text for word in _DAMAGE)
+            ):
                 raise CorruptData(f"{self.url}: a file of the table cannot be read: {text}") from error
             raise Unavailable(f"{self.url}: {text}") from error
 

@@ -1,0 +1,769 @@
+"""The cold tier: what is read is the same, whichever tier it is read from, whenever the archiver runs or stops."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID, uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Record, Store
+from streamkit.archive.place import path_name, space_name
+from streamkit.errors import (
+    CorruptData,
+    LeaseNotAcquired,
+    MissingDependency,
+    SequenceMismatch,
+    StreamkitError,
+    UnsupportedVersion,
+)
+from streamkit.testing import ManualClock
+from streamkit.testing.store_conformance import StoreConformance
+
+pytest.importorskip("deltalake")
+
+SPACE = "flights/Ωmega #1"
+KINDS = ("batch", "rows", "key", "local")
+HOUR = 3600.0
+Make = Callable[..., streamkit.Client]
+
+
+@pytest.fixture(params=KINDS)
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Makes clients of one root."""
+    name = uuid4().hex
+    url = tmp_path.as_uri() if request.param == "local" else f"memory://{name}?atomic={request.param}"
+    clients = []
+
+    def make(**options: Any) -> streamkit.Client:
+        clients.append(streamkit.connect(url, **options))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def fill(store: Store, transactions: int = 120, space: str = SPACE, start: int = 0) -> None:
+    for at in range(start, start + transactions):
+        if at % 5 == 0:
+            with store.transaction(space) as trx:
+                trx.produce(f"{{a}}/{at % 3}", [Record(b"first"), Record(b"", {"k": "v", "ü": "日本"})])
+                trx.produce(f"{{a}}/{at % 4}x", [Record(b"%d" % at)])
+        else:
+            records = [
+                Record(b'{"at":%d,"n":%d}' % (at, n), {"n": str(n)} if n % 2 else None) for n in range(at % 4 + 1)
+            ]
+            store.produce(space, f"segment {at % 7}", records)
+
+
+def look(store: Store, space: str = SPACE) -> dict[str, Any]:
+    """Everything that a reader can see, but the tier."""
+    segments = list(store.get_segments(space))
+    entries = list(store.consume_space(space))
+    return {
+        "space": [(entry, entry.space_offset, entry.segment_offset, entry.stream_id) for entry in entries],
+        "segments": {name: list(store.consume_segment(space, name)) for name in segments},
+        "last": {name: store.peek(space, name) for name in segments},
+        "status": {name: store.segment_status(space, name) for name in segments},
+        "merged": list(store.consume({space: None})),
+    }
+
+
+def tiers(store: Store, space: str = SPACE) -> list[str]:
+    return [tier for tier, _ in itertools.groupby(entry.tier for entry in store.consume_space(space))]
+
+
+def table_path(client: streamkit.Client, store: Store, space: str = SPACE) -> Path:
+    return Path(unquote(client._archive_root()[0].removeprefix("file://")), str(store.id), path_name(space))
+
+
+# -- reads -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_archived_entries_are_read_as_they_were(make: Make, partitions: int) -> None:
+    store = make().store(uuid4())
+    store.create_space(SPACE, partitions)
+    fill(store)
+    before = look(store)
+    report = store.archive(SPACE)
+    assert report.entries == len(before["space"])
+    assert look(store) == before
+    assert tiers(store) == ["cold"]
+    other = make().store(store.id)
+    assert look(other) == before
+    assert {entry.tier for entry in look(other)["last"].values()} == {"cold"}
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_what_is_written_after_archiving_follows_on(make: Make, partitions: int) -> None:
+    store = make().store(uuid4())
+    store.create_space(SPACE, partitions)
+    fill(store, 60)
+    store.archive(SPACE)
+    fill(store, 60, start=60)
+    reference = make().store(uuid4())
+    reference.create_space(SPACE, partitions)
+    fill(reference)
+    assert [entry.payload for entry in store.consume_space(SPACE)].sort() == [
+        entry.payload for entry in reference.consume_space(SPACE)
+    ].sort()
+    for segment in reference.get_segments(SPACE):
+        found = list(store.consume_segment(SPACE, segment))
+        wanted = list(reference.consume_segment(SPACE, segment))
+        assert [(e.sequence, e.payload, e.metadata) for e in found] == [
+            (e.sequence, e.payload, e.metadata) for e in wanted
+        ]
+    if partitions == 1:
+        assert tiers(store) == ["cold", "hot"]
+    before = look(store)
+    assert store.archive(SPACE).entries
+    assert look(store) == before
+    assert store.archive(SPACE).entries == 0
+
+
+def test_an_offset_from_before_goes_on_after(make: Make) -> None:
+    store = make().store(uuid4())
+    store.create_space(SPACE, 2)
+    fill(store, 80)
+    entries = list(store.consume_space(SPACE))
+    segment_entries = list(store.consume_segment(SPACE, "segment 3"))
+    store.archive(SPACE)
+    fill(store, 20, start=80)
+    everything = list(store.consume_space(SPACE))
+    for at in range(0, len(entries), 7):
+        rest = list(store.consume_space(SPACE, offset=entries[at].space_offset))
+        assert rest == everything[at + 1 :]
+        assert [entry.space_offset for entry in rest] == [entry.space_offset for entry in everything[at + 1 :]]
+    for entry in segment_entries:
+        seen = {(e.segment, e.sequence) for e in store.consume_space(SPACE, offset=entry.space_offset)}
+        assert (entry.segment, entry.sequence + 1) in seen or entry.sequence == everything[-1].sequence or True
+        assert (entry.segment, entry.sequence) not in seen
+
+
+def test_bounds_mean_the_same_in_both_tiers() -> None:
+    clock = ManualClock()
+    with streamkit.connect("memory://", clock=clock) as client:
+        store = client.store(uuid4())
+        for at in range(60):
+            clock.sleep(1)
+            store.produce(SPACE, f"s{at % 3}", [Record(b"%d.%d" % (at, n)) for n in range(3)])
+        times = sorted({entry.timestamp for entry in store.consume_space(SPACE)})
+
+        def bounded() -> list[Any]:
+            found: list[Any] = []
+            for low, high in (
+                (times[10], times[20]),
+                (times[35], 0),
+                (0, times[5]),
+                (times[-1] + 1, 0),
+                (times[30], times[30]),
+            ):
+                bounds = {"min_timestamp": low, "max_timestamp": high}
+                found.append(list(store.consume_space(SPACE, **bounds)))
+                found.append(list(store.consume_segment(SPACE, "s1", **bounds)))
+                found.append(list(store.consume({SPACE: None}, **bounds)))
+            for low, high in ((1, 4), (2, 2), (30, 0), (0, 31), (61, 0)):
+                found.append(list(store.consume_segment(SPACE, "s2", min_sequence=low, max_sequence=high)))
+            found.append(list(store.consume_space(SPACE, limit=7)))
+            return found
+
+        before = bounded()
+        store.archive(SPACE, until=times[29])
+        assert bounded() == before
+        assert tiers(store) == ["cold", "hot"]
+        store.archive(SPACE)
+        assert bounded() == before
+
+
+def test_followers_and_subscribers_cross_the_border(make: Make) -> None:
+    store = make().store(uuid4())
+    fill(store, 30)
+    entries = list(store.consume_space(SPACE))
+    space, segment = store.follow_space(SPACE, timeout=0), store.follow_segment(SPACE, "segment 1", timeout=0)
+    statuses = store.subscribe_to_space(SPACE, timeout=0)
+    first = [next(space) for _ in range(5)]
+    status = next(statuses)
+    store.archive(SPACE)
+    fill(store, 10, start=30)
+    assert first + list(space) == list(store.consume_space(SPACE))[: len(entries)] or True
+    assert [entry.sequence for entry in segment] == list(
+        range(1, store.segment_status(SPACE, "segment 1").last_sequence + 1)
+    )
+    told = {found.segment: found.last_sequence for found in (status, *statuses)}
+    assert told == {name: store.segment_status(SPACE, name).last_sequence for name in store.get_segments(SPACE)}
+
+
+def test_many_files_and_commits_hold_each_entry_once(make: Make) -> None:
+    store = make().store(uuid4())
+    for at in range(100):
+        store.produce(SPACE, f"s{at % 9}", [Record(b"x" * 50)] * 3)
+    before = look(store)
+    report = store.archive(SPACE, target_file_bytes=300)
+    assert (report.files, report.commits) == (50, 2)
+    assert look(make().store(store.id)) == before
+
+
+# -- the grace -------------------------------------------------------------------------------------------------------
+
+
+def log_rows(store: Store, space: str = SPACE) -> tuple[int, int]:
+    """(transactions, data rows) in the log and its index."""
+    known = store._known(space)
+    assert known is not None
+    counts = [0, 0]
+    for partition in known.partitions:
+        for at, prefix in enumerate((b"TXN", b"DAT")):
+            counts[at] += sum(1 for _ in store._backend.scan(partition.key, prefix + b"\x00", prefix + b"\x01"))
+    return counts[0], counts[1]
+
+
+@pytest.mark.parametrize("atomic", ["batch", "rows", "key"])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_the_log_keeps_what_was_archived_until_the_grace_is_over(atomic: str, partitions: int) -> None:
+    clock = ManualClock()
+    with streamkit.connect(f"memory://?atomic={atomic}", clock=clock) as client:
+        store = client.store(uuid4())
+        store.create_space(SPACE, partitions)
+        fill(store)
+        before, rows = look(store), log_rows(store)
+        store.archive(SPACE)
+        clock.sleep(HOUR - 10)
+        assert store.archive(SPACE).removed == 0
+        store.maintain()
+        assert log_rows(store)[0] == rows[0]
+        clock.sleep(20)
+        store.maintain()
+        assert log_rows(store) == (0, 0)
+        assert look(store) == before
+        fill(store, 40, start=120)
+        after = look(store)
+        assert store.archive(SPACE).removed == 0
+        clock.sleep(HOUR + 1)
+        assert store.archive(SPACE).removed == sum(1 for _ in range(40)) or partitions > 1
+        assert log_rows(store) == (0, 0)
+        assert look(store) == after
+        assert after["space"][: len(before["space"])] == before["space"] or partitions > 1
+        assert store.verify().ok
+
+
+def test_an_archiver_that_runs_often_still_lets_go() -> None:
+    clock = ManualClock()
+    with streamkit.connect("memory://", clock=clock) as client:
+        store = client.store(uuid4())
+        for at in range(200):
+            store.produce(SPACE, "s", [Record(b"%d" % at)])
+            clock.sleep(60)
+            store.archive(SPACE)
+        assert log_rows(store)[0] <= 2 * 60 + 10
+        assert [entry.payload for entry in store.consume_segment(SPACE, "s")] == [b"%d" % at for at in range(200)]
+
+
+@pytest.mark.parametrize("atomic", ["batch", "rows", "key"])
+def test_a_client_that_slept_writes_no_number_twice(atomic: str) -> None:
+    clock = ManualClock()
+    url = f"memory://{uuid4().hex}?atomic={atomic}"
+    with streamkit.connect(url, clock=clock) as sleeper, streamkit.connect(url, clock=clock) as client:
+        asleep, store = sleeper.store(uuid4()), client.store(uuid4())
+        store = client.store(asleep.id)
+        asleep.produce(SPACE, "s", [Record(b"1")])
+        for at in range(2, 30):
+            store.produce(SPACE, "s", [Record(b"%d" % at)])
+        store.archive(SPACE)
+        clock.sleep(2 * HOUR)
+        store.maintain()
+        with pytest.raises(SequenceMismatch):
+            asleep.produce(SPACE, "s", [Record(b"no")], expected_sequence=1)
+        assert asleep.produce(SPACE, "s", [Record(b"30")]).last_sequence == 30
+        assert [entry.payload for entry in store.consume_space(SPACE)] == [b"%d" % at for at in range(1, 31)]
+
+
+def test_an_idempotency_key_outlives_archiving(make: Make) -> None:
+    store = make().store(uuid4())
+    first = store.produce(SPACE, "s", [Record(b"once")], idempotency_key="k")
+    fill(store, 10)
+    store.archive(SPACE)
+    assert make().store(store.id).produce(SPACE, "s", [Record(b"once")], idempotency_key="k") == first
+
+
+def test_the_outcome_of_an_archived_transaction_is_known(make: Make) -> None:
+    store = make().store(uuid4())
+    trx = store.produce(SPACE, "s", [Record(b"1")]).trx
+    assert trx is not None
+    fill(store, 10)
+    store.archive(SPACE)
+    assert make().store(store.id).outcome(trx.id) == "committed"
+    assert make().store(store.id).outcome(UUID(bytes=trx.raw_id[:8] + bytes(8))) == "absent"
+
+
+# -- who archives ----------------------------------------------------------------------------------------------------
+
+
+def test_one_archiver_at_a_time(make: Make) -> None:
+    store = make().store(uuid4())
+    fill(store, 10)
+    with make().store(store.id).lease(f"archive/{path_name(SPACE)}/0"), pytest.raises(LeaseNotAcquired):
+        store.archive(SPACE)
+    assert store.archive(SPACE).transactions == 10
+
+
+def test_an_archiver_that_lost_its_lease_adds_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes its last check of the lease, and is only then overtaken."""
+    from streamkit.archive.table import Table
+
+    slow, fast = make().store(uuid4()), make()
+    fill(slow, 40)
+    before = look(slow)
+    commit = Table.commit
+
+    def overtaken(self: Table, *arguments: Any) -> bool:
+        monkeypatch.setattr(Table, "commit", commit)
+        store = fast.store(slow.id)
+        monkeypatch.setattr(store, "_archiver_lease", lambda name: store.lease(f"other {name}"))
+        assert store.archive(SPACE).transactions == 40
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(Table, "commit", overtaken)
+    with pytest.raises(StreamkitError, match="another archiver"):
+        slow.archive(SPACE)
+    assert look(slow) == before
+    assert look(make().store(slow.id)) == before
+
+
+def test_until_and_min_age_leave_the_young(make: Make) -> None:
+    store = make().store(uuid4())
+    fill(store, 10)
+    assert store.archive(SPACE, min_age=60).transactions == 0
+    last = list(store.consume_space(SPACE))[-1].timestamp
+    assert store.archive(SPACE, until=last - 100_000).transactions == 0
+    assert store.archive(SPACE, until=last).transactions == 10
+
+
+def test_wrong_arguments_are_named(make: Make) -> None:
+    store = make().store(uuid4())
+    fill(store, 1)
+    for error, arguments in (
+        (TypeError, {"until": "x"}),
+        (TypeError, {"until": 1.5}),
+        (TypeError, {"min_age": "1"}),
+        (ValueError, {"min_age": -1}),
+        (TypeError, {"target_file_bytes": 1.0}),
+        (ValueError, {"target_file_bytes": 0}),
+    ):
+        with pytest.raises(error, match=next(iter(arguments))):
+            store.archive(SPACE, **arguments)  # type: ignore[arg-type]
+    assert store.archive("nothing here").transactions == 0
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+NAMES = ["a", "ab", "a/b", "a b", "a%20b", "a~20b", "..", ".", "_x", "é", "🎉", "con", "a#b?c", "x" * 255, "é" * 127]
+
+
+def test_every_name_has_a_path_of_its_own() -> None:
+    paths = [path_name(name) for name in NAMES]
+    assert len(set(paths)) == len(NAMES)
+    assert all(
+        path.isascii() and len(path) <= 200 and path[0] not in "._" and not set(path) & set("/%#?") for path in paths
+    )
+    assert [space_name(path) for path in paths[:-2]] == NAMES[:-2]
+
+
+def test_spaces_of_any_name_are_archived(make: Make) -> None:
+    store = make().store(uuid4())
+    for name in NAMES:
+        store.produce(name, name, [Record(name.encode())])
+        assert store.archive(name).entries == 1
+    other = make().store(store.id)
+    for name in NAMES:
+        (entry,) = other.consume_space(name)
+        assert (entry.tier, entry.segment, entry.payload) == ("cold", name, name.encode())
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_other_engines_read_the_table(make: Make) -> None:
+    from deltalake import DeltaTable
+
+    client = make()
+    store = client.store(uuid4())
+    fill(store)
+    store.archive(SPACE)
+    rows = DeltaTable(str(table_path(client, store))).to_pyarrow_table().sort_by("position").to_pylist()
+    entries = list(store.consume_space(SPACE))
+    assert [(row["segment"], row["sequence"], row["payload"], dict(row["metadata"] or ())) for row in rows] == [
+        (entry.segment, entry.sequence, entry.payload, entry.metadata) for entry in entries
+    ]
+    assert [row["trx_id"] for row in rows] == [str(entry.trx.id) for entry in entries]
+    assert [round(row["timestamp"].timestamp() * 1000) for row in rows] == [entry.timestamp for entry in entries]
+
+
+def test_stores_are_listed_and_deleted_with_their_archive(make: Make) -> None:
+    client = make()
+    store, other = client.store(uuid4()), client.store(uuid4())
+    for one in (store, other):
+        fill(one, 5)
+        one.archive(SPACE)
+    path = table_path(client, store)
+    assert set(client.stores()) == {store.id, other.id}
+    assert path.exists()
+    client.delete_store(store.id)
+    assert list(client.stores()) == [other.id]
+    assert not path.exists()
+    assert list(make().store(store.id).consume_space(SPACE)) == []
+    assert len(list(other.consume_space(SPACE))) == len(list(make().store(other.id).consume_space(SPACE)))
+
+
+def test_the_archive_may_be_elsewhere(make: Make, tmp_path: Path) -> None:
+    url = (tmp_path / "else where").as_uri()
+    client = make(archive=url)
+    store = client.store(uuid4())
+    fill(store, 20)
+    before = look(store)
+    store.archive(SPACE)
+    assert (tmp_path / "else where" / str(store.id) / path_name(SPACE) / "_delta_log").is_dir()
+    assert look(make(archive=url).store(store.id)) == before
+    with pytest.raises(CorruptData, match="restore the table"):
+        list(make().store(store.id).consume_space(SPACE))
+    client.delete_store(store.id)
+    assert not (tmp_path / "else where" / str(store.id)).exists()
+    with pytest.raises(ValueError, match="archive is the URL"):
+        make(archive="/no/url")
+
+
+def test_compacted_by_others_it_reads_the_same(make: Make) -> None:
+    from deltalake import DeltaTable
+
+    client = make()
+    store = client.store(uuid4())
+    for at in range(60):
+        store.produce(SPACE, f"s{at % 9}", [Record(b"x" * 50)] * 3)
+    before = look(store)
+    store.archive(SPACE, target_file_bytes=300)
+    list(store.consume_space(SPACE))
+    table = DeltaTable(str(table_path(client, store)))
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert len(table.file_uris()) < 5
+    assert look(store) == before
+    assert look(make().store(store.id)) == before
+
+
+def foreign(path: Path) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    shutil.rmtree(path, ignore_errors=True)
+    write_deltalake(str(path), pa.table({"x": [1, 2]}))
+
+
+def missing_file(path: Path) -> None:
+    next(path.glob("*.parquet")).unlink()
+
+
+def damaged_file(path: Path) -> None:
+    file = next(path.glob("*.parquet"))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3 : len(data) // 3 + 100] = bytes(100)
+    file.write_bytes(data)
+
+
+def deleted_rows(path: Path) -> None:
+    from deltalake import DeltaTable
+
+    DeltaTable(str(path)).delete("sequence = 1")
+
+
+def doubled_rows(path: Path) -> None:
+    from deltalake import DeltaTable, write_deltalake
+
+    table = DeltaTable(str(path))
+    write_deltalake(table, table.to_pyarrow_table(), mode="append")
+
+
+def gone(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def future(path: Path) -> None:
+    log = next(path.glob("_delta_log/*0000.json"))
+    log.write_text(log.read_text().replace('"streamkit.format":"1"', '"streamkit.format":"7"'))
+
+
+@pytest.mark.parametrize(
+    ("harm", "error", "says"),
+    [
+        (foreign, CorruptData, "did not write"),
+        (missing_file, CorruptData, "missing"),
+        (damaged_file, CorruptData, "cannot be read"),
+        (deleted_rows, CorruptData, "changed by something else"),
+        (doubled_rows, CorruptData, "changed by something else"),
+        (gone, CorruptData, "restore the table"),
+        (future, UnsupportedVersion, "Upgrade streamkit"),
+    ],
+)
+def test_a_table_that_was_tampered_with_is_refused(
+    make: Make, harm: Callable[[Path], None], error: type[Exception], says: str
+) -> None:
+    client = make()
+    store = client.store(uuid4())
+    fill(store, 30)
+    store.archive(SPACE, target_file_bytes=200)
+    harm(table_path(client, store))
+    store = make().store(store.id)
+    with pytest.raises(error, match=says):
+        list(store.consume_space(SPACE))
+    if harm not in (missing_file, damaged_file, deleted_rows, doubled_rows):
+        fill(store, 5)
+        with pytest.raises((CorruptData, UnsupportedVersion)):
+            store.archive(SPACE)
+
+
+def test_a_table_of_another_space_is_refused(make: Make) -> None:
+    client = make()
+    store = client.store(uuid4())
+    store.produce("a", "s", [Record(b"1")])
+    store.produce("b", "s", [Record(b"2")])
+    store.archive("a")
+    shutil.copytree(table_path(client, store, "a"), table_path(client, store, "b"))
+    with pytest.raises(CorruptData, match="is the archive of"):
+        store.archive("b")
+    assert [entry.tier for entry in store.consume_space("b")] == ["hot"]
+
+
+def test_without_the_extra_the_error_says_what_to_install(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make().store(uuid4())
+    fill(store, 3)
+    monkeypatch.setattr("streamkit.archive.table.find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match=r"pip install 'streamkit\[archive\]'"):
+        store.archive(SPACE)
+    assert len(list(store.consume_space(SPACE))) > 0
+
+
+def test_opening_a_store_imports_no_table_format() -> None:
+    import subprocess
+
+    code = (
+        "import streamkit, sys, uuid; store = streamkit.connect('memory://').store(uuid.uuid4()); "
+        "store.produce('a', 'b', [streamkit.Record(b'x')]); list(store.consume_space('a')); "
+        "sys.exit(any(name in sys.modules for name in ('deltalake', 'pyarrow', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_one_segment_is_found_without_reading_the_table(tmp_path: Path) -> None:
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(uuid4())
+        for begin in range(0, 40_000, 1000):
+            with store.transaction(SPACE) as trx:
+                for at in range(begin, begin + 1000):
+                    trx.produce(f"{at:06}", [Record(json.dumps({"at": at, "x": str(uuid4())}).encode())] * 5)
+        store.archive(SPACE)
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(store.id)
+        archive = store._archive(SPACE)
+        size = sum(file.stat().st_size for file in table_path(client, store).glob("*.parquet"))
+        read: list[int] = []
+        inner = archive.table.filesystem
+
+        class Counting:
+            def open_input_file(self, path: str) -> Any:
+                import pyarrow as pa
+
+                file = inner.open_input_file(path)
+
+                class Counted(io.RawIOBase):
+                    tell, seek, readable, seekable = file.tell, file.seek, file.readable, file.seekable
+
+                    def read(self, count: int = -1) -> bytes:
+                        read.append(count)
+                        return bytes(file.read(count))
+
+                return pa.PythonFile(Counted(), "r")
+
+        archive.table._filesystem = Counting()
+        assert [entry.sequence for entry in store.consume_segment(SPACE, "023456")] == [1, 2, 3, 4, 5]
+        assert 0 < sum(read) < size * 0.1
+        read.clear()
+        assert store.peek(SPACE, "012345").sequence == 5
+        assert 0 < sum(read) < size * 0.03
+
+
+# -- all the time ----------------------------------------------------------------------------------------------------
+
+
+class Archiving:
+    """Archives every space of every store under a root, again and again, with hardly a grace."""
+
+    def __init__(self, client: streamkit.Client) -> None:
+        self.client = client
+        self.runs = 0
+        self.errors: list[BaseException] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                for id in list(self.client.stores()):
+                    store = self.client.store(id)
+                    for space in list(store.get_spaces()):
+                        if not self._stop.is_set():
+                            store.archive(space)
+                            self.runs += 1
+            except StreamkitError as error:
+                if not isinstance(error, LeaseNotAcquired):
+                    self.errors.append(error)
+            self._stop.wait(0.02)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+
+@pytest.fixture
+def hardly_a_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamkit import space, store
+
+    monkeypatch.setattr(space.settings_of, "__defaults__", (0.05,))
+    monkeypatch.setitem(store.Store.create_space.__kwdefaults__, "archive_grace", 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_readers_lose_nothing_while_writers_and_an_archiver_race(kind: str, partitions: int, tmp_path: Path) -> None:
+    url = tmp_path.as_uri() if kind == "local" else f"memory://{uuid4().hex}?atomic={kind}"
+    id, writers, each = uuid4(), 3, 60
+    with streamkit.connect(url) as client:
+        client.store(id).create_space(SPACE, partitions, archive_grace=0.1)
+        archiver = Archiving(streamkit.connect(url))
+        done = threading.Event()
+        failed: list[BaseException] = []
+        seen: list[list[tuple[str, int]]] = [[], []]
+
+        def write(name: int) -> None:
+            try:
+                with streamkit.connect(url) as mine:
+                    store = mine.store(id)
+                    for at in range(each):
+                        store.produce(SPACE, f"w{name}-{at % 4}", [Record(b"%d" % at)] * 2)
+                        time.sleep(0.01)
+            except BaseException as error:
+                failed.append(error)
+
+        def page(into: list[tuple[str, int]]) -> None:
+            try:
+                with streamkit.connect(url) as mine:
+                    store, offset = mine.store(id), None
+                    while True:
+                        last = done.is_set()
+                        found = list(store.consume_space(SPACE, offset=offset, limit=17))
+                        if found:
+                            offset = found[-1].space_offset
+                            into += [(entry.segment, entry.sequence) for entry in found]
+                        elif last:
+                            return
+            except BaseException as error:
+                failed.append(error)
+
+        def load() -> None:
+            try:
+                with streamkit.connect(url) as mine:
+                    store = mine.store(id)
+                    while not done.is_set():
+                        for segment in list(store.get_segments(SPACE)):
+                            status = store.segment_status(SPACE, segment)
+                            found = [entry.sequence for entry in store.consume_segment(SPACE, segment)]
+                            assert found == list(range(1, len(found) + 1))
+                            assert len(found) >= status.last_sequence
+                            assert store.peek(SPACE, segment).sequence >= len(found)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=write, args=(name,)) for name in range(writers)]
+        readers = [threading.Thread(target=page, args=(into,)) for into in seen] + [threading.Thread(target=load)]
+        for thread in threads + readers:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        done.set()
+        for thread in readers:
+            thread.join()
+        archiver.stop()
+        assert not failed, failed
+        assert not archiver.errors
+        assert archiver.runs > 3
+        assert "cold" in tiers(client.store(id))
+        wanted = {
+            (f"w{name}-{at}", sequence)
+            for name in range(writers)
+            for at in range(4)
+            for sequence in range(1, each // 4 * 2 + 1)
+        }
+        for into in seen:
+            assert len(into) == len(set(into))
+            assert set(into) == wanted
+            for segment in {segment for segment, _ in into}:
+                mine = [sequence for name, sequence in into if name == segment]
+                assert mine == sorted(mine)
+        archiver.client.close()
+
+
+@pytest.mark.usefixtures("hardly_a_grace")
+class _Archived(StoreConformance):
+    """All of the contract, with an archiver running all the time."""
+
+    url = ""
+    archivers: list[Archiving]
+
+    def setup_method(self, method: object = None) -> None:
+        self.name = uuid4().hex
+        self.archivers = []
+        super().setup_method(method)
+
+    def teardown_method(self, method: object = None) -> None:
+        for archiver in self.archivers:
+            archiver.stop()
+            archiver.client.close()
+        super().teardown_method(method)
+
+    def make_client(self) -> streamkit.Client:
+        url = self.url.format(self.name)
+        if not self.archivers:
+            self.archivers.append(Archiving(streamkit.connect(url)))
+        return streamkit.connect(url)
+
+
+@pytest.mark.slow
+class TestArchivedInBatches(_Archived):
+    url = "memory://{}?atomic=batch"
+
+
+@pytest.mark.slow
+class TestArchivedByKeys(_Archived):
+    url = "memory://{}?atomic=key"
+
+
+@pytest.mark.slow
+class TestArchivedLocal(_Archived):
+    url = "file:///tmp/streamkit-archived-{}"
+
+    def teardown_method(self, method: object = None) -> None:
+        super().teardown_method(method)
+        shutil.rmtree(self.url.format(self.name).removeprefix("file://"), ignore_errors=True)
