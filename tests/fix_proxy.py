@@ -37,8 +37,11 @@ class Fault(NamedTuple):
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     applied: bool = False
+    """Whether the server gets it, where that is not as usual."""
     seconds: float = 0.0
     gate: threading.Event | None = None
+    cut: int = 0
+    """Bytes of the answer, head and body, after which the connection is closed; 0: all."""
 
 
 PASS = Fault("pass")
@@ -49,7 +52,7 @@ DROP_ANSWER = Fault("drop", applied=True)
 DUPLICATE = Fault("duplicate")
 """The server gets it twice; the client gets the second answer."""
 CUT_BODY = Fault("cut")
-"""The first half of the answer, then the connection is closed."""
+"""The head and the first half of the body, then the connection is closed. Without a body: half of the first line."""
 LATE = Fault("late")
 """As DROP_REQUEST, but `proxy.deliver()` brings it to the server later."""
 SILENT = Fault("silent")
@@ -58,9 +61,16 @@ SILENT_ANSWER = Fault("silent", applied=True)
 """The server answers, but nothing reaches the client until it gives up."""
 
 
-def status(code: int, body: bytes = b"", headers: Mapping[str, str] | None = None, *, applied: bool = False) -> Fault:
-    """Answer with this, instead of the server or (`applied`) over its answer."""
-    return Fault("status", code, body, tuple((headers or {}).items()), applied)
+def status(
+    code: int,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+    *,
+    applied: bool = False,
+    cut: int = 0,
+) -> Fault:
+    """Answer with this, instead of the server or (`applied`) over its answer; with `cut`, only its first bytes."""
+    return Fault("status", code, body, tuple((headers or {}).items()), applied, cut=cut)
 
 
 def delay(seconds: float) -> Fault:
@@ -248,7 +258,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault.kind == "status":
             if fault.applied:
                 self.owner._forward(request)
-            self._send(fault.code, list(fault.headers), fault.body)
+            self._send(fault.code, list(fault.headers), fault.body, cut=fault.cut)
             return
         if fault.kind == "delay":
             (fault.gate or self.owner._stopped).wait(fault.seconds)
@@ -261,23 +271,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault.kind == "relabel":
             new = {name.lower() for name, _ in fault.headers}
             headers = [*(pair for pair in headers if pair[0].lower() not in new), *fault.headers]
-        self._send(code, headers, body, cut=fault.kind == "cut")
+        headers = [pair for pair in headers if pair[0].lower() != "content-length" or self.command == "HEAD"]
+        self._send(code, headers, body, cut=-1 if fault.kind == "cut" else 0)
 
-    def _send(self, code: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool = False) -> None:
-        reason = http.client.responses.get(code, "")
-        lines = [f"HTTP/1.1 {code} {reason}"]
-        keep = "content-length" if self.command == "HEAD" else ""
-        for name, value in headers:
-            if name.lower() not in _HOP and (name.lower() != "content-length" or keep):
-                lines.append(f"{name}: {value}")
-        if not keep and code not in (204, 304):
-            lines.append(f"Content-Length: {len(body)}")
+    def _send(self, code: int, headers: list[tuple[str, str]], body: bytes, *, cut: int) -> None:
+        """With `cut`, only so many bytes; -1: until the middle of the body."""
+        headers = [pair for pair in headers if pair[0].lower() not in _HOP]
+        sized = any(name.lower() == "content-length" for name, _ in headers)
+        if not sized and self.command != "HEAD" and code not in (204, 304):
+            headers.append(("Content-Length", str(len(body))))
+        lines = [f"HTTP/1.1 {code} {http.client.responses.get(code, '')}"]
+        lines += [f"{name}: {value}" for name, value in headers]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
-        if not cut:
-            self.wfile.write(head + (b"" if keep else body))
-            return
-        self.wfile.write(head + body[: len(body) // 2] if body else head[: len(head) // 2])
-        self._hang_up()
+        if cut < 0:
+            cut = len(head) + len(body) // 2 if body else 8
+        self.wfile.write((head + body)[: cut or None])
+        if cut:
+            self._hang_up()
 
     def _wait_for_client(self) -> None:
         """Until the client closes its end, or the proxy is closed."""

@@ -47,6 +47,12 @@ class S3Server(NamedTuple):
             aws_secret_access_key="testing",
         )
 
+    def bucket(self) -> S3Bucket:
+        """A new, empty one."""
+        bucket = S3Bucket(self, f"test-{uuid4().hex}")
+        self.client().create_bucket(Bucket=bucket.name)
+        return bucket
+
 
 class S3Bucket(NamedTuple):
     server: S3Server
@@ -102,6 +108,4 @@ def s3_credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def s3_bucket(s3_server: S3Server, s3_credentials: None) -> S3Bucket:
     """An empty bucket of the test's own."""
-    bucket = S3Bucket(s3_server, f"test-{uuid4().hex}")
-    s3_server.client().create_bucket(Bucket=bucket.name)
-    return bucket
+    return s3_server.bucket()

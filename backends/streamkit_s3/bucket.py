@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from streamkit.errors import PermanentError
 
 from .connection import Connection, Meter, Task
-from .failures import Beyond, Missing, Request, refused
+from .failures import Beyond, Missing, Request, lost, refused
 
 __all__ = ["Bucket", "Listed", "Object"]
 
@@ -176,6 +176,8 @@ class Bucket:
 
     def _etag(self, answer: dict[str, Any], request: Request) -> str:
         etag: str = answer.get("ETag", "")
+        if etag.count('"') == 1 or (not etag and request.write):
+            raise lost(request, self.connection.target, "cut in the headers")
         if not etag:
             raise PermanentError(f"{self._at(request)}: no ETag, so this does not look like S3; check endpoint_url")
         return etag

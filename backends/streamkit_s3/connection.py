@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from streamkit.errors import MissingDependency, PermanentError, StoreClosed
 
-from .failures import Request, Target, credentials_failed, translate
+from .failures import Request, Target, credentials_failed, lost, translate
 
 __all__ = ["Connection", "Meter", "Process", "Task"]
 
@@ -24,6 +24,7 @@ Meter = Counter[str]
 _THREADS = 32
 _WINDOW = 64 << 20
 """Bytes that are fetched before they are asked for, at most."""
+_LENGTHS = {"content-length", "transfer-encoding"}
 _IDLE = 15.0
 """Seconds after which a quiet connection is not trusted: services and NATs drop them, a frozen process misses it."""
 
@@ -97,7 +98,11 @@ class Connection:
                 if "Body" in answer:
                     with answer["Body"] as body:
                         answer["Body"] = body.read()
+            metadata = answer["ResponseMetadata"]
+            if metadata["HTTPStatusCode"] == 204 or _LENGTHS & metadata["HTTPHeaders"].keys():
                 return answer
+            # To the SDK, a connection that is closed in the middle of the headers is an answer without a body.
+            failure: Exception = lost(request, self.target, "cut in the headers")
         except Exception as error:
             failure = translate(error, request, self.target)
             if client is not None and credentials_failed(error):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from streamkit.backend import Ambiguous, Conflict
 from streamkit.errors import AccessDenied, PermanentError, StreamkitError, Throttled, Unavailable
 
-__all__ = ["Beyond", "Missing", "Request", "Target", "credentials_failed", "refused", "translate"]
+__all__ = ["Beyond", "Missing", "Request", "Target", "credentials_failed", "lost", "refused", "translate"]
 
 _CREDENTIALS = {
     "AuthFailure",
@@ -35,7 +35,7 @@ _REGION = {
 # S3 did not take the request: the body came in parts, damaged or not at all.
 _NOT_TAKEN = {"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"}
 _THROTTLED = re.compile(r"SlowDown|Throttl|TooManyRequests|RequestLimitExceeded|BandwidthLimitExceeded")
-_CODE = re.compile(r"[A-Za-z0-9.]{1,64}")
+_CODE = re.compile(r"[A-Z][A-Za-z.]{2,63}")
 _ACTION = re.compile(r"\bs3:[A-Za-z]{1,40}\b")
 _FIX_CREDENTIALS = "check the AWS credentials (environment, profile, or the role of this function or machine)"
 
@@ -103,8 +103,11 @@ def translate(error: Exception, request: Request, target: Target) -> Exception:
             | HTTPError()
             | HTTPException()
             | OSError()
+            # The SDK reads what is left of a header that was cut.
+            | ValueError()
+            | LookupError()
         ):
-            return _lost(request, what, type(error).__name__)
+            return lost(request, target, type(error).__name__)
         case sdk.BotoCoreError():
             return PermanentError(
                 f"{what}: refused by the SDK before it was sent ({type(error).__name__}); check the AWS "
@@ -121,7 +124,7 @@ def refused(
     code = str(answer.get("Code", ""))
     if not _CODE.fullmatch(code):
         code = ""
-    said = " ".join(filter(None, (str(status or ""), code if code != str(status) else "")))
+    said = f"{status or ''} {code}".strip()
     if code == "NoSuchKey":
         return Conflict(request.key) if request.conditional else Missing(what)
     if code == "NoSuchBucket":
@@ -166,7 +169,7 @@ def refused(
     if status == 501 or code == "NotImplemented":
         return PermanentError(f"{what}: this service does not do that ({said}); {target}")
     if status >= 500 or code in ("InternalError", "ServiceUnavailable"):
-        return _lost(request, what, said)
+        return lost(request, target, said)
     if status == 404:
         return PermanentError(f"{what}: this does not look like S3 ({said}); check endpoint_url ({target})")
     return PermanentError(f"{what}: refused ({said}); {target}")
@@ -195,10 +198,11 @@ def _is_credentials(error: Exception) -> bool:
     )
 
 
-def _lost(request: Request, what: str, why: str) -> StreamkitError:
+def lost(request: Request, target: Target, why: str) -> StreamkitError:
+    """There is no answer, or not all of it."""
     if request.write:
-        return Ambiguous(f"{what}: the answer was lost ({why})")
-    return Unavailable(f"{what}: no whole answer ({why})")
+        return Ambiguous(f"{request.at(target)}: the answer was lost ({why})")
+    return Unavailable(f"{request.at(target)}: no whole answer ({why})")
 
 
 def _clock(headers: Mapping[str, str]) -> str:

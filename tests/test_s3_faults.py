@@ -1,0 +1,743 @@
+"""What a bad network and a bad day of S3 look like at the seam: a proxy between the real SDK and the moto server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+from fix_proxy import (
+    CUT_BODY,
+    DROP_ANSWER,
+    DROP_REQUEST,
+    DUPLICATE,
+    LATE,
+    PASS,
+    SILENT,
+    SILENT_ANSWER,
+    Fault,
+    Proxy,
+    Request,
+    hold,
+    relabel,
+    status,
+    without,
+)
+from fix_s3 import S3Bucket, S3Server
+
+import streamkit_s3
+from streamkit.backend import ABSENT, Ambiguous, Append, Conflict, Delete, Put, Range
+from streamkit.errors import (
+    AccessDenied,
+    CorruptData,
+    LeaseLost,
+    PermanentError,
+    StreamkitError,
+    Throttled,
+    Unavailable,
+    UnsupportedVersion,
+)
+from streamkit_s3.backend import S3Backend
+from streamkit_s3.driver import S3Driver
+from streamkit_s3.failures import Target
+
+pytestmark = pytest.mark.s3
+
+PARTITION = b"orders\x00" + bytes(8)
+KEY = b"TXN\x00" + bytes(8)
+SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY01"
+
+
+def error(code: int, name: str, message: str = "", headers: dict[str, str] | None = None) -> Fault:
+    body = f"<?xml version='1.0'?><Error><Code>{name}</Code><Message>{message}</Message></Error>"
+    return status(code, body.encode(), {"Content-Type": "application/xml"} | (headers or {}))
+
+
+def http_date(moment: float) -> str:
+    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(moment))
+
+
+def is_put(request: Request) -> bool:
+    return request.method == "PUT"
+
+
+def is_get(request: Request) -> bool:
+    return request.method == "GET"
+
+
+def is_list(request: Request) -> bool:
+    return "list-type" in request.target
+
+
+class Setting:
+    """A store behind a proxy, and the same one past it. What is slow to make is made once, for all tests."""
+
+    def __init__(self, bucket: S3Bucket) -> None:
+        self.bucket = bucket
+        self.proxy = Proxy(bucket.server.host, bucket.server.port)
+        self.driver = self._connect(10.0, endpoint_url=self.proxy.endpoint)
+        self.past = self._connect(10.0)
+        self._fresh: list[S3Driver] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """A new store, that the process knows: what follows is the warm path."""
+        self.proxy.plan = []
+        for driver in self._fresh:
+            driver.close()
+        self._fresh.clear()
+        self.id = uuid4()
+        self.store = self.driver.open(self.id)
+        self.direct = self.past.open(self.id)
+        self.store.write(PARTITION, [Put(b"first", b"row")])
+        self.proxy.seen.clear()
+        self.proxy.most = 0
+
+    def fresh(self, timeout: float = 10.0, **options: str) -> S3Backend:
+        """As another process would open it."""
+        self._fresh.append(self._connect(timeout, **{"endpoint_url": self.proxy.endpoint, **options}))
+        return self._fresh[-1].open(self.id)
+
+    def _connect(self, timeout: float, **options: str) -> S3Driver:
+        return streamkit_s3.connect(self.bucket.url("pre/fix", **options), timeout=timeout)
+
+    def value(self, key: bytes = KEY) -> bytes | None:
+        found = self.past.open(self.id).get(PARTITION, [key])[0]
+        return None if found is None else found.data
+
+    def names(self) -> list[str]:
+        """The objects of the present store."""
+        return [name for name in self.bucket.names() if str(self.id) in name]
+
+    def close(self) -> None:
+        self.reset()
+        self.driver.close()
+        self.past.close()
+        self.proxy.close()
+
+
+@pytest.fixture(scope="module")
+def setting(s3_server: S3Server, s3_credentials: None) -> Iterator[Setting]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        made = Setting(s3_server.bucket())
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def at(setting: Setting) -> Setting:
+    setting.reset()
+    return setting
+
+
+WRITES = {
+    "append": Append(KEY, b"value"),
+    "put": Put(KEY, b"value"),
+    "put_absent": Put(KEY, b"value", ABSENT),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize(
+    ("fault", "expected", "applied"),
+    [
+        (DROP_REQUEST, Ambiguous, False),
+        (DROP_ANSWER, Ambiguous, True),
+        (CUT_BODY, Ambiguous, True),
+        (error(500, "InternalError"), Ambiguous, False),
+        (status(500), Ambiguous, False),
+        (status(500, applied=True), Ambiguous, True),
+        (status(502, b"<html>Bad Gateway"), Ambiguous, False),
+        (error(503, "ServiceUnavailable"), Ambiguous, False),
+        (status(503), Ambiguous, False),
+        (status(504, applied=True), Ambiguous, True),
+        (status(200, b"<html>hello"), Ambiguous, False),
+        (error(503, "SlowDown"), Throttled, False),
+        (error(503, "SlowDownWrite"), Throttled, False),
+        (status(429), Throttled, False),
+        (error(400, "RequestTimeout"), Unavailable, False),
+        (error(400, "EntityTooLarge"), PermanentError, False),
+        (error(405, "MethodNotAllowed"), PermanentError, False),
+        (error(501, "NotImplemented"), PermanentError, False),
+    ],
+    ids=repr,
+)
+def test_a_write_that_fails_says_whether_it_may_have_been_applied(
+    at: Setting, write: Put | Append, fault: Fault, expected: type[StreamkitError], applied: bool
+) -> None:
+    at.proxy.once(fault, is_put)
+    with pytest.raises(StreamkitError) as caught:
+        at.store.write(PARTITION, [write])
+    assert type(caught.value) is expected
+    assert len(at.proxy.seen) == 1, "the SDK must not try again by itself"
+    assert at.value() == (b"value" if applied else None)
+    # And then work goes on.
+    assert at.store.get(PARTITION, [b"first"])[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (DROP_REQUEST, Unavailable),
+        (DROP_ANSWER, Unavailable),
+        (CUT_BODY, Unavailable),
+        (error(500, "InternalError"), Unavailable),
+        (status(502, b"<html>Bad Gateway"), Unavailable),
+        (error(503, "ServiceUnavailable"), Unavailable),
+        (error(503, "SlowDown"), Throttled),
+        (error(503, "SlowDownRead"), Throttled),
+        (status(429), Throttled),
+        (status(404), PermanentError),
+        (status(404, b"<html>not found"), PermanentError),
+        (error(403, "InvalidObjectState"), PermanentError),
+    ],
+    ids=repr,
+)
+def test_a_read_that_fails_raises_and_never_looks_shorter_or_empty(
+    at: Setting, fault: Fault, expected: type[StreamkitError]
+) -> None:
+    at.store.write(PARTITION, [Put(b"%03d" % n, b"x" * 1000) for n in range(5)])
+    reads: list[tuple[Callable[[], object], Callable[[Request], bool]]] = [
+        (lambda: at.store.get(PARTITION, [b"001"]), is_get),
+        (lambda: at.store.get(PARTITION, [b"001", b"002", b"003"]), is_get),
+        (lambda: at.store.read(PARTITION, [Range(b"001", 10, 500)]), is_get),
+        (lambda: list(at.store.scan(PARTITION, b"0", b"1")), is_list),
+        (lambda: list(at.store.scan(PARTITION, b"0", b"1")), lambda r: is_get(r) and not is_list(r)),
+        (lambda: list(at.driver.stores()), is_list),
+    ]
+    for read, which in reads:
+        at.proxy.once(fault, which)
+        with pytest.raises(StreamkitError) as caught:
+            read()
+        assert type(caught.value) is expected
+        at.proxy.plan = []
+        read()
+
+
+def test_a_page_that_is_refused_in_the_middle_of_a_scan_raises_there(at: Setting) -> None:
+    store = S3Driver(Target(at.bucket.name, "us-east-1", at.proxy.endpoint), "pre/fix", 10.0, page=4).open(at.id)
+    store.write(PARTITION, [Put(b"%03d" % n, b"x") for n in range(10)])
+    at.proxy.each([PASS, PASS, CUT_BODY], is_list)
+    seen: list[bytes] = []
+    rows = store.scan(PARTITION, b"0", b"1")
+    with pytest.raises(Unavailable):
+        seen.extend(row.key for row in rows)
+    assert seen == [b"%03d" % n for n in range(len(seen))]
+    assert len(seen) < 10
+
+
+@pytest.mark.parametrize("order", ["length first", "length last"])
+def test_an_answer_that_is_cut_anywhere_is_whole_or_an_error(at: Setting, order: str) -> None:
+    body = b"0123456789"
+    headers = {"Date": http_date(0), "ETag": '"abc"', "Content-Type": "text/plain"}
+    for_get = {"Content-Length": "10"} | headers if order == "length first" else headers
+    for_put = {"Content-Length": "0"} | headers if order == "length first" else headers
+    outcomes = []
+    for size in range(1, 150):
+        at.proxy.plan = [status(200, body, for_get, cut=size), status(200, b"", for_put, cut=size)]
+        try:
+            outcomes.append(at.store.get(PARTITION, [KEY])[0])
+        except Unavailable:
+            outcomes.append(None)
+        try:
+            outcomes.append(at.store.write(PARTITION, [Put(KEY, b"value")])[0])
+        except Ambiguous:
+            outcomes.append(None)
+    assert set(outcomes) == {None, '"abc"', (body, '"abc"')}
+
+
+@pytest.mark.parametrize("fault", [SILENT, SILENT_ANSWER], ids=["request", "answer"])
+def test_silence_ends_at_half_of_the_timeout(at: Setting, fault: Fault) -> None:
+    store = at.fresh(timeout=0.6)
+    store.get(PARTITION, [b"first"])
+    started = time.monotonic()
+    at.proxy.once(fault, is_put)
+    with pytest.raises(Ambiguous):
+        store.write(PARTITION, [Append(KEY, b"value")])
+    at.proxy.once(fault, is_get)
+    with pytest.raises(Unavailable):
+        store.get(PARTITION, [KEY])
+    assert time.monotonic() - started < 5
+    assert at.value() == (b"value" if fault.applied else None)
+
+
+def test_a_service_that_is_not_there_is_unavailable_for_reads_and_writes(at: Setting) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
+        store = at.fresh(endpoint_url=endpoint)
+        for call in (
+            lambda: store.get(PARTITION, [KEY]),
+            lambda: store.write(PARTITION, [Append(KEY, b"value")]),
+            lambda: store.acquire("leader", 10.0),
+        ):
+            with pytest.raises(Unavailable, match="no connection") as caught:
+                call()
+            assert endpoint in str(caught.value)
+
+
+def test_a_write_that_is_delivered_twice_meets_its_own_first_try(at: Setting) -> None:
+    at.proxy.once(DUPLICATE, is_put)
+    with pytest.raises(Conflict) as caught:
+        at.store.write(PARTITION, [Append(KEY, b"mine")])
+    assert caught.value.key == KEY
+    assert at.value() == b"mine"
+
+
+def test_a_write_that_arrives_late_does_not_replace_what_another_wrote_meanwhile(at: Setting) -> None:
+    at.proxy.once(LATE, is_put)
+    with pytest.raises(Ambiguous):
+        at.store.write(PARTITION, [Append(KEY, b"late")])
+    at.direct.write(PARTITION, [Append(KEY, b"other")])
+    assert at.proxy.deliver() == [412]
+    assert at.value() == b"other"
+
+
+@pytest.mark.parametrize("fault", [error(412, "PreconditionFailed"), error(409, "ConditionalRequestConflict")])
+def test_both_ways_of_s3_to_say_conflict_are_one(at: Setting, fault: Fault) -> None:
+    (etag,) = at.store.write(PARTITION, [Put(b"row", b"1")])
+    assert etag is not None
+    for op in (Append(KEY, b"x"), Put(KEY, b"x", ABSENT), Put(b"row", b"x", etag), Delete(b"row", etag)):
+        at.proxy.plan = [fault]
+        with pytest.raises(Conflict) as caught:
+            at.store.write(PARTITION, [op])
+        assert caught.value.key == op.key
+
+
+def test_the_rows_beside_one_that_fails_are_written(at: Setting) -> None:
+    at.proxy.once(error(503, "SlowDown"), lambda r: is_put(r) and r.body == b"3")
+    with pytest.raises(Throttled):
+        at.store.write(PARTITION, [Put(b"%d" % n, b"%d" % n) for n in range(6)])
+    assert [at.value(b"%d" % n) for n in range(6)] == [b"0", b"1", b"2", None, b"4", b"5"]
+
+
+def test_a_delete_of_many_tells_of_the_one_that_was_refused(at: Setting) -> None:
+    at.store.write(PARTITION, [Put(b"%d" % n, b"x") for n in range(3)])
+    body = b"<?xml version='1.0'?><DeleteResult><Error><Key>k</Key><Code>AccessDenied</Code></Error></DeleteResult>"
+    at.proxy.once(status(200, body), lambda r: r.method == "POST")
+    with pytest.raises(AccessDenied):
+        at.store.write(PARTITION, [Delete(b"%d" % n) for n in range(3)])
+    at.store.write(PARTITION, [Delete(b"%d" % n) for n in range(3)])
+    assert [row.key for row in at.store.scan(PARTITION, b"", b"\xff")] == [b"first"]
+
+
+# What an operator must put right
+
+
+@pytest.mark.parametrize("code", [400, 403])
+@pytest.mark.parametrize("name", ["ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"])
+def test_refused_credentials_are_access_denied_on_reads_and_writes(at: Setting, code: int, name: str) -> None:
+    at.proxy.plan = [error(code, name)] * 2
+    with pytest.raises(AccessDenied, match=name):
+        at.store.get(PARTITION, [KEY])
+    with pytest.raises(AccessDenied, match="check the AWS credentials"):
+        at.store.write(PARTITION, [Append(KEY, b"x")])
+
+
+def test_work_goes_on_with_renewed_credentials_in_the_same_process(
+    at: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at.proxy.plan = lambda request: (
+        PASS if "Credential=renewed/" in request.headers["authorization"] else error(400, "ExpiredToken")
+    )
+    with pytest.raises(AccessDenied):
+        at.store.get(PARTITION, [b"first"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+    assert at.store.get(PARTITION, [b"first"])[0] is not None
+
+
+def test_no_credentials_at_all_says_so_and_recovers(at: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = at.fresh()
+    with monkeypatch.context() as patch:
+        patch.delenv("AWS_ACCESS_KEY_ID")
+        patch.delenv("AWS_SECRET_ACCESS_KEY")
+        with pytest.raises(AccessDenied, match="no usable credentials"):
+            store.get(PARTITION, [KEY])
+    assert store.get(PARTITION, [b"first"])[0] is not None
+
+
+def test_a_missing_permission_is_named(at: Setting) -> None:
+    message = (
+        "User: arn:aws:iam::123456789012:user/app is not authorized to perform: s3:PutObject on resource: "
+        '"arn:aws:s3:::bucket/key" because no identity-based policy allows the s3:PutObject action'
+    )
+    at.proxy.plan = [error(403, "AccessDenied", message), error(403, "AccessDenied", "Access Denied")]
+    with pytest.raises(AccessDenied, match="need s3:PutObject here"):
+        at.store.write(PARTITION, [Append(KEY, b"x")])
+    with pytest.raises(AccessDenied, match="s3:ListBucket"):
+        at.store.get(PARTITION, [KEY])
+
+
+def test_a_missing_bucket_is_named(at: Setting) -> None:
+    driver = S3Driver(Target("no-such-bucket", "us-east-1", at.proxy.endpoint), "pre/fix", 10.0)
+    store = driver.open(at.id)
+    for call in (
+        lambda: store.get(PARTITION, [KEY]),
+        lambda: store.write(PARTITION, [Append(KEY, b"x")]),
+        lambda: list(store.scan(PARTITION, b"", b"\xff")),
+        lambda: list(driver.stores()),
+        lambda: driver.delete(at.id),
+        lambda: store.acquire("leader", 10.0),
+    ):
+        with pytest.raises(PermanentError, match="'no-such-bucket' does not exist"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        error(301, "PermanentRedirect", headers={"x-amz-bucket-region": "eu-central-1"}),
+        error(400, "AuthorizationHeaderMalformed", headers={"x-amz-bucket-region": "eu-central-1"}),
+    ],
+    ids=repr,
+)
+def test_a_wrong_region_is_named_with_the_right_one(at: Setting, fault: Fault) -> None:
+    at.proxy.plan = lambda request: fault
+    for call in (lambda: at.store.get(PARTITION, [KEY]), lambda: at.store.write(PARTITION, [Append(KEY, b"x")])):
+        with pytest.raises(PermanentError, match="wrong region or endpoint") as caught:
+            call()
+        assert "region us-east-1" in str(caught.value)
+        assert at.proxy.endpoint in str(caught.value)
+
+
+def test_a_clock_that_is_off_is_blamed(at: Setting) -> None:
+    then = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() - 3600))
+    at.proxy.plan = [error(403, "RequestTimeTooSkewed", headers={"Date": then})]
+    with pytest.raises(PermanentError, match="this machine's clock is about 60 minutes ahead"):
+        at.store.get(PARTITION, [KEY])
+
+
+def test_something_else_at_the_endpoint_is_no_empty_store(at: Setting) -> None:
+    at.proxy.plan = lambda request: status(200, b"<html><body>Welcome!</body></html>", {"Content-Type": "text/html"})
+    for call in (
+        lambda: at.store.get(PARTITION, [KEY]),
+        lambda: list(at.store.scan(PARTITION, b"", b"\xff")),
+        lambda: list(at.driver.stores()),
+    ):
+        with pytest.raises((PermanentError, Unavailable)):
+            call()
+
+
+def test_no_error_says_a_secret(at: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "IQoJb3JpZ2luX2VjEXAMPLETOKEN" * 4
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", token)
+    echo = f"AKIAIOSFODNN7EXAMPLE {SECRET} {token}"
+    faults = [
+        DROP_REQUEST,
+        CUT_BODY,
+        *(
+            error(code, name, echo, {"x-amz-bucket-region": SECRET})
+            for code, name in [
+                (301, "PermanentRedirect"),
+                (400, "ExpiredToken"),
+                (400, SECRET),
+                (403, "AccessDenied"),
+                (403, "SignatureDoesNotMatch"),
+                (404, "NoSuchBucket"),
+                (500, "InternalError"),
+                (503, "SlowDown"),
+            ]
+        ),
+    ]
+    for fault in faults:
+        store = at.fresh()
+        at.proxy.plan = lambda request, fault=fault: fault
+        for call in (
+            lambda store=store: store.get(PARTITION, [KEY]),
+            lambda store=store: store.write(PARTITION, [Append(KEY, b"x")]),
+            lambda store=store: store.write(PARTITION, [Delete(b"1"), Delete(b"2")]),
+            lambda store=store: list(store.scan(PARTITION, b"", b"\xff")),
+        ):
+            with pytest.raises(StreamkitError) as caught:
+                call()
+            said: BaseException | None = caught.value
+            while said is not None:
+                for hidden in (SECRET, token, "AKIAIOSFODNN7EXAMPLE", "Signature="):
+                    assert hidden not in f"{said} {said!r}"
+                assert isinstance(said, StreamkitError), "a foreign exception is in its context"
+                said = said.__cause__ or said.__context__
+        assert SECRET not in f"{store!r} {at.driver!r}"
+
+
+# The marker, and what the service can do
+
+
+def conditions_ignored(request: Request) -> Fault:
+    return without("if-none-match", "if-match")
+
+
+def conditions_unknown(request: Request) -> Fault:
+    known = not {"if-none-match", "if-match"} & set(request.headers)
+    return PASS if known else error(501, "NotImplemented")
+
+
+@pytest.mark.parametrize(
+    ("plan", "header"),
+    [
+        (conditions_ignored, "If-None-Match"),
+        (conditions_unknown, "If-None-Match"),
+        (lambda request: without("if-match"), "If-Match"),
+    ],
+)
+def test_a_service_that_ignores_conditions_is_refused_before_anything_is_written(
+    at: Setting, plan: Callable[[Request], Fault], header: str
+) -> None:
+    at.proxy.plan = plan
+    at.id = uuid4()
+    store = at.fresh()
+    assert store.get(PARTITION, [KEY]) == [None]
+    for call in (
+        lambda: store.write(PARTITION, [Append(KEY, b"x")]),
+        lambda: store.write(PARTITION, [Put(KEY, b"x")]),
+        lambda: store.acquire("leader", 10.0),
+    ):
+        with pytest.raises(PermanentError, match=f"does not honour {header} on PUT"):
+            call()
+    assert at.names() == []
+    assert at.id not in set(at.past.stores())
+    # Another service, or a newer version of it: the same process goes on.
+    at.proxy.plan = []
+    store.write(PARTITION, [Append(KEY, b"x")])
+
+
+def test_a_service_without_conditional_deletes_is_taken_but_never_asked_for_one(at: Setting) -> None:
+    at.proxy.plan = lambda request: without("if-match") if request.method == "DELETE" else PASS
+    at.id = uuid4()
+    founder, other = at.fresh(), at.fresh()
+    (etag,) = founder.write(PARTITION, [Put(KEY, b"x")])
+    assert etag is not None
+    for store in (founder, other):
+        with pytest.raises(PermanentError, match="If-Match on DELETE"):
+            store.write(PARTITION, [Delete(KEY, etag)])
+    assert at.value() == b"x"
+
+
+def test_the_first_read_of_a_process_looks_at_the_marker_beside_it_and_the_first_write_needs_no_more(
+    at: Setting,
+) -> None:
+    at.store.write(PARTITION, [Append(KEY, b"1")])
+    at.proxy.seen.clear()
+    store = at.fresh()
+    both = threading.Event()
+
+    def hold_for_both(request: Request) -> Fault:
+        if request.number == 1:
+            both.set()
+        return hold(both)
+
+    at.proxy.plan = hold_for_both
+    assert store.get(PARTITION, [KEY])[0] is not None
+    store.write(PARTITION, [Append(KEY + b"2", b"2")])
+    store.get(PARTITION, [KEY])
+    store.write(PARTITION, [Append(KEY + b"3", b"3")])
+    assert [request.method for request in at.proxy.seen] == ["GET", "GET", "PUT", "GET", "PUT"]
+    assert sum(request.target.endswith("FORMAT") for request in at.proxy.seen) == 1
+    assert dict(store.requests).items() >= {"GET": 3, "PUT": 2}.items()
+
+
+@pytest.mark.parametrize("fault", [DROP_REQUEST, DROP_ANSWER, error(503, "SlowDown")], ids=repr)
+def test_a_lost_answer_while_the_store_is_made_leaves_it_to_the_next_try(at: Setting, fault: Fault) -> None:
+    store, known = at.fresh(), at.store
+    for nth in range(6):
+        at.id = uuid4()
+        # As in a process that has not tried what the service can do.
+        store._connection.process.conditional_deletes = None
+        store = at._fresh[-1].open(at.id)
+        assert store.get(PARTITION, [KEY]) == [None]
+        at.proxy.each([PASS] * nth + [fault], is_put)
+        try:
+            store.write(PARTITION, [Append(KEY, b"x")])
+        except (Unavailable, Throttled):
+            assert at.value() is None, "the error says that nothing was written"
+            store.write(PARTITION, [Append(KEY, b"x")])
+        except Ambiguous:
+            assert nth == 5, "only the write itself may be lost"
+        assert at.id in set(at.past.stores())
+        at.proxy.plan = []
+    assert known.get(PARTITION, [b"first"])[0] is not None
+
+
+def test_a_store_of_a_newer_format_is_neither_read_nor_written(at: Setting) -> None:
+    marker = f"pre/fix/{at.id}/FORMAT"
+    at.bucket.server.client().put_object(Bucket=at.bucket.name, Key=marker, Body=b'{"streamkit": 2, "more": []}')
+    store = at.fresh()
+    for call in (
+        lambda: store.get(PARTITION, [KEY]),
+        lambda: list(store.scan(PARTITION, b"", b"\xff")),
+        lambda: store.read(PARTITION, [Range(KEY, 0, 1)]),
+        lambda: store.write(PARTITION, [Append(KEY, b"x")]),
+        lambda: store.acquire("leader", 10.0),
+    ):
+        with pytest.raises(UnsupportedVersion, match="format 2"):
+            call()
+    assert len(at.names()) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"[]", b'{"streamkit": "one"}', b"\xff\xfe", b'{"format": 1}'])
+def test_a_marker_of_someone_else_is_refused(at: Setting, content: bytes) -> None:
+    marker = f"pre/fix/{at.id}/FORMAT"
+    at.bucket.server.client().put_object(Bucket=at.bucket.name, Key=marker, Body=content)
+    store = at.fresh()
+    with pytest.raises(CorruptData, match="no marker of a streamkit store"):
+        store.get(PARTITION, [b"first"])
+    with pytest.raises(CorruptData, match="choose another"):
+        store.write(PARTITION, [Append(KEY, b"x")])
+
+
+# Leases
+
+LEASE = "/leases/"
+
+
+def is_lease_put(request: Request) -> bool:
+    return request.method == "PUT" and LEASE in request.target
+
+
+@pytest.mark.parametrize(("seconds", "free"), [(-3600.0, False), (0.0, False), (10.0, False), (11.0, True)])
+def test_a_lease_is_judged_by_the_clock_of_the_service_and_never_shorter_than_its_ttl(
+    at: Setting, monkeypatch: pytest.MonkeyPatch, seconds: float, free: bool
+) -> None:
+    assert at.store.acquire("leader", 10.0) is not None
+    written = 1_700_000_000.0
+    at.proxy.plan = lambda request: (
+        relabel({"Last-Modified": http_date(written), "Date": http_date(written + seconds)})
+        if is_get(request)
+        else PASS
+    )
+    assert (at.store.acquire("leader", 10.0) is not None) == free
+
+
+@pytest.mark.parametrize("fault", [DROP_REQUEST, DROP_ANSWER, DUPLICATE, status(500, applied=True), status(502)])
+def test_lost_answers_about_a_lease_are_settled(at: Setting, fault: Fault) -> None:
+    at.proxy.once(fault, is_lease_put)
+    grant = at.store.acquire("leader", 30.0)
+    assert grant is not None
+    assert grant.token == 1
+    assert at.direct.acquire("leader", 30.0) is None
+    at.proxy.once(fault, is_lease_put)
+    renewed = at.store.renew(grant)
+    assert renewed.token == 1
+    at.proxy.once(fault, is_lease_put)
+    at.store.release(renewed)
+    successor = at.direct.acquire("leader", 30.0)
+    assert successor is not None
+    assert successor.token == 2
+    with pytest.raises(LeaseLost):
+        at.store.renew(renewed)
+    at.store.release(renewed)
+    assert at.direct.renew(successor).token == 2
+
+
+def test_a_renewal_that_was_told_to_have_failed_does_not_lose_the_lease(at: Setting) -> None:
+    grant = at.store.acquire("leader", 30.0)
+    assert grant is not None
+    # The renewal is applied, its answer is lost, and so are those of the reads that would settle it.
+    at.proxy.plan = [DROP_ANSWER, DROP_ANSWER]
+    with pytest.raises(Unavailable):
+        at.store.renew(grant)
+    assert at.store.renew(grant).token == 1
+
+
+def test_a_late_renewal_of_a_lost_lease_does_nothing(at: Setting) -> None:
+    grant = at.store.acquire("leader", 30.0)
+    assert grant is not None
+    at.proxy.plan = [LATE, DROP_REQUEST]
+    with pytest.raises(Unavailable):
+        at.store.renew(grant)
+    at.proxy.plan = []
+    at.store.release(grant)
+    successor = at.direct.acquire("leader", 30.0)
+    assert successor is not None
+    assert at.proxy.deliver() == [412]
+    assert at.direct.renew(successor).token == successor.token
+
+
+# The wire
+
+
+def test_requests_are_lean(at: Setting) -> None:
+    at.store.write(PARTITION, [Append(KEY, b"v" * 100_000)])
+    at.store.get(PARTITION, [KEY])
+    put, get = at.proxy.seen
+    assert "expect" not in put.headers
+    assert not [name for name in put.headers if "checksum" in name or "trailer" in name]
+    assert put.headers["if-none-match"] == "*"
+    assert len(put.body) == 100_000
+    assert get.body == b""
+
+
+def test_requests_and_bytes_are_counted_on_the_wire(at: Setting) -> None:
+    before = at.store.requests
+    at.store.write(PARTITION, [Put(b"%d" % n, b"x" * 1000) for n in range(3)])
+    at.store.get(PARTITION, [b"0", b"1"])
+    list(at.store.scan(PARTITION, b"0", b"9"))
+    at.store.write(PARTITION, [Delete(b"0"), Delete(b"1")])
+    spent = {name: count - before.get(name, 0) for name, count in at.store.requests.items()}
+    assert {name: spent[name] for name in ("PUT", "GET", "LIST", "DELETE")} == {
+        "PUT": 3,
+        "GET": 5,
+        "LIST": 1,
+        "DELETE": 1,
+    }
+    sent = sum(len(request.body) for request in at.proxy.seen)
+    assert spent["bytes_written"] == sent
+    assert 5000 < spent["bytes_read"] < 10_000
+    assert dict(at.direct.requests) == {}
+
+
+def test_connections_are_used_again(at: Setting) -> None:
+    before = at.proxy.connections
+    for _ in range(20):
+        at.store.get(PARTITION, [b"first"])
+        at.store.write(PARTITION, [Put(b"row", b"x")])
+    assert at.proxy.connections - before <= 1
+
+
+def test_after_a_freeze_no_request_is_risked_on_an_old_connection(at: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    at.store.get(PARTITION, [b"first"])
+    before = at.proxy.connections
+    now = time.time()
+    monkeypatch.setattr("streamkit_s3.connection.time.time", lambda: now + 600)
+    at.store.write(PARTITION, [Append(KEY, b"x")])
+    assert at.proxy.connections == before + 1
+
+
+def test_a_client_is_made_once_however_many_threads_begin(at: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from streamkit_s3 import connection
+
+    made = []
+    real = connection._client
+    monkeypatch.setattr(connection, "_client", lambda *args: made.append(1) or real(*args))
+    store = at.fresh()
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda _: store.get(PARTITION, [b"first"]), range(16)))
+    assert len(made) == 1
+    assert all(values[0] is not None and values[0].data == b"row" for values in found)
+    assert sum(request.target.endswith("FORMAT") for request in at.proxy.seen) == 1
+
+
+def test_a_forked_child_works_and_leaves_the_parents_connections_alone(at: Setting) -> None:
+    at.store.get(PARTITION, [b"first", KEY])
+    rows = at.store.scan(PARTITION, b"", b"\xff")
+    next(rows)
+    child = os.fork()
+    if child == 0:
+        status_ = 1
+        try:
+            at.store.write(PARTITION, [Append(KEY, b"child")])
+            values = at.store.get(PARTITION, [b"first", KEY])
+            list(rows)
+            status_ = 0 if [value and value.data for value in values] == [b"row", b"child"] else 2
+        finally:
+            os._exit(status_)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert at.store.get(PARTITION, [b"first", KEY])[1] is not None
+    assert list(rows) == []
