@@ -13,7 +13,7 @@ import pytest
 from fix_azurite import Azurite
 
 import streamkit_azure
-from streamkit.backend import ABSENT, Append, Backend, Conflict, Delete, Driver, Put, Range
+from streamkit.backend import ABSENT, Append, ArchiveHost, Backend, Conflict, Delete, Driver, Put, Range
 from streamkit.errors import CorruptData, MissingDependency, StoreClosed, UnsupportedVersion
 from streamkit.testing import BackendConformance
 
@@ -308,6 +308,24 @@ class TestStores:
         for call in (lambda: store.get(PARTITION, [b"a"]), lambda: next(rows), lambda: driver.open(uuid4())):
             with pytest.raises(StoreClosed):
                 call()
+
+
+class TestArchives:
+    def test_are_kept_where_delta_can_read_and_write_and_go_with_their_store(self, setting: Setting) -> None:
+        deltalake = pytest.importorskip("deltalake")
+        pyarrow = pytest.importorskip("pyarrow")
+        assert isinstance(setting.driver, ArchiveHost)
+        setting.store.acquire("archive", 5)  # the archiver's, which makes the container
+        root, options = setting.driver.archive_root()
+        neighbour = uuid4()
+        for store in (setting.id, neighbour):
+            deltalake.write_deltalake(
+                f"{root}/{store}/orders", pyarrow.table({"number": [1, 2]}), storage_options=options
+            )
+        assert setting.id not in set(setting.driver.stores())
+        setting.driver.delete(setting.id)
+        assert not deltalake.DeltaTable.is_deltatable(f"{root}/{setting.id}/orders", options)
+        assert deltalake.DeltaTable(f"{root}/{neighbour}/orders", storage_options=options).version() == 0
 
 
 class TestProcesses:

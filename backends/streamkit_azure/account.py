@@ -13,7 +13,10 @@ from uuid import UUID
 
 from streamkit.backend import url_options
 
-__all__ = ["Account", "account_of"]
+__all__ = ["ARCHIVE", "Account", "account_of"]
+
+ARCHIVE = "archive"
+"""The folder in the container, beside the stores', for the archives of all of them."""
 
 _PREFIX = re.compile(r"[a-z][a-z0-9]{2,30}")
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-from .account import Account
+from .account import ARCHIVE, Account
 from .errors import code_of, foreign
 from .service import Clients
 
@@ -39,7 +39,12 @@ def delete(clients: Clients, account: Account, store: UUID) -> None:
         except HttpResponseError as error:
             if code_of(error) != "TableBeingDeleted":
                 raise
-    pages = clients.container.list_blob_names(name_starts_with=f"{store}/").by_page()
+    for folder in (f"{store}/", f"{ARCHIVE}/{store}/"):
+        _empty(clients, account, folder)
+
+
+def _empty(clients: Clients, account: Account, folder: str) -> None:
+    pages = clients.container.list_blob_names(name_starts_with=folder).by_page()
     while True:
         with foreign(account.blobs):
             try:

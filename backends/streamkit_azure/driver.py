@@ -11,7 +11,7 @@ from uuid import UUID
 
 from streamkit.errors import MissingDependency, StoreClosed
 
-from .account import account_of
+from .account import ARCHIVE, account_of
 
 if TYPE_CHECKING:
     from .service import Clients, Service
@@ -50,6 +50,18 @@ class AzureDriver:
         from .catalog import delete
 
         delete(self._clients(store), self._account, store)
+
+    def archive_root(self) -> tuple[str, dict[str, str]]:
+        """See `ArchiveHost`. Without key and token, delta-rs finds an identity by itself, in the environment."""
+        account = self._account
+        options = {"azure_storage_account_name": account.name, "azure_storage_endpoint": account.blobs}
+        if account.key:
+            options["azure_storage_account_key"] = account.key
+        elif account.sas:
+            options["azure_storage_sas_token"] = account.sas
+        if account.blobs.startswith("http://"):
+            options["allow_http"] = "true"
+        return f"az://{account.container}/{ARCHIVE}", options
 
     def close(self) -> None:
         self._closed = True
