@@ -120,12 +120,13 @@ class Partition:
 
     # -- bringing it up to date ---------------------------------------------------------------------------------
 
-    def refresh(self, segments: Sequence[str] = ()) -> int:
+    def refresh(self, segments: Sequence[str] = (), since: int | None = None) -> int:
         """See every transaction that was committed before this call, and the statuses of `segments`.
 
-        Returns the number of the last transaction that is seen.
+        Returns the number of the last transaction that is seen. `since` 0: a look that was completed by anyone at any
+        time is late enough, as the caller began before the partition was opened.
         """
-        arrived = self._started
+        arrived = self._started if since is None else since
         with self._refreshing:
             # A look that began after this call did, by another thread, has seen all that this one must see.
             if not self.loaded or self._completed <= arrived:

@@ -19,9 +19,9 @@ from .model import Entry, Origin
 from .offsets import Offset
 from .partition import Partition
 from .rows import DataRow, Piece, decode_row
-from .transactions import decode_entries, split_frames
+from .transactions import decode_entries, decode_transaction
 
-__all__ = ["Batch", "Bounds", "last_entry", "merge", "partition_batches", "segment_batches", "space_batches"]
+__all__ = ["Batch", "Bounds", "Cursor", "last_entry", "merge", "partition_batches", "segment_batches"]
 
 _ENOUGH = 1 << 63
 _PIECES = 512
@@ -72,9 +72,7 @@ def partition_batches(partition: Partition, start: tuple[int, int], end: int, bo
             if transaction_number(row.key) != number:
                 break
             try:
-                frames = [
-                    decode_entries(space, index, partitions, frame, seed) for frame in split_frames(row.data, seed)
-                ]
+                frames = decode_transaction(space, index, partitions, row.data, seed)
             except (CorruptData, UnsupportedVersion) as error:
                 raise partition.located(error, number) from error
             for head, origin, entries in frames:
@@ -121,12 +119,12 @@ def _first_at(partition: Partition, timestamp: int, first: int, end: int) -> int
 # -- one segment ----------------------------------------------------------------------------------------------------
 
 
-def segment_batches(partition: Partition, segment: str, bounds: Bounds) -> Iterator[Batch]:
-    """One segment's entries in sequence order."""
+def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: int | None = None) -> Iterator[Batch]:
+    """One segment's entries in sequence order. For `since` see Partition.refresh."""
     if bounds.empty:
         return
     # Rows fetched beside a head are no use to a reader where writes are atomic; elsewhere they save a round trip.
-    partition.refresh(() if partition.backend.limits.atomic else (segment,))
+    partition.refresh(() if partition.backend.limits.atomic else (segment,), since)
     last = partition.status(segment).last_sequence
     first = max(bounds.min_sequence, partition.status(segment).first_sequence, 1)
     last = min(last, bounds.max_sequence or last)
@@ -254,9 +252,9 @@ def _load(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterat
         yield Batch(head.timestamp, head.number, origin, entries)
 
 
-def last_entry(partition: Partition, segment: str) -> Entry | None:
-    """The latest entry of a segment, or None."""
-    partition.refresh()
+def last_entry(partition: Partition, segment: str, since: int | None = None) -> Entry | None:
+    """The latest entry of a segment, or None. For `since` see Partition.refresh."""
+    partition.refresh((), since)
     for _ in range(8):
         row = partition.status(segment)
         if not row.last_sequence:
@@ -316,29 +314,45 @@ def _last_piece(partition: Partition, segment: str, last: int) -> Piece | None:
 # -- a space --------------------------------------------------------------------------------------------------------
 
 
-def space_batches(partitions: Sequence[Partition], offset: Offset | None, bounds: Bounds) -> Iterator[Batch]:
-    """A space as one log: each partition in its own order, several merged by timestamp."""
-    if bounds.empty:
-        return
-    ends = [partition.refresh() for partition in partitions]
-    if len(partitions) == 1:
-        start = offset.positions[0] if offset else (1, 0)
-        yield from partition_batches(partitions[0], start, ends[0], bounds)
-        return
-    starts = [_start(partition, offset, end) for partition, end in zip(partitions, ends, strict=True)]
-    positions = list(starts)
-    watermark = offset.timestamp if offset else 0
-    logs = [
-        partition_batches(partition, start, end, bounds)
-        for partition, start, end in zip(partitions, starts, ends, strict=True)
-    ]
-    for at, batch in _merge_by_time(logs):
-        watermark = max(watermark, batch.timestamp)
-        batch.origin.others = tuple(positions)
-        batch.origin.watermark = watermark
-        yield batch
-        last = batch.entries[-1].sequence - batch.origin.first_sequence
-        positions[at] = (batch.number, batch.origin.index + last + 1)
+class Cursor:
+    """A place in a space, from which its log is read as one, once or again and again.
+
+    Each partition comes in its own order, several are merged by timestamp.
+    """
+
+    def __init__(self, partitions: Sequence[Partition], offset: Offset | None) -> None:
+        self._partitions = partitions
+        self._offset = offset
+        self._positions: list[tuple[int, int]] | None = None
+        """(number, index in the transaction) of what is next in each partition."""
+        self._watermark = offset.timestamp if offset else 0
+
+    def batches(self, bounds: Bounds, since: int | None = None) -> Iterator[Batch]:
+        """What is there from the cursor on; read to its end, the cursor is behind it. For `since` see Partition."""
+        if bounds.empty:
+            return
+        partitions = self._partitions
+        ends = [partition.refresh((), since) for partition in partitions]
+        if self._positions is None:
+            self._positions = [
+                _start(partition, self._offset, end) for partition, end in zip(partitions, ends, strict=True)
+            ]
+        positions = self._positions
+        logs = [
+            partition_batches(partition, start, end, bounds)
+            for partition, start, end in zip(partitions, positions, ends, strict=True)
+        ]
+        if len(logs) == 1:
+            yield from logs[0]
+        else:
+            for at, batch in _merge_by_time(logs):
+                self._watermark = max(self._watermark, batch.timestamp)
+                batch.origin.others = tuple(positions)
+                batch.origin.watermark = self._watermark
+                yield batch
+                last = batch.entries[-1].sequence - batch.origin.first_sequence
+                positions[at] = (batch.number, batch.origin.index + last + 1)
+        self._positions = [max(at, (end + 1, 0)) for at, end in zip(positions, ends, strict=True)]
 
 
 def _start(partition: Partition, offset: Offset | None, end: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from .model import TRX, Entry, Record, SegmentStatus, no_entry
 from .names import check_name
 from .offsets import Offset
 from .partition import NOTHING, Partition
-from .read import Batch, Bounds, last_entry, merge, segment_batches, space_batches
+from .read import Batch, Bounds, Cursor, last_entry, merge, segment_batches
 from .records import prepare
 from .rows import SegmentRow
 from .space import Space, create_space, open_space, settings_of
@@ -259,18 +259,20 @@ class Store:
     def peek(self, space: str, segment: str) -> Entry:
         """The latest entry of a segment; one with sequence 0 if there is none."""
         check_name(segment, "segment")
-        known = self._known(check_name(space, "space"), (segment,))
-        entry = last_entry(known.partition(segment), segment) if known else None
+        since = self._since(check_name(space, "space"))
+        known = self._known(space, self._hint(segment))
+        entry = last_entry(known.partition(segment), segment, since) if known else None
         return no_entry(space, segment) if entry is None else entry
 
     def segment_status(self, space: str, segment: str) -> SegmentStatus:
         """First and last sequence and timestamp of a segment; zeros if it does not exist."""
         check_name(segment, "segment")
-        known = self._known(check_name(space, "space"), (segment,))
+        since = self._since(check_name(space, "space"))
+        known = self._known(space, self._hint(segment))
         if known is None:
             return _status(space, segment, NOTHING, None)
         partition = known.partition(segment)
-        partition.refresh((segment,))
+        partition.refresh(self._hint(segment), since)
         return _status(space, segment, partition.status(segment), None)
 
     def consume_segment(
@@ -291,9 +293,10 @@ class Store:
         self._check_open()
 
         def batches() -> Iterator[Batch]:
-            known = self._known(space, (segment,))
+            since = self._since(space)
+            known = self._known(space, self._hint(segment))
             if known is not None:
-                yield from segment_batches(known.partition(segment), segment, bounds)
+                yield from segment_batches(known.partition(segment), segment, bounds, since)
 
         return _entries(batches(), limit)
 
@@ -337,11 +340,26 @@ class Store:
         return _entries(merge(logs), limit)
 
     def _space_batches(self, space: str, offset: Offset | None, bounds: Bounds) -> Iterator[Batch]:
+        since = self._since(space)
+        cursor = self._cursor(space, offset)
+        if cursor is not None:
+            yield from cursor.batches(bounds, since)
+
+    def _cursor(self, space: str, offset: Offset | None) -> Cursor | None:
         known = self._known(space)
-        if known is not None:
-            if offset is not None:
-                offset.check_partitions(len(known.partitions))
-            yield from space_batches(known.partitions, offset, bounds)
+        if known is None:
+            return None
+        if offset is not None:
+            offset.check_partitions(len(known.partitions))
+        return Cursor(known.partitions, offset)
+
+    def _since(self, space: str) -> int | None:
+        """0 if the space is not open yet: what opening it sees is new enough for who asks now."""
+        return None if space in self._spaces else 0
+
+    def _hint(self, segment: str) -> tuple[str, ...]:
+        """Segments whose rows a reader may fetch beside the head."""
+        return () if self._backend.limits.atomic else (segment,)
 
     # -- following ----------------------------------------------------------------------------------------------
 
@@ -375,20 +393,18 @@ class Store:
     ) -> Iterator[Entry]:
         """A space's entries after `offset`, then those that come; ends after `timeout` s of silence."""
         check_name(space, "space")
-        if offset is not None:
-            Offset.decode(offset, space)
+        after = None if offset is None else Offset.decode(offset, space)
         patience = self._patience(space, timeout)
 
         def entries() -> Iterator[Entry]:
-            after = offset
+            cursor: Cursor | None = None
             while True:
-                seen = self._numbers(space)
-                entry = None
-                for entry in self.consume_space(space, offset=after):
-                    yield entry
+                seen, since = self._numbers(space), self._since(space)
+                self._check_open()
+                cursor = cursor or self._cursor(space, after)
+                for batch in cursor.batches(Bounds(), since) if cursor else ():
+                    yield from batch.entries
                     patience.reset()
-                if entry is not None:
-                    after = entry.space_offset
                 if not patience.wait(seen):
                     return
 

@@ -23,7 +23,7 @@ import streamkit
 from streamkit import Record, Store
 from streamkit.testing import ManualClock
 
-_HELD = 0.08
+_HELD = 0.25
 
 pytestmark = [pytest.mark.xdist_group("requests"), pytest.mark.slow]
 
