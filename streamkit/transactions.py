@@ -36,6 +36,7 @@ __all__ = [
     "decode_entries",
     "decode_frame",
     "decode_header",
+    "decode_transaction",
     "encode_body",
     "encode_transaction",
     "split_frames",
@@ -52,6 +53,7 @@ _METADATA = 2
 _SMALL = 512
 _SAMPLE = 4096
 _MOST = 1 << 31
+_SHORT = 4096
 
 
 class FrameRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -215,9 +217,10 @@ def encode_transaction(
     return header, b"".join((_MAGIC, crc, prefix[8:], packed, *frames))
 
 
-def _open(record: bytes, seed: int) -> tuple[memoryview, int]:
+def _open(record: bytes, seed: int) -> tuple[bytes | memoryview, int]:
     """The record, and where its frames begin, after checking everything before them."""
-    view = memoryview(record)
+    # Slices of a short record are copied sooner than viewed.
+    view = record if len(record) <= _SHORT else memoryview(record)
     if len(view) < _HEADER_AT:
         raise CorruptData(f"the transaction record is cut short ({len(view)} bytes)")
     magic, crc, version, header_bytes, record_bytes = _PREFIX.unpack_from(view)
@@ -249,7 +252,8 @@ def decode_header(record: bytes, seed: int) -> Header:
 
 def split_frames(record: bytes, seed: int) -> list[memoryview]:
     """The frames of a whole record, not yet checked; the record itself is."""
-    view, at = _open(record, seed)
+    opened, at = _open(record, seed)
+    view = memoryview(opened)
     end = len(view)
     frames = []
     while at < end:
@@ -278,27 +282,65 @@ def decode_frame(frame: bytes | memoryview, seed: int) -> tuple[FrameHead, Body]
         raise CorruptData("a frame of the transaction is damaged") from error
 
 
-def decode_entries(
-    space: str, partition: int, partitions: int, frame: bytes | memoryview, seed: int
-) -> tuple[FrameHead, Origin, list[Entry]]:
-    """All entries of a frame, and the origin that they share."""
-    head, body = decode_frame(frame, seed)
+Decoded = tuple[FrameHead, Origin, list[Entry]]
+"""A frame's head, the origin that its entries share, and the entries."""
+
+
+def decode_entries(space: str, partition: int, partitions: int, frame: bytes | memoryview, seed: int) -> Decoded:
+    """What is in a frame. CorruptData if a bit of it has changed."""
+    after, found = _decode_at(space, partition, partitions, frame, 0, seed)
+    if after != len(frame):
+        raise CorruptData("a frame of the transaction is damaged")
+    return found
+
+
+def decode_transaction(space: str, partition: int, partitions: int, record: bytes, seed: int) -> list[Decoded]:
+    """What is in all frames of a whole record. CorruptData, or UnsupportedVersion."""
+    view, at = _open(record, seed)
+    end = len(view)
+    frames = []
+    while at < end:
+        at, found = _decode_at(space, partition, partitions, view, at, seed)
+        frames.append(found)
+    return frames
+
+
+def _decode_at(
+    space: str, partition: int, partitions: int, view: bytes | memoryview, at: int, seed: int
+) -> tuple[int, Decoded]:
+    """The frame at `at` and where it ends. Readers of small transactions spend their time here, so it is one piece."""
     try:
-        payloads, metadata = decode_body(body)
+        crc, head_bytes, flags, body_bytes, raw = _FRAME.unpack_from(view, at)
+        body_at = at + _FRAME.size + head_bytes
+        after = body_at + body_bytes
+        if after > len(view) or zlib.crc32(view[at + 4 : after], seed) != crc:
+            raise CorruptData("a frame of the transaction is damaged")
+        head = _frame_heads.decode(view[at + _FRAME.size : body_at])
+    except (struct.error, msgspec.MsgspecError) as error:
+        raise CorruptData("a frame of the transaction is damaged") from error
+    data, metadata = view[body_at:after], None
+    try:
+        if flags == 0 and raw == body_bytes:
+            (payloads,) = _payloads.decode(data)
+            if len(payloads) != head.count:
+                raise ValueError("the body has not as many payloads as the frame says")
+        else:
+            payloads, metadata = decode_body(Body(data, raw, flags, head.count))
     except Exception as error:  # zstd, msgspec and our own checks: whatever it is, the bytes are not ours
         raise CorruptData("the body of a frame cannot be decoded") from error
-    first = head.first_sequence
+    first, segment, timestamp = head.first_sequence, head.segment, head.timestamp
     origin = Origin(partition, partitions, head.position, head.index, first)
     trx = TRX(head.id, head.node, head.number)
-    segment, timestamp = head.segment, head.timestamp
-    if metadata is None:
-        entries = [
-            Entry(space, segment, sequence, timestamp, trx, payload, {}, origin)
-            for sequence, payload in enumerate(payloads, first)
-        ]
-    else:
+    if metadata is not None:
         entries = [
             Entry(space, segment, sequence, timestamp, trx, payload, data or {}, origin)
             for sequence, (payload, data) in enumerate(zip(payloads, metadata, strict=True), first)
         ]
-    return head, origin, entries
+    elif len(payloads) == 1:
+        entries = [Entry(space, segment, first, timestamp, trx, payloads[0], {}, origin)]
+    else:
+        entries = [
+            Entry(space, segment, sequence, timestamp, trx, payload, {}, origin)
+            for sequence, payload in enumerate(payloads, first)
+        ]
+    return after, (head, origin, entries)
