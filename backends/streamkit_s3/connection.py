@@ -144,10 +144,11 @@ class Connection:
         """What the calls return, made at the same time. All are made, then the first error is raised."""
         if not calls:
             return []
-        tasks = [self.task(call) for call in calls[:-1]]
+        # The first on this thread, while the others make theirs.
+        tasks = [self.task(call) for call in calls[1:]]
         results: list[T] = []
         failures: list[Exception] = []
-        for outcome in (*(task.result for task in tasks), calls[-1]):
+        for outcome in (calls[0], *(task.result for task in tasks)):
             try:
                 results.append(outcome())
             except Exception as error:
