@@ -138,7 +138,7 @@ class TestRequests:
         setting.store.write(PARTITION, [Delete(key) for key in keys])
         assert setting.requests == {"table.query": 1, "table.batch": 1}
         setting.store.write(PARTITION, [Delete(key) for key in keys])
-        assert setting.requests == {"table.query": 1, "table.batch": 1, "table.get": 100}
+        assert setting.requests == {"table.query": 2, "table.batch": 1}, "and two looks where none is left"
 
     def test_a_lease_costs_two_or_three_requests_and_one_a_renewal(self, setting: Setting) -> None:
         for ttl, taking, renewing in ((5.0, 1, "blob.metadata"), (30.0, 2, "blob.lease")):

@@ -50,26 +50,32 @@ class Reader:
 
     def exist(self, partition: bytes, keys: Sequence[bytes]) -> list[bool]:
         """Whether the rows are there."""
+        entities = self._between(partition, keys, "")
+        if entities is not None:
+            return [encode_key(key) in entities for key in keys]
         return self._each(lambda key: self._entity(partition, key, ["f"]) is not None, keys)
 
     def bodies(self, partition: bytes, keys: Sequence[bytes]) -> list[Body]:
-        """The blobs that the rows refer to: in one request, where no others lie between them."""
-        if not keys:
-            return []
-        if len(keys) > 1:
-            rows = {encode_key(key): key for key in keys}
-            condition = (
-                f"PartitionKey eq '{encode_partition(partition)}' and RowKey ge '{min(rows)}' "
-                f"and RowKey le '{max(rows)}' and b ge '0'"
-            )
-            pages = self._pages(condition, PAGE, ["RowKey", "f", "b"])
-            page = next(pages, [])
-            if next(pages, None) is None:
-                found = [decode(entity, None, rows[row]) for entity in page if (row := entity["RowKey"]) in rows]
-                return [stored.body for stored in found if stored.body]
-        entities = self._each(lambda key: self._entity(partition, key, ["f", "b"]), keys)
-        stored = [decode(entity, None, key) for entity, key in zip(entities, keys, strict=True) if entity]
-        return [row.body for row in stored if row.body]
+        """The blobs that the rows refer to."""
+        entities = self._between(partition, keys, " and b ge '0'")
+        if entities is None:
+            found = self._each(lambda key: self._entity(partition, key, ["f", "b"]), keys)
+            entities = {encode_key(key): entity for key, entity in zip(keys, found, strict=True) if entity}
+        rows = [decode(entities[row], None, key) for key in keys if (row := encode_key(key)) in entities]
+        return [row.body for row in rows if row.body]
+
+    def _between(self, partition: bytes, keys: Sequence[bytes], also: str) -> dict[str, TableEntity] | None:
+        """The rows from the first to the last of `keys`, if one page holds them; None if it does not."""
+        if len(keys) < 2:
+            return None
+        rows = sorted(map(encode_key, keys))
+        name = encode_partition(partition)
+        condition = f"PartitionKey eq '{name}' and RowKey ge '{rows[0]}' and RowKey le '{rows[-1]}'{also}"
+        pages = self._pages(condition, PAGE, ["RowKey", "f", "b"])
+        page = next(pages, [])
+        if next(pages, None) is not None:
+            return None
+        return {entity["RowKey"]: entity for entity in page}
 
     def scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
         condition = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, TokenCredential
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
 
 __all__ = ["Clients", "Service"]
+
+T = TypeVar("T")
 
 _THREADS = 16
 _WHOLE = 256 << 20
@@ -57,7 +59,7 @@ def _credential(account: Account) -> AzureNamedKeyCredential | AzureSasCredentia
 
 
 class Clients:
-    """One store's clients in one process; each is made at its first use. A race makes one twice, which is harmless."""
+    """One store's clients in one process; each is made at its first use."""
 
     def __init__(self, account: Account, shared: _Shared, store: UUID | None, counts: Counter[str]) -> None:
         self._account = account
@@ -65,27 +67,39 @@ class Clients:
         self._store = store
         self._counts = counts
         self._lock = threading.Lock()
+        self._made: dict[str, Any] = {}
         self.threads = shared.threads
 
-    def _options(self, service: str) -> dict[str, Any]:
-        transport = Transport(service, self._shared.connections, self._counts, self._lock)
-        return {"credential": self._shared.credential, "transport": transport, "retry_total": 0}
-
-    @cached_property
+    @property
     def table(self) -> TableClient:
+        """The store's table."""
         assert self._store is not None
-        return TableClient(self._account.tables, self._account.table(self._store), **self._options("table"))
+        name = self._account.table(self._store)
+        return self._once("table", lambda: TableClient(self._account.tables, name, **self._options("table")))
 
-    @cached_property
+    @property
     def tables(self) -> TableServiceClient:
-        return TableServiceClient(self._account.tables, **self._options("table"))
+        return self._once("tables", lambda: TableServiceClient(self._account.tables, **self._options("table")))
 
-    @cached_property
+    @property
     def container(self) -> ContainerClient:
+        """The container of all stores."""
+        return self._once("container", self._make_container)
+
+    def _make_container(self) -> ContainerClient:
         from azure.storage.blob import ContainerClient  # a quarter of a second, and most stores have no large values
 
         options = self._options("blob") | {"max_single_put_size": _WHOLE, "max_single_get_size": _WHOLE}
         return ContainerClient(self._account.blobs, self._account.container, **options)
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        # No lock, which a fork could leave locked in the child: the first one in the dict is taken by all.
+        made: T | None = self._made.get(name)
+        return self._made.setdefault(name, make()) if made is None else made
+
+    def _options(self, service: str) -> dict[str, Any]:
+        transport = Transport(service, self._shared.connections, self._counts, self._lock)
+        return {"credential": self._shared.credential, "transport": transport, "retry_total": 0}
 
 
 class Service:
@@ -105,10 +119,9 @@ class Service:
     def clients(self, store: UUID | None, counts: Counter[str]) -> Clients:
         """Those of `store`; None: for what concerns all stores. StoreClosed after close."""
         self.check_open()
-        # No lock, which a fork could leave locked in the child: the first one in the dict is taken by all.
         process = os.getpid()
         shared = self._shared.get(process)
-        if shared is None:
+        if shared is None:  # no lock, as above
             shared = self._shared.setdefault(process, _Shared(self.account, self._timeout))
         return Clients(self.account, shared, store, counts)
 
