@@ -45,9 +45,11 @@ __all__ = [
 VERSION = 1
 _MAGIC = b"SKTX"
 _PREFIX = struct.Struct("<4sIBxxxIQ")
+_PREFIX_REST = struct.Struct("<BxxxIQ")
 _CRC = struct.Struct("<I")
 _HEADER_AT = _PREFIX.size
 _FRAME = struct.Struct("<IHBxII")
+_FRAME_REST = struct.Struct("<HBxII")
 _ZSTD = 1
 _METADATA = 2
 _SMALL = 512
@@ -170,7 +172,7 @@ def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | 
         if len(metadata) != len(payloads):
             raise ValueError("the body has not as many metadata as payloads")
     else:
-        (payloads,), metadata = _payloads.decode(data), None  # type: ignore[assignment]
+        (payloads,), metadata = _payloads.decode(data), None
     if len(payloads) != body.count:
         raise ValueError("the body has not as many payloads as the frame says")
     return payloads, metadata
@@ -189,32 +191,24 @@ def encode_transaction(
     seed: int = 0,
 ) -> tuple[Header, bytes]:
     """The header and the record of `parts`, each (segment, first sequence, body). `seed` starts every checksum."""
-    frames: list[bytes] = []
-    places: list[tuple[str, int, int, int]] = []
-    index = 0
+    frames: list[bytes | memoryview] = []
+    refs: list[FrameRef] = []
+    start = index = 0
     for segment, first_sequence, body in parts:
+        data, count = body.data, body.count
         head = _encoder.encode(
-            FrameHead(number, timestamp, id, node, position + index, index, segment, first_sequence, body.count)
+            FrameHead(number, timestamp, id, node, position + index, index, segment, first_sequence, count)
         )
-        rest = b"%b%b%b" % (
-            _FRAME.pack(0, len(head), body.flags, len(body.data), body.raw)[4:],
-            head,
-            body.data,
-        )
-        frame = _CRC.pack(zlib.crc32(rest, seed)) + rest
-        frames.append(frame)
-        places.append((segment, first_sequence, body.count, len(frame)))
-        index += body.count
-    start = 0
-    refs = []
-    for segment, first_sequence, count, length in places:
+        front = _FRAME_REST.pack(len(head), body.flags, len(data), body.raw) + head
+        frames += (_CRC.pack(zlib.crc32(data, zlib.crc32(front, seed))), front, data)
+        length = 4 + len(front) + len(data)
         refs.append(FrameRef(segment, first_sequence, count, start, length))
         start += length
+        index += count
     header = Header(number, timestamp, id, node, position, tuple(refs), keys, fences or {})
     packed = _encoder.encode(header)
-    prefix = _PREFIX.pack(_MAGIC, 0, VERSION, len(packed), _HEADER_AT + len(packed) + start)
-    crc = _CRC.pack(zlib.crc32(packed, zlib.crc32(prefix[8:], seed)))
-    return header, b"".join((_MAGIC, crc, prefix[8:], packed, *frames))
+    rest = _PREFIX_REST.pack(VERSION, len(packed), _HEADER_AT + len(packed) + start) + packed
+    return header, b"".join((_MAGIC, _CRC.pack(zlib.crc32(rest, seed)), rest, *frames))
 
 
 def _open(record: bytes, seed: int) -> tuple[bytes | memoryview, int]:
