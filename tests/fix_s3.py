@@ -11,16 +11,25 @@ from uuid import uuid4
 
 import pytest
 
-# Ends with its standard input, so it never outlives the tests, however they end.
+# Ends with its standard input, so it never outlives the tests, however they end. moto checks a condition and then acts
+# on it without a lock; one request at a time, once it has arrived whole, makes the two one step, as they are on S3.
 _SERVER = """
-import os, sys, threading, logging
+import io, logging, os, sys, threading
 from werkzeug.serving import WSGIRequestHandler, make_server
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+moto = DomainDispatcherApplication(create_backend_app)
+lock = threading.Lock()
+
+def serve(environ, start_response):
+    environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+    with lock:
+        return list(moto(environ, start_response))
+
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 WSGIRequestHandler.protocol_version = "HTTP/1.1"
 WSGIRequestHandler.disable_nagle_algorithm = True
-app = DomainDispatcherApplication(create_backend_app)
-server = make_server("127.0.0.1", 0, app, threaded=True)
+server = make_server("127.0.0.1", 0, serve, threaded=True)
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 print(server.port, flush=True)
 server.serve_forever()
@@ -72,7 +81,7 @@ class S3Bucket(NamedTuple):
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """A moto server. It honours If-None-Match and If-Match, but without a lock: not for races."""
+    """A moto server. It honours If-None-Match and If-Match, races included; it never answers 409 or 503."""
     pytest.importorskip("moto.server", reason="needs moto: pip install 'streamkit[dev]'")
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVER],

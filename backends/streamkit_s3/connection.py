@@ -209,7 +209,7 @@ def _client(target: Target, timeout: float, process: Process) -> Any:
         read_timeout=min(20.0, timeout / 2),
         # A lost answer must be seen by the engine, which can tell what happened; the SDK cannot.
         retries={"mode": "standard", "total_max_attempts": 1},
-        max_pool_connections=2 * _THREADS,
+        max_pool_connections=4 * _THREADS,
         tcp_keepalive=True,
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",

@@ -141,8 +141,8 @@ class Marker:
         bucket = self._bucket
         for_puts, for_delete = (f"{self._path}probe/{uuid4().hex}" for _ in range(2))
         together = bucket.connection.together
-        together([partial(bucket.put, for_puts, b"probe"), partial(bucket.put, for_delete, b"probe")])
         try:
+            together([partial(bucket.put, for_puts, b"probe"), partial(bucket.put, for_delete, b"probe")])
             created, replaced, deleted = together(
                 [
                     partial(_refused, partial(bucket.put, for_puts, b"probe", absent=True)),
