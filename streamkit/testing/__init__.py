@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from .backend_checks.subject import Broken
-from .backend_conformance import BackendConformance, Report, Result, run_conformance
+from .backend_conformance import BackendConformance, run_conformance
 from .clock import ManualClock
 from .fault_plan import CRASHES, DAMAGE, FAULTS, SURVIVABLE, At, Call, Fault, Plan, every_fault
 from .faults import FaultyBackend, FaultyDriver
 from .injector import Crash, Injector
+from .report import Report, Result
+from .store_conformance import StoreConformance, run_store_conformance
 
 __all__ = [
     "CRASHES",
@@ -27,6 +29,8 @@ __all__ = [
     "Plan",
     "Report",
     "Result",
+    "StoreConformance",
     "every_fault",
     "run_conformance",
+    "run_store_conformance",
 ]

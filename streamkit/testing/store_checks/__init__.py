@@ -1,0 +1,1 @@
+"""The checks of `streamkit.testing.StoreConformance`, one file for each part of the public contract."""

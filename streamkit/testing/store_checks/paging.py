@@ -1,0 +1,140 @@
+"""Offsets: what they lead to, what they look like, which are refused."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice, pairwise
+from typing import Any
+
+from ...errors import InvalidOffset
+from ...lexkey import LexKey
+from ...model import Entry, Record
+from ..backend_checks.subject import hold, same
+from .subject import StoreSubject, refusing
+
+__all__ = ["Paging"]
+
+
+class Paging(StoreSubject):
+    def fill_pages(self, space: str, batches: int = 12) -> list[Entry]:
+        for number in range(batches):
+            with self.store.transaction(space) as trx:
+                trx.produce("{t}a", [Record(b"%d" % number)] * 2)
+                trx.produce("{t}b", [Record(b"%d" % number)])
+            self.put(space, f"s{number % 5}", [b"%d" % number])
+        return list(self.store.consume_space(space))
+
+    def test_pages_hold_every_entry_once(self) -> None:
+        """Reading in pages by offset lost an entry, doubled one, or changed the order."""
+        for space in self.spaces():
+            entries = self.fill_pages(space)
+            for size in (1, 2, 3, 7, len(entries)):
+                store, found, offset = self.stranger(), [], None
+                while page := list(store.consume_space(space, offset=offset, limit=size)):
+                    hold(len(page) <= size, f"a page of {len(page)} entries with limit={size}")
+                    found += page
+                    offset = page[-1].space_offset
+                same(found, entries, f"all pages of {size}")
+
+    def test_pages_hold_what_is_written_meanwhile(self) -> None:
+        """An entry that was written while a reader held an offset was never read after it, or the order changed."""
+        for space in self.spaces():
+            found: list[Entry] = []
+            offsets: list[LexKey] = []
+            reader, other = self.stranger(), self.stranger()
+            for number in range(40):
+                self.put(space, f"s{number % 7}", [b"%d" % number, b"-"], other if number % 3 else self.store)
+                page = list(reader.consume_space(space, offset=offsets[-1] if offsets else None, limit=1 + number % 4))
+                found += page
+                offsets += [entry.space_offset for entry in page]
+            found += reader.consume_space(space, offset=offsets[-1])
+            entries = list(self.store.consume_space(space))
+            same(len(found), len(entries), "the number of entries in all pages")
+            same({(e.segment, e.sequence) for e in found}, {(e.segment, e.sequence) for e in entries}, "the entries")
+            last: dict[int, int] = {}
+            for entry in found:
+                partition = entry.origin.partition
+                hold(entry.trx.number >= last.get(partition, 0), "pages break the order of a partition")
+                last[partition] = entry.trx.number
+            hold(
+                all(earlier < later for earlier, later in pairwise(offsets)),
+                "offsets do not grow from page to page",
+            )
+
+    def test_an_offset_is_good_in_every_form(self) -> None:
+        """An offset as LexKey, bytes, hex text or through JSON led elsewhere, or in another process."""
+        for space in self.spaces():
+            entries = self.fill_pages(space, 4)
+            offset = entries[5].space_offset
+            hold(isinstance(offset, LexKey), f"space_offset is a {type(offset).__name__}")
+            text = json.loads(json.dumps({"offset": offset.hex()}))["offset"]
+            same(LexKey.from_hex(text), offset, "the offset through JSON")
+            forms: list[LexKey | bytes | str] = [offset, bytes(offset), text, text.upper(), LexKey.from_hex(text)]
+            for store in (self.store, self.stranger()):
+                for form in forms:
+                    same(list(store.consume_space(space, offset=form)), entries[6:], f"after the offset as {form!r}")
+                    same(list(store.consume({space: form})), entries[6:], f"consume after the offset as {form!r}")
+                    followed = store.follow_space(space, offset=form, timeout=0)
+                    same(list(followed), entries[6:], f"following after the offset as {form!r}")
+
+    def test_any_readers_offset_will_do(self) -> None:
+        """The offset of an entry that was read in another way led to other entries than those after it."""
+        for space in self.spaces():
+            entries = self.fill_pages(space, 6)
+            for at in (0, 7, len(entries) - 1):
+                entry = entries[at]
+                others = [
+                    next(self.store.consume_segment(space, entry.segment, min_sequence=entry.sequence)),
+                    next(islice(self.store.consume({space: None}), at, None)),
+                    next(islice(self.store.follow_space(space, timeout=0), at, None)),
+                ]
+                if self.store.peek(space, entry.segment).sequence == entry.sequence:
+                    others.append(self.store.peek(space, entry.segment))
+                for other in others:
+                    same(other, entry, "the entry, as another reader has it")
+                    rest = list(self.store.consume_space(space, offset=other.space_offset))
+                    same(rest, entries[at + 1 :], "what is after the offset that another reader has")
+
+    def test_damaged_offsets_are_refused(self) -> None:
+        """A damaged offset was taken, or ended in another error than InvalidOffset."""
+        hold(issubclass(InvalidOffset, ValueError), "InvalidOffset is no ValueError")
+        for space in self.spaces():
+            offset = bytes(self.fill_pages(space, 2)[3].space_offset)
+            for at in range(len(offset)):
+                for bit in range(0, 8, 3):
+                    broken = offset[:at] + bytes([offset[at] ^ 1 << bit]) + offset[at + 1 :]
+                    self.check_offset(space, broken, f"the offset with bit {bit} of byte {at} flipped")
+            for at in range(len(offset)):
+                self.check_offset(space, offset[:at], f"the offset cut to {at} bytes")
+                self.check_offset(space, offset[at + 1 :], f"the offset without its first {at + 1} bytes")
+            for broken_text in (offset + b"\0", b"\0" + offset, offset + offset, offset.hex()[1:], "xyz", "", b""):
+                self.check_offset(space, broken_text, f"the offset {broken_text!r}")
+
+    def test_foreign_offsets_are_refused(self) -> None:
+        """An offset of another space, or another kind of key, was taken for one of this space."""
+        entries = {}
+        for space in ("a", "ab", "four"):
+            if space == "four":
+                self.store.create_space(space, partitions=4)
+            entries[space] = self.fill_pages(space, 2)
+        for space in entries:
+            for other in entries:
+                if other != space:
+                    self.check_offset(space, entries[other][2].space_offset, f"an offset of {other!r} for {space!r}")
+            self.check_offset(space, entries[space][2].segment_offset, "a segment_offset")
+        self.check_offset("a", LexKey.encode("a"), "a key of another kind")
+
+    def test_offsets_of_another_type_are_refused(self) -> None:
+        """An offset that is neither bytes nor text was taken, or ended in another error than TypeError."""
+        self.fill_pages("space", 2)
+        for wrong in (5, 1.5, True, ["x"], bytearray(b"x"), object()):
+            self.check_offset("space", wrong, f"the offset {wrong!r}", TypeError)
+
+    def check_offset(self, space: str, offset: Any, what: str, error: type[Exception] = InvalidOffset) -> None:
+        """It is refused by every reader."""
+        with refusing(error, f"consume_space with {what}"):
+            list(self.store.consume_space(space, offset=offset))
+        with refusing(error, f"consume with {what}"):
+            list(self.store.consume({space: offset}))
+        with refusing(error, f"follow_space with {what}"):
+            list(self.store.follow_space(space, offset=offset, timeout=0))

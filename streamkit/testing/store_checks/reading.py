@@ -1,0 +1,194 @@
+"""Reading a segment or several spaces: bounds, limits, laziness, one consistent state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from ...model import Entry, Record
+from ..backend_checks.subject import hold, same
+from .subject import StoreSubject, numbered, refusing
+
+__all__ = ["Reading"]
+
+
+class Reading(StoreSubject):
+    def fill_mixed(self, space: str, batches: int = 30) -> None:
+        """Segments a, ab and abc, in batches of one to four, some of them in one transaction."""
+        for number in range(batches):
+            with self.store.transaction(space) as trx:
+                for segment in ("{t}a", "{t}ab", "{t}abc")[: 1 + number % 3]:
+                    trx.produce(segment, [Record(b"%d.%d" % (number, at)) for at in range(1 + number % 4)])
+            self.put(space, f"s{number % 5}", [b"%d" % number])
+
+    def test_readers_agree_whoever_reads(self) -> None:
+        """Two readers of the same data told different things, before or after the index was brought forward."""
+        for space in self.spaces():
+            self.fill_mixed(space)
+            seen = self.agree(space)
+            same(self.agree(space, self.stranger()), seen, "what a stranger reads")
+            self.stranger().maintain()
+            same(self.agree(space), seen, "what the writer reads after another's maintain()")
+            same(self.agree(space, self.stranger()), seen, "what a stranger reads after maintain()")
+            self.fill_mixed(space, 3)
+            more = self.agree(space)
+            same(self.agree(space, self.stranger()), more, "what a stranger reads after more writes")
+            hold(len(more) > len(seen), "what was written after maintain() is not read")
+
+    def test_the_bounds_of_sequences_are_inclusive(self) -> None:
+        """consume_segment with min_sequence and max_sequence gave other entries than those between."""
+        for space in self.spaces():
+            for first, last in ((1, 1), (2, 5), (6, 6), (7, 12)):
+                self.put(space, "s", numbered(first, last))
+            for low in (0, 1, 2, 5, 6, 11, 12, 13, 1 << 62):
+                for high in (0, 1, 2, 5, 6, 12, 13, 1 << 62):
+                    found = self.store.consume_segment(space, "s", min_sequence=low, max_sequence=high)
+                    wanted = [] if high and low > high else numbered(max(low, 1), min(high or 12, 12))
+                    if low > 12:
+                        wanted = []
+                    same([entry.payload for entry in found], wanted, f"sequences {low} to {high}")
+
+    def test_the_bounds_of_timestamps_are_inclusive(self) -> None:
+        """A reader with min_timestamp and max_timestamp gave other entries than those between."""
+        for space in self.spaces():
+            self.fill_mixed(space, 8)
+            entries = list(self.store.consume_space(space))
+            stamps = sorted({entry.timestamp for entry in entries})
+            edges = {stamps[0], stamps[-1], stamps[len(stamps) // 2]}
+            for low in (0, *(edge + step for edge in edges for step in (0, 1))):
+                for high in (0, *(edge - step for edge in edges for step in (0, 1))):
+
+                    def wanted(entries: list[Entry], low: int = low, high: int = high) -> list[Entry]:
+                        return [e for e in entries if low <= e.timestamp and (e.timestamp <= high or not high)]
+
+                    what = f"timestamps {low} to {high} out of {stamps}"
+                    bounds: dict[str, Any] = {"min_timestamp": low, "max_timestamp": high}
+                    same(list(self.store.consume_space(space, **bounds)), wanted(entries), f"{what} of a space")
+                    same(list(self.store.consume({space: None}, **bounds)), wanted(entries), f"{what}, consume")
+                    for segment in ("{t}a", "s1"):
+                        of_segment = [entry for entry in entries if entry.segment == segment]
+                        found = list(self.store.consume_segment(space, segment, **bounds))
+                        same(found, wanted(of_segment), f"{what} of a segment")
+
+    def test_bounds_and_limits_combine(self) -> None:
+        """Bounds, offset and limit together gave other entries than each after the other."""
+        for space in self.spaces():
+            self.fill_mixed(space, 8)
+            entries = list(self.store.consume_space(space))
+            middle = entries[len(entries) // 2]
+            for limit in (1, 2, 3, 7, 1000):
+                after = entries[entries.index(middle) + 1 :]
+                found = list(self.store.consume_space(space, offset=middle.space_offset, limit=limit))
+                same(found, after[:limit], f"{limit} entries after an offset")
+                found = list(self.store.consume_space(space, min_timestamp=middle.timestamp, limit=limit))
+                later = [entry for entry in entries if entry.timestamp >= middle.timestamp]
+                same(found, later[:limit], f"{limit} entries from a timestamp")
+                segment = [entry for entry in entries if entry.segment == "{t}a"]
+                found = list(self.store.consume_segment(space, "{t}a", min_sequence=3, limit=limit))
+                same(found, segment[2:][:limit], f"{limit} entries from sequence 3")
+                found = list(self.store.consume({space: middle.space_offset}, limit=limit))
+                same(found, after[:limit], f"{limit} entries of consume after an offset")
+
+    def test_wrong_bounds_are_refused(self) -> None:
+        """A bound of the wrong type or value was taken, or ended in another error."""
+        self.put("space", "s", [b"1"])
+        readers: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+            "consume_space": (lambda **bounds: self.store.consume_space("space", **bounds), ()),
+            "consume": (lambda **bounds: self.store.consume({"space": None}, **bounds), ()),
+            "consume_segment": (
+                lambda **bounds: self.store.consume_segment("space", "s", **bounds),
+                ("min_sequence", "max_sequence"),
+            ),
+        }
+        wrong: Any
+        types: tuple[Any, ...] = ("1", 1.5, True, b"1", [1])
+        for name, (read, more) in readers.items():
+            for bound in ("min_timestamp", "max_timestamp", "limit", *more):
+                for wrong in types:
+                    with refusing(TypeError, f"{name} with {bound}={wrong!r}"):
+                        read(**{bound: wrong})
+                with refusing(ValueError, f"{name} with {bound}=-1"):
+                    read(**{bound: -1})
+        for wrong in types:
+            with refusing(TypeError, f"follow_segment after {wrong!r}"):
+                self.store.follow_segment("space", "s", after=wrong)
+        with refusing(ValueError, "follow_segment after -1"):
+            self.store.follow_segment("space", "s", after=-1)
+        for wrong in (None, "space", ["space"], 5, [("space", None)]):
+            with refusing(TypeError, f"consume({wrong!r})"):
+                self.store.consume(wrong)
+        for wrong in ("1", True, [1]):
+            with refusing(TypeError, f"timeout={wrong!r}"):
+                self.store.follow_space("space", timeout=wrong)
+        for wrong in (-1, float("nan")):
+            with refusing(ValueError, f"timeout={wrong}"):
+                self.store.subscribe_to_space("space", timeout=wrong)
+
+    def test_consume_merges_spaces_by_timestamp(self) -> None:
+        """consume of several spaces lost or doubled an entry, or broke the order of a space or of time."""
+        self.store.create_space("c", partitions=4)
+        for number in range(12):
+            for space in ("a", "b", "c")[: 1 + number % 3]:
+                self.put(space, f"s{number % 4}", [b"%d" % number] * (1 + number % 2))
+        whole = {space: list(self.store.consume_space(space)) for space in ("a", "b", "c")}
+        merged = list(self.store.consume(dict.fromkeys(whole)))
+        for space, entries in whole.items():
+            same([entry for entry in merged if entry.space == space], entries, f"the entries of {space!r}, merged")
+        same(len(merged), sum(map(len, whole.values())), "the number of entries, merged")
+        stamps = [entry.timestamp for entry in merged]
+        same(stamps, sorted(stamps), "the timestamps of the merged entries")
+        offsets = {space: entries[len(entries) // 2].space_offset for space, entries in whole.items()}
+        found = list(self.store.consume({**offsets, "unknown": None}))
+        for space, entries in whole.items():
+            rest = entries[len(entries) // 2 + 1 :]
+            same([entry for entry in found if entry.space == space], rest, f"the entries of {space!r} after an offset")
+
+    def test_reading_is_lazy(self) -> None:
+        """A reader read when it was made, or a call that reads failed before it was read from."""
+        readers = [
+            self.store.consume_segment("space", "s"),
+            self.store.consume_space("space"),
+            self.store.consume({"space": None}),
+            self.store.follow_segment("space", "s", timeout=0),
+            self.store.follow_space("space", timeout=0),
+        ]
+        self.put("space", "s", [b"1"])
+        for reader in readers:
+            same([entry.payload for entry in reader], [b"1"], "what was written before the first entry was asked for")
+            same(list(reader), [], "a reader after its end")
+
+    def test_a_reader_sees_one_state(self) -> None:
+        """What was written after a reader's first entry was seen by it, or hid an entry from it."""
+        for space in self.spaces():
+            self.fill_mixed(space, 20)
+            whole = list(self.store.consume_space(space))
+            segment = [entry for entry in whole if entry.segment == "{t}a"]
+            other = self.stranger()
+            for store in (self.store, other):
+                readers = [
+                    (store.consume_space(space), whole),
+                    (store.consume_segment(space, "{t}a"), segment),
+                    (store.consume({space: None}), whole),
+                ]
+                begun = [(list(islice(reader, 2)), reader, wanted) for reader, wanted in readers]
+                self.fill_mixed(space, 4)
+                other.maintain()
+                for first, reader, wanted in begun:
+                    same(first + list(reader), wanted, "what a reader saw that began before more was written")
+                whole = list(self.store.consume_space(space))
+                segment = [entry for entry in whole if entry.segment == "{t}a"]
+
+    def test_peek_sees_every_write(self) -> None:
+        """peek or the status gave an entry that was not the latest."""
+        for space in self.spaces():
+            other = self.stranger()
+            for number in range(1, 13):
+                writer, reader = (self.store, other) if number % 2 else (other, self.store)
+                self.put(space, "s", [b"%d" % number], writer)
+                if number % 5 == 0:
+                    self.stranger().maintain()
+                for store in (writer, reader):
+                    entry = store.peek(space, "s")
+                    same((entry.sequence, entry.payload), (number, b"%d" % number), "the latest entry")
+                    same(store.segment_status(space, "s").last_sequence, number, "the last sequence of the status")

@@ -1,0 +1,80 @@
+"""Does a store keep the public contract, whatever its backend? For authors of backends, with pytest or without.
+
+With pytest, subclass and say how a client is made; all checks are collected as tests:
+
+    class TestMyStores(StoreConformance):
+        def make_client(self):
+            return streamkit.connect("mine://localhost/test")
+
+Without:
+
+    report = run_store_conformance(lambda: streamkit.connect("mine://localhost/test"))
+    print(report)
+
+`make_client` is called several times in a check, and every client must reach the same root: they stand for processes
+that share it. Each check has a store of its own and deletes it at the end. A backend that passes
+`streamkit.testing.BackendConformance` is expected to pass; this one shows it with the engine on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+from unittest import SkipTest
+
+from ..client import Client
+from .report import Report, run_checks
+from .store_checks.committing import Committing
+from .store_checks.contending import Contending
+from .store_checks.following import Following
+from .store_checks.leading import Leading
+from .store_checks.living import Living
+from .store_checks.naming import Naming
+from .store_checks.paging import Paging
+from .store_checks.producing import Producing
+from .store_checks.reading import Reading
+
+__all__ = ["StoreConformance", "run_store_conformance"]
+
+
+class StoreConformance(Naming, Producing, Committing, Reading, Paging, Living, Following, Contending, Leading):
+    """All checks. Override `make_client`; `rounds` and `patience` where the service is slow."""
+
+    skip: ClassVar[Mapping[str, str]] = {}
+    """Check to reason, for what the service under test (an emulator, say) is known not to keep."""
+
+    def setup_method(self, method: object = None) -> None:
+        reason = self.skip.get(getattr(method, "__name__", ""))
+        if reason is not None:
+            raise SkipTest(reason)
+        super().setup_method(method)
+
+    @classmethod
+    def checks(cls) -> dict[str, str]:
+        """The names of all checks, and what is broken if one fails."""
+        names = [name for name in dir(cls) if name.startswith("test_")]
+        return {name: " ".join((getattr(cls, name).__doc__ or "").split()) for name in names}
+
+
+def run_store_conformance(
+    make_client: Callable[[], Client],
+    *,
+    only: str = "",
+    skip: Mapping[str, str] | None = None,
+    rounds: int = StoreConformance.rounds,
+    patience: float = StoreConformance.patience,
+) -> Report:
+    """Run all checks whose name contains `only`, one after the other. It raises nothing: see `Report.ok`.
+
+    `skip`: check to reason. `rounds`: how often a race is run. `patience`: seconds after which a call hangs.
+    """
+
+    class Conformance(StoreConformance):
+        def make_client(self) -> Client:
+            return make_client()
+
+    Conformance.skip = skip or {}
+    Conformance.rounds = rounds
+    Conformance.patience = patience
+    chosen = {name: broken for name, broken in Conformance.checks().items() if only in name}
+    return run_checks(Conformance, chosen)
