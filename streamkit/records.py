@@ -37,23 +37,27 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
     if isinstance(records, (Record, bytes, str, Mapping)):
         raise TypeError(f"records is an iterable of Record, not one {type(records).__name__}: put it into a list")
     batch = list(records)
-    if not set(map(type, batch)) <= {Record}:
-        wrong = next(record for record in batch if type(record) is not Record)
-        raise TypeError(f"records must be streamkit.Record, not {type(wrong).__name__}")
+    for record in batch:
+        if type(record) is not Record:
+            raise TypeError(f"records must be streamkit.Record, not {type(record).__name__}")
     payloads = [record.payload for record in batch]
     if not set(map(type, payloads)) <= {bytes}:
-        payloads = [_payload(payload) for payload in payloads]
+        wrong_payload: Any = next(payload for payload in payloads if type(payload) is not bytes)
+        raise TypeError(f"a payload is bytes, not {type(wrong_payload).__name__}; encode text with .encode()")
     sizes = list(map(len, payloads))
-    if sizes and max(sizes) > most_bytes:
+    size = sum(sizes)
+    if size > most_bytes and max(sizes) > most_bytes:
         raise RecordTooLarge(
             f"a record of {max(sizes)} bytes; one record holds at most {most_bytes}. Store large objects elsewhere and "
             "a reference here, or raise max_transaction_bytes of connect()"
         )
-    given = [record.metadata for record in batch]
-    metadata = None if given.count(None) == len(batch) else [_metadata(mapping) for mapping in given]
-    if [record.sequence for record in batch].count(None) != len(batch):
-        expected_sequence = _sequences(batch, expected_sequence)
-    return Prepared(payloads, metadata, expected_sequence, sum(sizes))
+    metadata = None
+    if [1 for record in batch if record.metadata is not None or record.sequence is not None]:
+        if any(record.metadata is not None for record in batch):
+            metadata = [_metadata(record.metadata) for record in batch]
+        if any(record.sequence is not None for record in batch):
+            expected_sequence = _sequences(batch, expected_sequence)
+    return Prepared(payloads, metadata, expected_sequence, size)
 
 
 def _payload(payload: Any) -> bytes:
