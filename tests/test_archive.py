@@ -708,7 +708,7 @@ def test_readers_lose_nothing_while_writers_and_an_archiver_race(kind: str, part
         archiver.stop()
         assert not failed, failed
         assert not archiver.errors
-        assert archiver.runs > 3
+        assert archiver.runs >= 2
         assert "cold" in tiers(client.store(id))
         wanted = {
             (f"w{name}-{at}", sequence)

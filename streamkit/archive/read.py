@@ -48,6 +48,8 @@ class Archive:
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._footers: OrderedDict[str, Any] = OrderedDict()
+        self._numbers: tuple[str, Any] | None = None
+        """The sorted numbers of the file that was last asked for them."""
 
     # -- versions -----------------------------------------------------------------------------------------------
 
@@ -203,6 +205,25 @@ class Archive:
             if found:
                 return min(min(found), last + 1)
         return last + 1
+
+    def entries_until(self, partition: Partition, number: int) -> int:
+        """Entries of the partition up to transaction `number`, which is archived."""
+        import numpy as np
+
+        snapshot = self.snapshot(partition.partition, number)
+        total = 0
+        for cluster in snapshot.clusters(partition.partition):
+            for file in cluster:
+                if file.numbers[1] <= number:
+                    total += file.rows
+                elif file.numbers[0] <= number:
+                    with self._lock:
+                        known = self._numbers if self._numbers and self._numbers[0] == file.path else None
+                    if known is None:
+                        numbers = np.sort(self._read(snapshot, file, ["number"])["number"].to_numpy())
+                        known = self._numbers = (file.path, numbers)
+                    total += int(np.searchsorted(known[1], number, "right"))
+        return total
 
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
         import pyarrow.compute as pc

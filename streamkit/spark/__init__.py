@@ -1,0 +1,23 @@
+"""Spark over streamkit: a data source for batch and streaming, the native path to the cold tier, and jobs.
+
+    from streamkit.spark import read_space, register
+    register(spark)
+    spark.read.format("streamkit").options(url=url, store=id, space="orders").load()
+
+The extra `spark` brings pyspark; Java 17 must be there.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from ..errors import MissingDependency
+
+if find_spec("pyspark") is None:
+    raise MissingDependency("streamkit.spark needs pyspark: pip install 'streamkit[spark]'")
+
+from .native import read_space  # noqa: E402
+from .session import register, session  # noqa: E402
+from .sink import write_space  # noqa: E402
+
+__all__ = ["read_space", "register", "session", "write_space"]

@@ -1,0 +1,146 @@
+"""The native path: the cold part by Spark's own Parquet reader, the tail of the log by the source, one snapshot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ..archive.table import File
+from .options import COLUMNS, Options, parse, schema
+from .plan import Piece, pieces, spans
+from .session import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read_space"]
+
+_OWN = ("store", "space", "tier")
+_HADOOP = {"file": "file", "s3": "s3a", "s3a": "s3a", "az": "abfss", "abfss": "abfss"}
+
+
+def read_space(
+    spark: SparkSession,
+    url: str,
+    store: UUID | str | Sequence[UUID | str],
+    space: str,
+    *,
+    columns: Sequence[str] = (),
+    tier: str = "all",
+    since: str | int = "",
+    until: str | int = "",
+    archive: str | None = None,
+) -> DataFrame:
+    """A space as a DataFrame, at the speed of `spark.read.parquet` for what is archived.
+
+    `store`: a UUID, several, or "*" for all under the URL; `space` may be "*" too. `columns`: those to read, all if
+    empty: store, space, partition, number, index, position, segment, sequence, timestamp, trx_id, trx_node, payload,
+    metadata, tier. `since`, `until`: inclusive timestamps (ms or ISO 8601), or offsets. What is committed when this is
+    called is what the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does.
+    Where Spark has no connector for the archive's storage, the source reads the cold part too.
+    """
+    ids = [store] if isinstance(store, str | UUID) else list(store)
+    given = {
+        "url": url,
+        "store": ",".join(map(str, ids)),
+        "space": space,
+        "tier": tier,
+        "columns": ",".join(columns),
+        "from": str(since),
+        "until": str(until),
+    }
+    if archive is not None:
+        given["archive"] = archive
+    options = parse(given)
+    register(spark)
+    with options.client() as client:
+        found = spans(client, options)
+        root = client._archive_root()[0] if any(span.archived for span in found) else ""
+        native = root and _has_connector(spark, root)
+        cold = [piece for piece in pieces(client, options, found) if piece.file is not None] if native else []
+        tables = {
+            piece.file.path: client.store(piece.store)._archive(piece.space).table.url for piece in cold if piece.file
+        }
+    rest = "hot" if native else options.tier
+    parts = [_parquet(spark, tables, group, options) for group in _groups(cold)]
+    if options.tier != "cold" or not native:
+        tail = [span for span in found if span.last > span.archived or span.skip or not native]
+        if tail or not parts:
+            pinned = json.dumps([[str(span.store), *span[1:]] for span in tail])
+            reader = spark.read.format("streamkit").options(**{**given, "tier": rest, "snapshot": pinned})
+            parts.append(reader.load())
+    if not parts:
+        return spark.createDataFrame([], schema(options.columns))
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionByName(part)
+    return whole
+
+
+def _groups(cold: list[Piece]) -> list[list[Piece]]:
+    """Pieces that one scan reads: of one space, and either whole files or one that must be cut."""
+    groups: dict[Any, list[Piece]] = {}
+    for piece in cold:
+        groups.setdefault((piece.store, piece.space, None if _whole(piece) else piece), []).append(piece)
+    return list(groups.values())
+
+
+def _whole(piece: Piece) -> bool:
+    file = piece.file
+    return (
+        file is not None
+        and (piece.first, piece.last) == file.numbers
+        and file.timestamps[0] >= piece.min_timestamp
+        and (not piece.max_timestamp or file.timestamps[1] <= piece.max_timestamp)
+    )
+
+
+def _parquet(spark: SparkSession, tables: dict[str, str], group: list[Piece], options: Options) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    files = [piece.file for piece in group if piece.file is not None]
+    stored = tuple(name for name in COLUMNS if name not in _OWN)
+    paths = [f"{_hadoop(tables[file.path])}/{file.path}" for file in files]
+    frame = spark.read.schema(schema(stored)).parquet(*paths)
+    piece = group[0]
+    if not _whole(piece):
+        frame = _cut(frame, piece, files[0])
+    fixed = {"store": str(piece.store), "space": piece.space, "tier": "cold"}
+    return frame.select(*(F.lit(fixed[name]).alias(name) if name in fixed else F.col(name) for name in options.columns))
+
+
+def _cut(frame: DataFrame, piece: Piece, file: File) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    if (piece.first, piece.last) != file.numbers:
+        frame = frame.where(F.col("number").between(piece.first, piece.last))
+    if piece.min_timestamp:
+        frame = frame.where(F.col("timestamp") >= F.timestamp_millis(F.lit(piece.min_timestamp)))
+    if piece.max_timestamp:
+        frame = frame.where(F.col("timestamp") <= F.timestamp_millis(F.lit(piece.max_timestamp)))
+    return frame
+
+
+def _hadoop(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{_HADOOP.get(scheme, scheme)}://{rest}"
+
+
+def _has_connector(spark: SparkSession, root: str) -> bool:
+    """Whether Spark itself can read files there. Spark Connect does not tell: only local files are certain then."""
+    scheme = root.partition("://")[0]
+    if scheme == "file":
+        return True
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None or scheme not in _HADOOP:
+        return False
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    try:
+        configuration = spark._jsc.hadoopConfiguration()
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(_HADOOP[scheme], configuration)
+    except Py4JJavaError:
+        return False
+    return True

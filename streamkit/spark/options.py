@@ -1,0 +1,171 @@
+"""The options of the source and the sink, checked on the driver before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from ..client import Client, connect
+from ..names import check_name
+
+__all__ = ["COLUMNS", "Options", "milliseconds", "parse", "schema"]
+
+COLUMNS: dict[str, str] = {
+    "store": "string",
+    "space": "string",
+    "partition": "int",
+    "number": "bigint",
+    "index": "bigint",
+    "position": "bigint",
+    "segment": "string",
+    "sequence": "bigint",
+    "timestamp": "timestamp",
+    "trx_id": "string",
+    "trx_node": "string",
+    "payload": "binary",
+    "metadata": "map<string,string>",
+    "tier": "string",
+}
+"""What is read, and the Spark type of each."""
+
+_READ = {
+    "url": "where the stores are, as for streamkit.connect",
+    "archive": "where the archives are, if not beside the stores",
+    "store": "a store's UUID, several with commas between them, or * for all under the URL",
+    "space": "a space's name, or * for all",
+    "tier": "all, cold or hot",
+    "columns": "the columns to read, with commas between them",
+    "from": "the first timestamp to read: milliseconds, ISO 8601, or an offset to go on after",
+    "until": "the last timestamp to read, or the offset to stop at",
+    "maxrowspertrigger": "about how many rows a trigger of a stream takes",
+    "segmentsplit": "about how many rows a task reads from the log",
+    "snapshot": "made by read_space",
+}
+_WRITE = {
+    "url": _READ["url"],
+    "store": "a store's UUID; with a column `store` it may be left out",
+    "space": "a space's name; with a column `space` it may be left out",
+    "idempotencykey": "names this write: the same again, after a failure, writes nothing twice",
+    "order": "the column that orders the rows of a segment",
+    "partitions": "for a space that does not exist yet",
+    "checkpointlocation": "Spark's own",
+    "path": "Spark's own",
+}
+_TIERS = ("all", "cold", "hot")
+
+
+class Options(NamedTuple):
+    url: str
+    stores: tuple[UUID, ...] | None = None
+    """None: all."""
+    space: str | None = None
+    """None: all."""
+    archive: str | None = None
+    tier: str = "all"
+    columns: tuple[str, ...] = tuple(COLUMNS)
+    first: int | str = 0
+    """A timestamp in ms, or an offset's hex text."""
+    last: int | str = 0
+    max_rows: int = 0
+    split: int = 100_000
+    snapshot: str = ""
+    key: str = ""
+    order: str = ""
+    partitions: int = 1
+
+    def __repr__(self) -> str:
+        return f"Options(url={self.url.partition('?')[0]!r}, space={self.space!r})"
+
+    def client(self) -> Client:
+        return connect(self.url, archive=self.archive)
+
+
+def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
+    """Checked options. ValueError, which names what is known, for one that is unknown, missing or wrong."""
+    known = _WRITE if writing else _READ
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() not in known:
+            lines = "; ".join(f"{name}: {means}" for name, means in known.items() if name != "snapshot")
+            raise ValueError(f"unknown option {name!r} of format('streamkit'); known: {lines}")
+        given[name.lower()] = value
+    needed = ("url",) if writing else ("url", "store", "space")
+    for name in needed:
+        if not given.get(name):
+            raise ValueError(f"format('streamkit') needs the option {name!r}: {known[name]}")
+    return Options(
+        url=given["url"],
+        stores=_stores(given.get("store", "*")),
+        space=None if given.get("space", "*") == "*" else check_name(given["space"], "space"),
+        archive=given.get("archive"),
+        tier=_one_of("tier", given.get("tier", "all"), _TIERS),
+        columns=_columns(given.get("columns", "")),
+        first=_bound("from", given.get("from", "")),
+        last=_bound("until", given.get("until", "")),
+        max_rows=_count("maxRowsPerTrigger", given.get("maxrowspertrigger", "0"), 0),
+        split=_count("segmentSplit", given.get("segmentsplit", "100000"), 1),
+        snapshot=given.get("snapshot", ""),
+        key=given.get("idempotencykey", ""),
+        order=given.get("order", ""),
+        partitions=_count("partitions", given.get("partitions", "1"), 1),
+    )
+
+
+def _stores(text: str) -> tuple[UUID, ...] | None:
+    if text.strip() == "*":
+        return None
+    try:
+        return tuple(dict.fromkeys(UUID(part.strip()) for part in text.split(",")))
+    except ValueError:
+        raise ValueError(f"the option 'store' is {_READ['store']}, not {text[:100]!r}") from None
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or tuple(COLUMNS)
+    for name in names:
+        if name not in COLUMNS:
+            raise ValueError(f"the option 'columns' names {name!r}; there are {', '.join(COLUMNS)}")
+    return names
+
+
+def _one_of(name: str, text: str, known: tuple[str, ...]) -> str:
+    if text not in known:
+        raise ValueError(f"the option {name!r} is one of {', '.join(known)}, not {text[:100]!r}")
+    return text
+
+
+def _count(name: str, text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise ValueError(f"the option {name!r} is a whole number from {least}, not {text[:100]!r}")
+    return number
+
+
+def _bound(name: str, text: str) -> int | str:
+    text = text.strip()
+    if not text:
+        return 0
+    if text.isdecimal() and len(text) < 16:
+        return int(text)
+    if len(text) > 30 and all(char in "0123456789abcdef" for char in text.lower()):
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"the option {name!r} is {_READ[name]}; not {text[:100]!r}") from None
+    return milliseconds(moment)
+
+
+def milliseconds(moment: datetime) -> int:
+    """Of a datetime; without a zone it is UTC."""
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def schema(columns: tuple[str, ...]) -> str:
+    """As Spark's DDL."""
+    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
