@@ -211,7 +211,8 @@ class Committer:
             for request in requests:
                 verdict.judge(request)
             if verdict.doubts and not sure:
-                # By what is known here an expectation does not hold; but that may be old. Look before refusing.
+                # By what is known here an expectation does not hold; but that may be old. Look before refusing, also
+                # where it can never hold any more: the sequence that the caller is told must be true.
                 partition.refresh(segments)
                 sure = True
                 continue
@@ -491,9 +492,7 @@ class _Verdict:
             now = last.get(segment, self._last.get(segment, committed))
             if part.expected is not None and part.expected != now:
                 mismatch = _mismatch(self.partition.space, segment, part.expected, committed)
-                if part.expected < committed:
-                    request.fail(mismatch)
-                elif segment in self._last:
+                if part.expected >= committed and segment in self._last:
                     self.later.append(request)
                 else:
                     self.doubts.append((request, mismatch))
