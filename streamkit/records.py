@@ -42,8 +42,7 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
             raise TypeError(f"records must be streamkit.Record, not {type(record).__name__}")
     payloads = [record.payload for record in batch]
     if not set(map(type, payloads)) <= {bytes}:
-        wrong_payload: Any = next(payload for payload in payloads if type(payload) is not bytes)
-        raise TypeError(f"a payload is bytes, not {type(wrong_payload).__name__}; encode text with .encode()")
+        payloads = [_payload(payload) for payload in payloads]
     sizes = list(map(len, payloads))
     size = sum(sizes)
     if size > most_bytes and max(sizes) > most_bytes:
