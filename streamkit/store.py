@@ -442,12 +442,20 @@ class Store:
 
         def statuses() -> Iterator[SegmentStatus]:
             told: dict[str, int] = {}
+
+            def latest(segment: str) -> Iterator[SegmentStatus]:
+                status = self.segment_status(space, segment)
+                if status.last_sequence > told.get(segment, 0):
+                    if len(told) >= 100_000:
+                        told.clear()
+                    told[segment] = status.last_sequence
+                    yield status
+                    patience.reset()
+
             known = self._known(space)
             reached = [partition.refresh() for partition in known.partitions] if known else []
             for segment in self.get_segments(space):
-                status = self.segment_status(space, segment)
-                yield status
-                patience.reset()
+                yield from latest(segment)
             while True:
                 seen = self._numbers(space)
                 if known is None:
@@ -456,13 +464,7 @@ class Store:
                 for at, partition in enumerate(known.partitions if known else ()):
                     until = partition.refresh()
                     for segment in touched(partition, reached[at], until) if until > reached[at] else ():
-                        status = self.segment_status(space, segment)
-                        if status.last_sequence > told.get(segment, 0):
-                            if len(told) >= 100_000:
-                                told.clear()
-                            told[segment] = status.last_sequence
-                            yield status
-                            patience.reset()
+                        yield from latest(segment)
                     reached[at] = until
                 if not patience.wait(seen):
                     return
