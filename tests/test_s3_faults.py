@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,12 +22,12 @@ from fix_proxy import (
     SILENT_ANSWER,
     Fault,
     Proxy,
-    Request,
     hold,
     relabel,
     status,
     without,
 )
+from fix_proxy import Request as Sent
 from fix_s3 import S3Bucket, S3Server
 
 import streamkit_s3
@@ -35,6 +36,7 @@ from streamkit.errors import (
     AccessDenied,
     CorruptData,
     LeaseLost,
+    MissingDependency,
     PermanentError,
     StreamkitError,
     Throttled,
@@ -43,7 +45,7 @@ from streamkit.errors import (
 )
 from streamkit_s3.backend import S3Backend
 from streamkit_s3.driver import S3Driver
-from streamkit_s3.failures import Target
+from streamkit_s3.failures import Request, Target, translate
 
 pytestmark = pytest.mark.s3
 
@@ -61,15 +63,15 @@ def http_date(moment: float) -> str:
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(moment))
 
 
-def is_put(request: Request) -> bool:
+def is_put(request: Sent) -> bool:
     return request.method == "PUT"
 
 
-def is_get(request: Request) -> bool:
+def is_get(request: Sent) -> bool:
     return request.method == "GET"
 
 
-def is_list(request: Request) -> bool:
+def is_list(request: Sent) -> bool:
     return "list-type" in request.target
 
 
@@ -202,7 +204,7 @@ def test_a_read_that_fails_raises_and_never_looks_shorter_or_empty(
     at: Setting, fault: Fault, expected: type[StreamkitError]
 ) -> None:
     at.store.write(PARTITION, [Put(b"%03d" % n, b"x" * 1000) for n in range(5)])
-    reads: list[tuple[Callable[[], object], Callable[[Request], bool]]] = [
+    reads: list[tuple[Callable[[], object], Callable[[Sent], bool]]] = [
         (lambda: at.store.get(PARTITION, [b"001"]), is_get),
         (lambda: at.store.get(PARTITION, [b"001", b"002", b"003"]), is_get),
         (lambda: at.store.read(PARTITION, [Range(b"001", 10, 500)]), is_get),
@@ -465,14 +467,76 @@ def test_no_error_says_a_secret(at: Setting, monkeypatch: pytest.MonkeyPatch) ->
         assert SECRET not in f"{store!r} {at.driver!r}"
 
 
+def test_no_exception_of_the_sdk_gets_out() -> None:
+    import botocore.exceptions
+    import urllib3.exceptions
+
+    target = Target("bucket", None, None)
+    for module in (botocore.exceptions, urllib3.exceptions):
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, Warning):
+                foreign = kind.__new__(kind)
+                foreign.response = {}
+                for write in (False, True):
+                    failure = translate(foreign, Request("PUT" if write else "GET", "name", write), target)
+                    assert isinstance(failure, StreamkitError), kind
+
+
+@pytest.mark.parametrize(
+    ("name", "on_write"),
+    [
+        ("EndpointConnectionError", Unavailable),
+        ("ConnectTimeoutError", Unavailable),
+        ("ProxyConnectionError", Unavailable),
+        ("ReadTimeoutError", Ambiguous),
+        ("ConnectionClosedError", Ambiguous),
+        ("ConnectionError", Ambiguous),
+        ("HTTPClientError", Ambiguous),
+        ("SSLError", Ambiguous),
+        ("ResponseStreamingError", Ambiguous),
+        ("NoCredentialsError", AccessDenied),
+        ("CredentialRetrievalError", AccessDenied),
+        ("UnauthorizedSSOTokenError", AccessDenied),
+        ("ProfileNotFound", PermanentError),
+        ("InvalidEndpointDiscoveryConfigurationError", PermanentError),
+    ],
+)
+def test_what_the_sdk_cannot_send_is_told_from_what_it_cannot_hear(name: str, on_write: type[StreamkitError]) -> None:
+    import botocore.exceptions
+
+    kind = getattr(botocore.exceptions, name)
+    foreign = kind.__new__(kind)
+    failure = translate(foreign, Request("PUT", "name", write=True), Target("bucket", None, None))
+    assert type(failure) is on_write
+
+
+def test_a_certificate_that_is_not_trusted_is_final() -> None:
+    import botocore.exceptions
+
+    foreign = botocore.exceptions.SSLError(endpoint_url="https://x", error="[SSL: CERTIFICATE_VERIFY_FAILED] bad")
+    for write in (False, True):
+        failure = translate(foreign, Request("PUT", "name", write), Target("bucket", None, "https://x"))
+        assert type(failure) is PermanentError
+        assert "AWS_CA_BUNDLE" in str(failure)
+
+
+def test_an_sdk_that_went_missing_is_named_at_the_first_request(at: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = at.fresh()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "boto3.session", None)
+        with pytest.raises(MissingDependency, match="pip install"):
+            store.get(PARTITION, [KEY])
+    assert store.get(PARTITION, [b"first"])[0] is not None
+
+
 # The marker, and what the service can do
 
 
-def conditions_ignored(request: Request) -> Fault:
+def conditions_ignored(request: Sent) -> Fault:
     return without("if-none-match", "if-match")
 
 
-def conditions_unknown(request: Request) -> Fault:
+def conditions_unknown(request: Sent) -> Fault:
     known = not {"if-none-match", "if-match"} & set(request.headers)
     return PASS if known else error(501, "NotImplemented")
 
@@ -486,7 +550,7 @@ def conditions_unknown(request: Request) -> Fault:
     ],
 )
 def test_a_service_that_ignores_conditions_is_refused_before_anything_is_written(
-    at: Setting, plan: Callable[[Request], Fault], header: str
+    at: Setting, plan: Callable[[Sent], Fault], header: str
 ) -> None:
     at.proxy.plan = plan
     at.id = uuid4()
@@ -526,7 +590,7 @@ def test_the_first_read_of_a_process_looks_at_the_marker_beside_it_and_the_first
     store = at.fresh()
     both = threading.Event()
 
-    def hold_for_both(request: Request) -> Fault:
+    def hold_for_both(request: Sent) -> Fault:
         if request.number == 1:
             both.set()
         return hold(both)
@@ -596,7 +660,7 @@ def test_a_marker_of_someone_else_is_refused(at: Setting, content: bytes) -> Non
 LEASE = "/leases/"
 
 
-def is_lease_put(request: Request) -> bool:
+def is_lease_put(request: Sent) -> bool:
     return request.method == "PUT" and LEASE in request.target
 
 

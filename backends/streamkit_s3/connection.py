@@ -168,16 +168,16 @@ class Connection:
         try:
             while waiting is not None or window:
                 while waiting is not None and len(window) < _THREADS:
-                    bytes_ = size(waiting)
-                    if window and held + bytes_ > _WINDOW:
+                    weight = size(waiting)
+                    if window and held + weight > _WINDOW:
                         break
-                    window.append((self.task(call, waiting), bytes_))
-                    held += bytes_
+                    window.append((self.task(call, waiting), weight))
+                    held += weight
                     waiting = next(source, None)
-                task, bytes_ = window[0]
+                task, weight = window[0]
                 found = task.result()
                 window.popleft()
-                held -= bytes_
+                held -= weight
                 yield found
         finally:
             for task, _ in window:

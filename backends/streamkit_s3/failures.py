@@ -71,15 +71,15 @@ class Request(NamedTuple):
 
 
 def translate(error: Exception, request: Request, target: Target) -> Exception:
-    """The error to raise instead of `error`; itself if it is streamkit's, or no matter of the service."""
+    """The error to raise instead of `error`; itself if it is streamkit's, or a bug."""
+    if isinstance(error, StreamkitError):
+        return error
     from botocore import exceptions as sdk
     from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
 
     what = request.at(target)
     match error:
-        case StreamkitError():
-            return error
         case sdk.ClientError():
             metadata = error.response.get("ResponseMetadata", {})
             answer: Mapping[str, Any] = error.response.get("Error", {})
@@ -98,6 +98,7 @@ def translate(error: Exception, request: Request, target: Target) -> Exception:
             return AccessDenied(f"{what}: no usable credentials ({type(error).__name__}); {_FIX_CREDENTIALS}")
         case (
             sdk.HTTPClientError()
+            | sdk.ConnectionError()
             | sdk.IncompleteReadError()
             | ResponseParserError()
             | HTTPError()
@@ -108,7 +109,7 @@ def translate(error: Exception, request: Request, target: Target) -> Exception:
             | LookupError()
         ):
             return lost(request, target, type(error).__name__)
-        case sdk.BotoCoreError():
+        case _ if type(error).__module__.startswith("boto"):
             return PermanentError(
                 f"{what}: refused by the SDK before it was sent ({type(error).__name__}); check the AWS "
                 f"configuration of this process ({target})"
