@@ -11,4 +11,5 @@ pytest_plugins = [
     "fix_azurite",
     "fix_proxy",
     "fix_s3",
+    "fix_stores",
 ]
