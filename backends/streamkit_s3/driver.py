@@ -65,6 +65,8 @@ class S3Driver:
         marker = f"{path}FORMAT"
         for _ in self._connection.each(self._bucket.delete_all, self._batches(path, marker), lambda _: _SHARE):
             pass
+        for _ in self._connection.each(self._bucket.delete_all, self._archived(store), lambda _: _SHARE):
+            pass
         self._bucket.delete(marker)
         Marker(self._bucket, path).forget()
 
@@ -74,11 +76,40 @@ class S3Driver:
         while batch := list(islice(own, _BATCH)):
             yield batch
 
+    def _archived(self, store: UUID) -> Iterator[list[str]]:
+        names = (item.name for item in self._bucket.list(f"{self._root}archive/{store}/"))
+        while batch := list(islice(names, _BATCH)):
+            yield batch
+
+    def archive_root(self) -> tuple[str, dict[str, str]]:
+        """See `ArchiveHost`. Credentials that do not expire go with it; for others delta-rs asks where boto3 does."""
+        target = self._connection.target
+        options: dict[str, str] = {}
+        if target.region:
+            options["AWS_REGION"] = target.region
+        if target.endpoint:
+            options["AWS_ENDPOINT_URL"] = target.endpoint
+            options["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "false"
+            if target.endpoint.startswith("http://"):
+                options["AWS_ALLOW_HTTP"] = "true"
+        return f"s3://{target.bucket}/{self._root}archive", options | _lasting_credentials()
+
     def close(self) -> None:
         self._connection.close()
 
     def _path(self, store: UUID) -> str:
         return f"{self._root}{store}/"
+
+
+def _lasting_credentials() -> dict[str, str]:
+    from botocore.session import Session
+
+    found = Session().get_credentials()
+    if found is None or found.method not in ("env", "shared-credentials-file", "config-file"):
+        return {}
+    frozen = found.get_frozen_credentials()
+    options = {"AWS_ACCESS_KEY_ID": frozen.access_key, "AWS_SECRET_ACCESS_KEY": frozen.secret_key}
+    return options | {"AWS_SESSION_TOKEN": frozen.token} if frozen.token else options
 
 
 def _store(folder: str) -> UUID | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..backend import Delete, Put
+from ..backend import Ambiguous, Delete, Op, Put
+from ..errors import Unavailable
 from ..keys import ARCHIVE, data_key, data_range, transaction_key
 from ..partition import Partition
 from ..rows import ArchiveRow, decode_row, encode_row
@@ -13,6 +14,7 @@ from .read import Archive
 __all__ = ["note_archived", "remove_archived"]
 
 _MARKS = 8
+_TRIES = 5
 _SCAN_ALL = 512
 """Segments from which on the whole index is listed, instead of each segment's part."""
 
@@ -23,7 +25,7 @@ def _row(partition: Partition) -> ArchiveRow:
 
 
 def _keep(partition: Partition, row: ArchiveRow) -> None:
-    partition.backend.write(partition.key, [Put(bytes(ARCHIVE), encode_row(ARCHIVE, row))])
+    _write(partition, [Put(bytes(ARCHIVE), encode_row(ARCHIVE, row))])
 
 
 def note_archived(partition: Partition) -> None:
@@ -78,4 +80,15 @@ def _split(key: bytes) -> tuple[str, int]:
 def _delete(partition: Partition, keys: list[bytes]) -> None:
     limit = partition.backend.limits.ops
     for at in range(0, len(keys), limit):
-        partition.backend.write(partition.key, [Delete(key) for key in keys[at : at + limit]])
+        _write(partition, [Delete(key) for key in keys[at : at + limit]])
+
+
+def _write(partition: Partition, ops: list[Op]) -> None:
+    """Operations that may be applied twice: if the answer is lost, they are sent again."""
+    for attempt in range(_TRIES):
+        try:
+            partition.backend.write(partition.key, ops)
+            return
+        except Ambiguous:
+            partition.clock.sleep(0.05 * 2**attempt)
+    raise Unavailable(f"space {partition.space!r}: the storage's answers are lost one after the other; try again")

@@ -16,8 +16,8 @@ from ..errors import MissingDependency
 if find_spec("pyspark") is None:
     raise MissingDependency("streamkit.spark needs pyspark: pip install 'streamkit[spark]'")
 
-from .native import read_space  # noqa: E402
-from .session import register, session  # noqa: E402
-from .sink import write_space  # noqa: E402
+from .native import read_space
+from .session import register, session
+from .sink import write_space
 
 __all__ = ["read_space", "register", "session", "write_space"]

@@ -1,0 +1,209 @@
+"""An archiver that stops anywhere: at every moment every entry is read exactly once, and the next archiver goes on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pytest
+
+from streamkit import Client, Record
+from streamkit.archive.place import path_name
+from streamkit.errors import LeaseLost, LeaseNotAcquired, TransientError
+from streamkit.testing import CRASHES, Crash, Fault, FaultyDriver, ManualClock, Plan
+from streamkit_memory import MemoryDriver
+
+pytest.importorskip("deltalake")
+
+SPACE = "s"
+
+
+class World:
+    """One root; processes that come and go; and a clock that they share."""
+
+    def __init__(self, atomic: Any, archive: Path) -> None:
+        self.clock = ManualClock()
+        self.atomic = atomic
+        self.name = uuid4().hex
+        self.archive = archive
+        self.id = uuid4()
+
+    def process(self, plan: Plan | None = None) -> Client:
+        driver = MemoryDriver(self.name, atomic=self.atomic, clock=self.clock, sleep=self.clock.sleep)
+        return Client(
+            "memory://",
+            FaultyDriver(driver, plan or Plan()),
+            30.0,
+            None,
+            64 << 20,
+            self.clock,
+            self.archive.as_uri(),
+        )
+
+    def look(self) -> Any:
+        store = self.process().store(self.id)
+        entries = list(store.consume_space(SPACE))
+        segments = {name: list(store.consume_segment(SPACE, name)) for name in store.get_segments(SPACE)}
+        last = {name: store.peek(SPACE, name) for name in segments}
+        return entries, [entry.space_offset for entry in entries], segments, last
+
+    def cold(self) -> list[tuple[str, int]]:
+        from deltalake import DeltaTable
+
+        table = DeltaTable(unquote(str(self.archive / str(self.id) / path_name(SPACE)))).to_pyarrow_table()
+        return sorted(zip(table["segment"].to_pylist(), table["sequence"].to_pylist(), strict=True))
+
+    def run(self, client: Client) -> None:
+        """What a schedule does, twice with a grace in between."""
+        store = client.store(self.id)
+        store.archive(SPACE, target_file_bytes=60)
+        self.clock.sleep(3601)
+        store.maintain()
+
+
+@pytest.fixture(params=["batch", "rows", "key"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return filled(request.param, tmp_path)
+
+
+def filled(atomic: Any, path: Path) -> World:
+    world = World(atomic, path)
+    with world.process() as client:
+        store = client.store(world.id)
+        for at in range(12):
+            with store.transaction(SPACE) as trx:
+                trx.produce(f"a{at % 3}", [Record(b"%d" % at)] * 2)
+                trx.produce(f"b{at % 2}", [Record(b"x" * 10)])
+    return world
+
+
+def check(world: World, before: Any) -> None:
+    """After whatever happened: the same is read; archived again, it is in the table once, and still read."""
+    assert world.look() == before
+    world.clock.sleep(61)
+    with world.process() as client:
+        world.run(client)
+        assert world.look() == before
+        store = client.store(world.id)
+        store.produce(SPACE, "a0", [Record(b"more")])
+        assert len(list(store.consume_space(SPACE))) == len(before[0]) + 1
+    world.clock.sleep(61)
+    assert world.cold() == sorted((entry.segment, entry.sequence) for entry in before[0])
+
+
+def calls(atomic: Any, path: Path) -> list[Any]:
+    world = filled(atomic, path / "trace")
+    client = world.process()
+    world.run(client)
+    driver: Any = client._driver
+    return [call for call in driver.faults.trace if call.kind in ("get", "scan", "write", "acquire", "release")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("atomic", ["batch", "rows", "key"])
+@pytest.mark.parametrize("fault", CRASHES)
+def test_an_archiver_that_stops_at_any_call_of_the_storage_loses_and_doubles_nothing(
+    atomic: str, fault: Fault, tmp_path: Path
+) -> None:
+    trace = calls(atomic, tmp_path)
+    assert len(trace) > 10
+    for number, call in enumerate(trace):
+        if fault is Fault.CRASH_PARTIAL and call.kind != "write":
+            continue
+        world = filled(atomic, tmp_path / str(number))
+        before = world.look()
+        client = world.process(Plan.at(call.number, fault))
+        with contextlib.suppress(Crash):
+            world.run(client)
+        check(world, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("atomic", ["batch", "key"])
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.CONFLICT, Fault.UNAVAILABLE])
+def test_a_bad_day_of_the_storage_loses_and_doubles_nothing(atomic: str, fault: Fault, tmp_path: Path) -> None:
+    fine = (TransientError, LeaseNotAcquired, LeaseLost)
+    for number, call in enumerate(calls(atomic, tmp_path)):
+        if call.kind != "write" and fault is not Fault.UNAVAILABLE:
+            continue
+        world = filled(atomic, tmp_path / str(number))
+        before = world.look()
+        client = world.process(Plan.at(call.number, fault))
+        with contextlib.suppress(*fine):
+            world.run(client)
+        check(world, before)
+
+
+POINTS = ["create", "write_file", "commit"]
+
+
+class Stop(Exception):
+    pass
+
+
+def steps(monkeypatch: pytest.MonkeyPatch, point: str, number: int, after: bool) -> Iterator[int]:
+    """Stop at the call `number` of one of the functions that write to the table."""
+    from streamkit.archive import table, write
+
+    owner: Any = write if point == "write_file" else table.Table
+    inner = getattr(owner, point)
+    count = 0
+
+    def call(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == number and not after:
+            raise Stop
+        result = inner(*arguments)
+        if count == number:
+            raise Stop
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, point, call)
+        yield count
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("after", [False, True])
+def test_an_archiver_that_stops_at_any_call_of_the_table_loses_and_doubles_nothing(
+    world: World, point: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = world.look()
+    stopped = 0
+    for number in (1, 2, 5):
+        for _ in steps(monkeypatch, point, number, after):
+            try:
+                world.process().store(world.id).archive(SPACE, target_file_bytes=60)
+            except Stop:
+                stopped += 1
+        assert world.look() == before
+        world.clock.sleep(61)
+    assert stopped
+    check(world, before)
+
+
+def test_a_lost_answer_of_the_table_is_settled_by_looking(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit landed, and the service said that it did not."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    before = world.look()
+    inner = DeltaTable.create_write_transaction
+    lost = []
+
+    def call(self: DeltaTable, *arguments: Any, **options: Any) -> None:
+        inner(self, *arguments, **options)
+        if not lost:
+            lost.append(1)
+            raise DeltaError("connection reset")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", call)
+    report = world.process().store(world.id).archive(SPACE, target_file_bytes=60)
+    assert lost
+    assert report.entries == len(before[0])
+    check(world, before)
