@@ -9,6 +9,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = [
     "fix_azurite",
+    "fix_covered",
+    "fix_local",
     "fix_proxy",
     "fix_s3",
     "fix_stores",

@@ -1,0 +1,31 @@
+"""How much a run covered: tests count it, and it is printed at the end, also when they ran in several processes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+EXHAUSTIVE = os.environ.get("STREAMKIT_EXHAUSTIVE") == "1"
+"""Every point, every schedule and many more seeds, instead of a sample: `make test-exhaustive`."""
+
+
+@pytest.fixture
+def covered(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
+    """covered("crash points", 17): adds to what is printed at the end under that name."""
+    return lambda name, count: record_property(f"covered {name}", count)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    total: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("passed", []):
+        for name, count in report.user_properties:
+            if name.startswith("covered "):
+                total[name.removeprefix("covered ")] += count
+    if total:
+        terminalreporter.section("covered, every point" if EXHAUSTIVE else "covered, a sample")
+        for name, count in sorted(total.items()):
+            terminalreporter.line(f"{count:>10,} {name}")

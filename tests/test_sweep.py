@@ -1,0 +1,281 @@
+"""Every fault at every backend call, crashes during the recovery, and processes in every order.
+
+A sample runs with the other tests; `make test-exhaustive` runs everything. Both say how many points they covered.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from tempfile import mkdtemp
+from uuid import UUID, uuid4
+
+import pytest
+from fix_covered import EXHAUSTIVE
+
+from streamkit.backend import Backend, Driver
+from streamkit.errors import SequenceMismatch
+from streamkit.testing import CRASHES, SURVIVABLE, Fault, ManualClock, Plan
+from streamkit.testing.history import History
+from streamkit.testing.oracle import judge
+from streamkit.testing.sweep import Process, Sweep, everyday, maintain
+from streamkit.testing.turns import Schedule, every_interleaving, random_interleavings
+from streamkit_local.driver import LocalDriver
+from streamkit_memory.driver import MemoryDriver
+
+Covered = Callable[[str, int], None]
+MakeDriver = Callable[[ManualClock], Driver]
+
+
+class Cramped:
+    """A driver whose backends ask for upkeep after every other transaction, and have room for little in a row."""
+
+    def __init__(self, inner: Driver) -> None:
+        self._inner = inner
+
+    def stores(self) -> Iterator[UUID]:
+        return self._inner.stores()
+
+    def open(self, store: UUID) -> Backend:
+        backend = self._inner.open(store)
+        cramped = backend.limits._replace(upkeep=2, row=200, inline=min(backend.limits.inline, 100))
+        backend._limits = cramped  # type: ignore[attr-defined]
+        return backend
+
+    def delete(self, store: UUID) -> None:
+        self._inner.delete(store)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def in_memory(atomic: str, *, page: int = 1000, latency: float = 0.0) -> MakeDriver:
+    def make(clock: ManualClock) -> Driver:
+        name = f"sweep-{atomic}-{page}-{latency}"
+        return MemoryDriver(
+            name,
+            atomic=atomic,  # type: ignore[arg-type]
+            page=page,
+            latency=latency,
+            clock=clock,
+            sleep=clock.sleep,
+        )
+
+    return make
+
+
+def cramped(atomic: str) -> MakeDriver:
+    return lambda clock: Cramped(in_memory(atomic)(clock))
+
+
+MEMORY: dict[str, MakeDriver] = {
+    "batch": in_memory("batch"),
+    "rows": in_memory("rows"),
+    "key": in_memory("key"),
+    "key, remote": in_memory("key", latency=0.001),
+    "batch, remote": in_memory("batch", latency=0.001, page=1),
+    "key, cramped": cramped("key"),
+    "rows, cramped": cramped("rows"),
+}
+
+
+@pytest.fixture
+def local() -> Iterator[MakeDriver]:
+    root = mkdtemp(prefix="sweep-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    yield lambda clock: LocalDriver(root, 5.0)
+    shutil.rmtree(root)
+
+
+def spread(process: Process) -> None:
+    """The everyday things in a space of three partitions."""
+    try:
+        process.store.create_space("s", partitions=3)
+    except Exception:
+        return
+    everyday(process)
+
+
+def sample(plans: Iterator[Plan], one_in: int) -> Iterator[Plan]:
+    """All of them if that is what was asked for, else one in so many."""
+    return (plan for at, plan in enumerate(plans) if EXHAUSTIVE or at % one_in == 0)
+
+
+@pytest.mark.parametrize("backend", MEMORY)
+def test_a_store_is_whole_after_every_fault_at_every_call(backend: str, covered: Covered) -> None:
+    sweep = Sweep(MEMORY[backend])
+    for plan in sample(sweep.plans(), 4):
+        sweep.run(plan)
+    covered(f"fault points, memory ({backend})", sweep.points)
+
+
+@pytest.mark.parametrize("backend", ["batch", "key"])
+def test_a_space_of_several_partitions_is_whole_after_every_fault(backend: str, covered: Covered) -> None:
+    sweep = Sweep(MEMORY[backend], spread)
+    for plan in sample(sweep.plans(), 8):
+        sweep.run(plan)
+    covered(f"fault points, three partitions, memory ({backend})", sweep.points)
+
+
+@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped"])
+def test_a_crash_at_any_call_of_the_recovery_is_recovered_from(backend: str, covered: Covered) -> None:
+    sweep = Sweep(MEMORY[backend])
+    menu = (*CRASHES, Fault.LATE, Fault.PARTIAL)
+    for at, plan in enumerate(sample(sweep.plans(menu), 11)):
+        for nth, recovery in enumerate(sweep.recoveries(plan)):
+            if EXHAUSTIVE or (nth + at) % 13 == 0:
+                sweep.run(plan, recovery)
+    covered(f"crashes during recovery, memory ({backend})", sweep.points)
+
+
+def test_a_local_store_is_whole_after_every_fault_at_every_call(local: MakeDriver, covered: Covered) -> None:
+    sweep = Sweep(local)
+    for plan in sample(sweep.plans(), 8):
+        sweep.run(plan)
+    covered("fault points, local", sweep.points)
+
+
+def test_a_local_recovery_may_crash_anywhere(local: MakeDriver, covered: Covered) -> None:
+    sweep = Sweep(local)
+    for at, plan in enumerate(sample(sweep.plans(CRASHES), 15)):
+        for nth, recovery in enumerate(sweep.recoveries(plan)):
+            if (nth + at) % (4 if EXHAUSTIVE else 23) == 0:
+                sweep.run(plan, recovery)
+    covered("crashes during recovery, local", sweep.points)
+
+
+@pytest.mark.parametrize("backend", MEMORY)
+def test_many_faults_at_once_are_survived(backend: str, covered: Covered) -> None:
+    sweep = Sweep(MEMORY[backend])
+    for seed in range(2000 if EXHAUSTIVE else 40):
+        sweep.run(Plan.random(seed, 0.15, SURVIVABLE), Plan.random(seed + 1, 0.1, SURVIVABLE))
+    covered(f"runs with faults by chance, memory ({backend})", sweep.points)
+
+
+# -- processes at the same time -------------------------------------------------------------------------------------
+
+
+def one(process: Process) -> None:
+    history, store = process.history, process.store
+    history.write(store, "s", {"a": 1})
+    history.write(store, "s", {"a": 1, "b": 1}, key="k")
+    history.look(store, "s")
+
+
+def another(process: Process) -> None:
+    history, store = process.history, process.store
+    history.write(store, "s", {"a": 2}, expected={"a": 1})
+    history.write(store, "s", {"a": 1, "b": 1}, key="k")
+    maintain(store)
+    history.look(store, "s", "a")
+
+
+def writes(process: Process) -> None:
+    for _ in range(3):
+        process.history.write(process.store, "s", {"a": 1, "b": 1})
+
+
+def reads_and_keeps(process: Process) -> None:
+    reader = process.history.reader("s", 2)
+    for _ in range(3):
+        process.history.page(process.store, reader)
+        maintain(process.store)
+        process.history.look(process.store, "s", "b")
+
+
+def begun(process: Process) -> None:
+    process.history.write(process.store, "s", {"a": 1})
+    maintain(process.store)
+    process.history.write(process.store, "s", {"b": 2})
+
+
+@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped"])
+def test_two_writers_may_take_turns_in_any_order(backend: str, covered: Covered) -> None:
+    count = every_interleaving(MEMORY[backend], [one, another], preemptions=3 if EXHAUSTIVE else 1)
+    count += every_interleaving(
+        MEMORY[backend], [one, another], preemptions=2 if EXHAUSTIVE else 1, before=begun, most=1 << 60
+    )
+    covered(f"interleavings of two writers, memory ({backend})", count)
+
+
+@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped"])
+def test_a_reader_who_keeps_the_index_may_come_between_at_any_call(backend: str, covered: Covered) -> None:
+    workloads = [writes, reads_and_keeps]
+    count = every_interleaving(MEMORY[backend], workloads, preemptions=2 if EXHAUSTIVE else 1, before=begun)
+    covered(f"interleavings of writer and keeper, memory ({backend})", count)
+
+
+@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped"])
+def test_three_processes_in_any_order_survive_faults_and_crashes(backend: str, covered: Covered) -> None:
+    seeds = range(5000 if EXHAUSTIVE else 60)
+    count = random_interleavings(MEMORY[backend], [one, another, reads_and_keeps], seeds, before=begun)
+    covered(f"random interleavings with faults, memory ({backend})", count)
+
+
+def test_two_writers_of_a_local_store_may_take_turns(local: MakeDriver, covered: Covered) -> None:
+    most = 1 << 60 if EXHAUSTIVE else 30
+    count = every_interleaving(local, [one, another], preemptions=2, before=begun, most=most)
+    count += random_interleavings(local, [one, another, writes], range(1000 if EXHAUSTIVE else 20))
+    covered("interleavings, local", count)
+
+
+@pytest.mark.parametrize("atomic", ["batch", "key"])
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_threads_that_share_commits_each_get_their_own_answer(atomic: str, rate: float, covered: Covered) -> None:
+    """Six threads on one store, which group their commits, against two of another process."""
+    clock, store_id, history = ManualClock(), uuid4(), History()
+    driver = MemoryDriver(atomic=atomic, latency=0.0005, clock=clock)  # type: ignore[arg-type]
+    processes = [Process(driver, store_id, history, clock, Plan.random(seed, rate, SURVIVABLE)) for seed in (1, 2)]
+    processes[0].history.write(processes[0].store, "s", {"a": 1})
+    rounds = 100 if EXHAUSTIVE else 8
+
+    def work(at: int) -> None:
+        process, dice = processes[at >= 6], Random(at)
+        reader = history.reader("s", 5)
+        known = 0
+        for turn in range(rounds):
+            match dice.randrange(5):
+                case 0:
+                    history.write(process.store, "s", {"a": 1, f"own {at}": 2})
+                case 1:
+                    attempt = history.write(process.store, "s", {"a": 1}, expected={"a": known})
+                    if isinstance(attempt.error, SequenceMismatch):
+                        known = attempt.error.actual
+                case 2:
+                    history.write(process.store, "s", {"b": 1}, key=f"key {turn}")
+                case 3:
+                    history.write(process.store, "s", {"b": 1, "a": 1}, expected={"b": known})
+                case _:
+                    history.page(process.store, reader)
+                    history.look(process.store, "s", "b")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    for process in processes:
+        process.faults.release()
+    judge(history, lambda: Process(driver, store_id, history, clock, Plan()).store)
+    covered("writes of threads that share commits", len(history.attempts))
+
+
+def test_the_same_plan_and_the_same_schedule_give_the_same_run() -> None:
+    sweep = Sweep(MEMORY["key"])
+    plan = Plan.random(3, 0.2, SURVIVABLE)
+    assert sweep.run(plan) == sweep.run(plan)
+    assert any(call.fault for call in sweep.run(plan)[0])
+
+
+def test_all_schedules_with_one_preemption_are_tried_once() -> None:
+    """Two workers of two steps each, with one change-over that nobody had to make."""
+    tried = []
+    prefix: tuple[int, ...] | None = ()
+    while prefix is not None:
+        schedule, left = Schedule(prefix), [2, 2]
+        running = None
+        while any(left):
+            running = schedule.choose([at for at in (0, 1) if left[at]], running)
+            left[running] -= 1
+        tried.append("".join(str(step[0]) for step in schedule.steps))
+        prefix = schedule.following(1)
+    assert sorted(tried) == ["0011", "0110", "1001", "1100"]
