@@ -244,19 +244,20 @@ class Committer:
         now = partition.clock.now()
         number, id = self._attempt = base.number + 1, new_id(now)
         timestamp = max(now, base.timestamp)
-        touched = {part.segment for request in requests for part in request.parts}
-        before = {segment: verdict.before[segment] for segment in touched}
-        after = dict(before)
+        before = verdict.before
+        after: dict[str, SegmentRow] = {}
         parts: list[tuple[str, int, Body]] = []
         keys: list[KeyUse] = []
+        count = 0
         for request in requests:
             for part in request.parts:
-                row = after[part.segment]
-                first = row.last_sequence + 1
-                last = row.last_sequence + part.body.count
-                parts.append((part.segment, first, part.body))
+                segment, body = part.segment, part.body
+                row = after.get(segment) or before[segment]
+                first, last = row.last_sequence + 1, row.last_sequence + body.count
+                parts.append((segment, first, body))
                 row = SegmentRow(row.first_sequence or first, row.first_timestamp or timestamp, last, timestamp)
-                after[part.segment] = request.result[part.segment] = row
+                after[segment] = request.result[segment] = row
+                count += body.count
             if request.key is not None:
                 given = tuple((segment, row.last_sequence) for segment, row in request.result.items())
                 keys.append(KeyUse(request.key, request.content, given))
@@ -281,7 +282,7 @@ class Committer:
                 partition.settings,
                 number,
                 timestamp,
-                base.position + header.count,
+                base.position + count,
                 number if indexed else base.watermark,
                 base.head.archived,
                 {**base.fences, **verdict.new_fences},
@@ -298,18 +299,19 @@ class Committer:
                     partition.head, partition.head_etag = head, etags[1] if etags else None
                     partition.etags.update(
                         (segment, etag)
-                        for segment in touched
+                        for segment in after
                         for put, etag in zip(ops[2:], etags[2:], strict=False)
                         if put.key == segment_key(segment) and etag is not None
                     )
-                for segment in touched:
+                for segment in after:
                     if segment not in partition.known:
                         partition.know(segment, before[segment])
                 partition.take(header, record, indexed=indexed)
         partition.counters["transactions"] += 1
-        partition.counters["entries"] += header.count
+        partition.counters["entries"] += count
+        trx = header.trx
         for request in requests:
-            request.trx = header.trx
+            request.trx = trx
             request.done = True
         return True
 

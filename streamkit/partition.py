@@ -403,11 +403,12 @@ class Partition:
 
     def learn_for_commit(self, segments: Iterable[str]) -> dict[str, SegmentRow]:
         """Like learn; but what a commit states as its precondition may be a guess."""
-        with self.lock:
-            guesses, self.guesses = self.guesses, {}
-            for name in segments:
-                if name in guesses and name not in self.known:
-                    self._learn((name,), (guesses[name],), self.generation)
+        if self.guesses:
+            with self.lock:
+                guesses, self.guesses = self.guesses, {}
+                for name in segments:
+                    if name in guesses and name not in self.known:
+                        self._learn((name,), (guesses[name],), self.generation)
         return self.learn(segments)
 
     def unlearn(self, segments: Iterable[str]) -> None:

@@ -214,10 +214,10 @@ class Store:
         )
 
     def _commit(self, space: str, request: Request) -> None:
-        size = sum(part.size for part in request.parts)
+        size = sum([part.size for part in request.parts])
         if size > self._most_bytes:
             raise self._too_large(size)
-        segments = tuple(part.segment for part in request.parts)
+        segments = tuple([part.segment for part in request.parts])
         known = self._spaces.get(space)
         if known is None or self._closed:
             known = self._ready(space, segments)
