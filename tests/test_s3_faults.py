@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -46,6 +47,7 @@ from streamkit.errors import (
 from streamkit_s3.backend import S3Backend
 from streamkit_s3.driver import S3Driver
 from streamkit_s3.failures import Request, Target, translate
+from streamkit_s3.layout import encode
 
 pytestmark = pytest.mark.s3
 
@@ -790,19 +792,25 @@ def test_a_client_is_made_once_however_many_threads_begin(at: Setting, monkeypat
 
 
 def test_a_forked_child_works_and_leaves_the_parents_connections_alone(at: Setting) -> None:
-    at.store.get(PARTITION, [b"first", KEY])
-    rows = at.store.scan(PARTITION, b"", b"\xff")
-    next(rows)
+    at.store.write(PARTITION, [Put(b"%03d" % n, b"%d" % n) for n in range(40)])
+    gate = threading.Event()
+    held = {encode(b"%03d" % n) for n in range(1, 20)}
+    at.proxy.plan = lambda request: hold(gate) if request.target.rpartition("/")[2] in held else PASS
+    rows = at.store.scan(PARTITION, b"", b"f")
+    assert next(rows).data == b"0"
+    # Now nineteen values are being fetched by threads that the child will not have.
     child = os.fork()
     if child == 0:
-        status_ = 1
+        outcome = 1
         try:
+            signal.alarm(30)
+            assert [row.data for row in rows] == [b"%d" % n for n in range(1, 40)]
+            assert at.store.get(PARTITION, [b"first", b"none"])[1] is None
             at.store.write(PARTITION, [Append(KEY, b"child")])
-            values = at.store.get(PARTITION, [b"first", KEY])
-            list(rows)
-            status_ = 0 if [value and value.data for value in values] == [b"row", b"child"] else 2
+            outcome = 0
         finally:
-            os._exit(status_)
+            os._exit(outcome)
+    gate.set()
+    assert [row.data for row in rows] == [b"%d" % n for n in range(1, 40)]
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert at.store.get(PARTITION, [b"first", KEY])[1] is not None
-    assert list(rows) == []
+    assert at.value() == b"child"
