@@ -25,7 +25,8 @@ __all__ = ["LocalDriver", "connect"]
 def connect(url: str, *, timeout: float) -> LocalDriver:
     """The stores under the directory of a `file:///absolute/path` URL. ValueError if it is not one.
 
-    `timeout`: seconds to wait for another process's lock.
+    `timeout`: seconds to wait for another process's lock; of several clients of a store in one process, the first
+    one's counts.
     """
     if sys.platform == "win32":
         raise PermanentError("file:// stores need a POSIX system: use WSL, or an s3:// or azure:// store")

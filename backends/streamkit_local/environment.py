@@ -14,7 +14,7 @@ import lmdb
 from streamkit.errors import CorruptData, StoreClosed
 
 from .faults import index_fault, system_fault
-from .meta import read_meta
+from .meta import Meta, read_meta
 from .place import INDEX_CRC, INDEXED, OpenFile, Place
 
 __all__ = ["Environment"]
@@ -88,8 +88,8 @@ class Environment:
         words = self._place.words
         if size == 0 and not words[INDEXED]:
             return 0
-        meta = read_meta(self._data.fd, path)
-        if meta.transaction < words[INDEXED] or (meta.transaction == words[INDEXED] and meta.crc != words[INDEX_CRC]):
+        meta, seen = read_meta(self._data.fd, path), words[INDEXED]
+        if seen and (meta.transaction < seen or (meta.transaction == seen and meta.crc != words[INDEX_CRC])):
             raise CorruptData(f"{path} is damaged, or older than the store: restore the store from a backup")
         if size < meta.end:
             os.ftruncate(self._data.fd, meta.end)
@@ -97,8 +97,7 @@ class Environment:
 
     def _note(self) -> None:
         """Let the next to open the index know its state. A power cut may undo this, which is then no damage."""
-        assert self._data is not None
-        meta, words = read_meta(self._data.fd, self.path), self._place.words
+        meta, words = self._state(), self._place.words
         words[INDEXED] = 0
         words[INDEX_CRC] = meta.crc
         words[INDEXED] = meta.transaction
@@ -144,9 +143,10 @@ class Environment:
                 env = self._env
                 if env is None:
                     raise StoreClosed(f"the store {self._place.path} was closed: open it again")
-                committing = False
+                number, committing = 0, False
                 try:
                     with env.begin(write=True) as txn:
+                        number = txn.id()
                         result = work(txn)
                         committing = True
                     self._note()
@@ -161,7 +161,15 @@ class Environment:
                     self._reopen()
                     raise index_fault(error, self.path, committing=committing) from error
                 except lmdb.Error as error:
-                    raise index_fault(error, self.path, committing=committing) from error
+                    applied = committing and self._state().transaction >= number
+                    raise index_fault(error, self.path, committing=applied) from error
+
+    def _state(self) -> Meta:
+        assert self._data is not None
+        try:
+            return read_meta(self._data.fd, self.path)
+        except OSError as error:
+            raise system_fault(error, self.path) from error
 
     def _resize(self, size: int) -> None:
         """Replace the map; 0: as large as other processes made it. The store's lock is held."""

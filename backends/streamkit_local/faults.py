@@ -41,7 +41,7 @@ def system_fault(error: OSError, path: str) -> StreamkitError:
 
 
 def index_fault(error: lmdb.Error, path: str, *, committing: bool = False) -> StreamkitError:
-    """What an LMDB error on the environment at `path` means. `committing`: it came out of a commit."""
+    """What an LMDB error on the environment at `path` means. `committing`: a commit may have been applied."""
     code = getattr(error, "code", 0)
     if code in _FULL:
         return Unavailable(f"no room to write {path}: nothing was written; free some space and try again")
@@ -55,6 +55,11 @@ def index_fault(error: lmdb.Error, path: str, *, committing: bool = False) -> St
         return CorruptData(f"the index {path} is damaged ({error}): restore the store from a backup")
     if committing:
         return Ambiguous(f"a commit to {path} failed and may have been applied: {error}")
+    if code == errno.EIO:
+        return Unavailable(
+            f"{path} could not be written ({error}), nothing was: the disk is full or fails; "
+            "free some space, or check it, and try again"
+        )
     return Unavailable(f"{path} could not be used ({error}): check the disk, then try again")
 
 

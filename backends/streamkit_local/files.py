@@ -17,10 +17,14 @@ _KEPT: Final = 3
 
 
 class LogFiles:
-    """Files under one directory. Lists are replaced, never changed, so that readers need no lock."""
+    """Files under one directory. Lists are replaced, never changed, so that readers need no lock.
 
-    def __init__(self, path: str) -> None:
+    `seed` is what the checksums of the records in them start from.
+    """
+
+    def __init__(self, path: str, seed: int) -> None:
         self.path = path
+        self.seed = seed
         self.bases: list[int] = []
         self._open: dict[int, OpenFile] = {}
         self.refresh()
@@ -79,9 +83,11 @@ class LogFiles:
         return base + os.fstat(file.fd).st_size if file is not None else base
 
     def check(self, first: int, end: int) -> int:
-        """The end of what is there, if that is all from `first` on without a gap, and reaches to `end`."""
+        """The end of what is there without a gap. CorruptData if that is not all from `first` to `end`."""
         position = first
         for base in self.since(first):
+            if base > position >= end:
+                break
             if base > position:
                 raise CorruptData(f"{self.path} lacks the file {position:016x}.log: restore the store from a backup")
             position = self.end(base)

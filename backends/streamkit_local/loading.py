@@ -60,7 +60,7 @@ def load_one(files: LogFiles, key: bytes, ref: Ref, end: int) -> bytes:
         value = os.pread(file.fd, size, at + body)
     if len(value) == size and len(head) >= body:
         _, _, position, length, crc, _, _ = _fields(head)
-        if position == start and length == size and head[HEADER:body] == key and crc32(value) == crc:
+        if position == start and length == size and head[HEADER:body] == key and crc32(value, files.seed) == crc:
             return value
     raise Misplaced(files, key, start)
 
@@ -89,7 +89,7 @@ def load_part(files: LogFiles, part: Part, end: int) -> bytes:
 def load(files: LogFiles, rows: Sequence[tuple[bytes, Ref]], end: int) -> list[bytes]:
     """The values of rows in order of position."""
     out: list[bytes] = []
-    add = out.append
+    add, seed = out.append, files.seed
     first, count = 0, len(rows)
     while first < count:
         key, (start, size) = rows[first]
@@ -115,7 +115,7 @@ def load(files: LogFiles, rows: Sequence[tuple[bytes, Ref]], end: int) -> list[b
                 raise Misplaced(files, key, place)
             _, _, position, length, crc, _, _ = _fields(buffer, at)
             value = buffer[body:stop]
-            if position != place or length != size or buffer[at + HEADER : body] != key or crc32(value) != crc:
+            if position != place or length != size or buffer[at + HEADER : body] != key or crc32(value, seed) != crc:
                 raise Misplaced(files, key, place)
             add(value)
         first = last

@@ -49,42 +49,53 @@ class PartitionLog:
     """
 
     def __init__(
-        self, path: str, partition: bytes, head: Head, checkpoint: Checkpoint, txn: int, timeout: float
+        self,
+        path: str,
+        partition: bytes,
+        head: Head,
+        checkpoint: Checkpoint,
+        txn: int,
+        timeout: float,
+        *,
+        locked: bool = False,
     ) -> None:
-        """Called with the head's lock held."""
+        """Trimmed or CorruptData may mean that others changed it meanwhile; not with the head `locked`."""
         self.path = path
         self.words = head.words
-        self.files = LogFiles(path)
+        self.files = LogFiles(path, zlib.crc32(partition))
         self.low = checkpoint.low
         self.pending = Pending(checkpoint.position, txn, [], [])
         self.view = View(0, checkpoint.position, checkpoint.last)
         self.appended = False
-        self._seed = zlib.crc32(partition)
         self._head = head
         self._timeout = timeout
         self._mutex = threading.Lock()
-        self._recover(checkpoint)
+        boot = boot_id()
+        # otherwise the machine was started since the head was written, or this is a copy of a store
+        in_order = head.boot == boot and head.position(self.words[END]) >= checkpoint.position
+        if in_order:
+            end = head.position(self.words[END])
+            self.files.check(checkpoint.first, end)
+            self._follow(end)
+        elif locked:
+            self._recover(checkpoint, boot)
+        else:
+            raise Trimmed
 
     # Following what was appended
 
-    def _recover(self, checkpoint: Checkpoint) -> None:
-        head, files, boot = self._head, self.files, boot_id()
-        if head.boot == boot:
-            end = head.position(self.words[END])
-            if end >= checkpoint.position:
-                files.check(checkpoint.first, end)
-                self._follow(end)
-                return
-        # The machine was started since, or this is a copy: what was not synced may be torn, and the head may be old.
+    def _recover(self, checkpoint: Checkpoint, boot: bytes) -> None:
+        """Find the end: what was not synced may be torn, and the head may be older than the log."""
+        head, files = self._head, self.files
         durable = max(head.position(self.words[SYNCED]), checkpoint.position)
         there = files.check(checkpoint.first, durable)
-        found = parse(files.read, checkpoint.position, there, checkpoint.last, self._seed, values=True)
+        found = parse(files.read, checkpoint.position, there, checkpoint.last, files.seed, values=True)
         if found.end < durable:
             raise self._damage(found.end)
         files.cut(found.end)
-        for base in files.bases:
+        for base in files.since(checkpoint.position):
             file = files.open(base)
-            if file is not None and files.end(base) >= checkpoint.position:
+            if file is not None:
                 os.fdatasync(file.fd)
         head.settle(found.end, boot)
         self._follow(found.end)
@@ -116,10 +127,10 @@ class PartitionLog:
         pending = self.pending
         if pending.refs and pending.refs[-1][0] >= start:
             pending = pending.before(start)  # an append was interrupted just before its end
-        found = parse(self.files.read, start, end, last, self._seed, values=False)
+        found = parse(self.files.read, start, end, last, self.files.seed, values=False)
         if found.end < end:
             self.files.refresh()
-            found = parse(self.files.read, start, end, last, self._seed, values=False)
+            found = parse(self.files.read, start, end, last, self.files.seed, values=False)
         if found.end < end:
             if self.files.bases and self.files.bases[0] > found.end:
                 raise Trimmed
@@ -157,7 +168,7 @@ class PartitionLog:
 
     def _append(self, rows: Sequence[tuple[bytes, bytes]], durable: bool) -> list[bytes]:
         _, end, last = self.view
-        position, seed = end, self._seed
+        position, seed = end, self.files.seed
         parts: list[bytes] = []
         keys: list[bytes] = []
         refs: list[Ref] = []
@@ -272,7 +283,7 @@ class PartitionLog:
         files, end = self.files, self.view.end
         files.refresh()
         there = max(map(files.end, files.bases), default=0)
-        found = parse(files.read, end, there, self.view.last, self._seed, values=True)
+        found = parse(files.read, end, there, self.view.last, self.files.seed, values=True)
         files.cut(found.end)
         if found.end > end:
             self.words[END] = seal(found.end)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import re
 import secrets
 import shutil
 import struct
@@ -90,16 +91,21 @@ def sync_directory(path: str) -> None:
         os.close(fd)
 
 
-def check_file_system(path: str) -> None:
-    """PermanentError if `path` is on a network file system, where it can be told: locks and mmap do not hold there."""
+def _mounts() -> list[tuple[str, str]]:
+    """Mount points and their types, where the system tells."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
             lines = [line.split() for line in mounts]
     except OSError:
-        return
+        return []
+    return [(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line[1]), line[2]) for line in lines]
+
+
+def check_file_system(path: str) -> None:
+    """PermanentError if `path` is on a network file system, where it can be told: locks and maps do not hold there."""
     real, best, kind = os.path.realpath(path) + "/", "", ""
-    for _, mount, name, *_ in lines:
-        point = mount.encode("utf-8", "surrogateescape").decode("unicode_escape").rstrip("/") + "/"
+    for mount, name in _mounts():
+        point = mount.rstrip("/") + "/"
         if real.startswith(point) and len(point) >= len(best):
             best, kind = point, name
     if kind in _REMOTE or kind.startswith("fuse."):

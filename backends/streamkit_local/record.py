@@ -2,8 +2,8 @@
 
     magic u32 · header crc u32 · position u64 · value length u32 · value crc u32 · key length u16 · 0 u16 · key · value
 
-All little endian. The header crc covers what follows it up to the value, and starts from the crc of the partition, so
-that a record found at another place, or in another partition's file, is not taken for one.
+All little endian. The header crc covers what follows it up to the value. Both crcs start from that of the partition's
+name, so that a record found at another place, or in another partition's file, is not taken for one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ref = tuple[int, int]
 
 def pack_header(position: int, key: bytes, value: bytes, seed: int) -> bytes:
     """Header and key of the record that goes to `position`."""
-    rest = _REST.pack(position, len(value), crc32(value), len(key), 0) + key
+    rest = _REST.pack(position, len(value), crc32(value, seed), len(key), 0) + key
     return _START.pack(_MAGIC, crc32(rest, seed)) + rest
 
 
@@ -74,7 +74,7 @@ def parse(
             value = buffer[body : body + length]
             if len(value) != length:
                 value = read(position + HEADER + key_length, length)
-            if len(value) != length or crc32(value) != value_crc:
+            if len(value) != length or crc32(value, seed) != value_crc:
                 break
         keys.append(key)
         refs.append((position, length))

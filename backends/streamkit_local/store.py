@@ -25,6 +25,8 @@ __all__ = ["OpenStore"]
 
 _LOGS: Final = 64
 _FLUSH: Final = 16_384
+"""The index takes rows of the log at the latest when this many are pending; if it cannot, again after _AGAIN more."""
+_AGAIN: Final = 1024
 
 
 class OpenStore:
@@ -67,7 +69,7 @@ class OpenStore:
         else:
             raise Unavailable(f"{self.place.path} is written and trimmed too fast to follow: try again")
         count = len(log.pending.keys)
-        if count >= _FLUSH and count % 1024 < len(rows):
+        if count >= _FLUSH and count % _AGAIN < len(rows):
             with contextlib.suppress(StreamkitError):  # the rows are written; the index may follow later
                 self.flush(partition, log)
         return refused
@@ -123,9 +125,13 @@ class OpenStore:
             self._check_absent(path, name, partition)
             return None
         head = Head(OpenFile(fd), name, partition)
+        with contextlib.suppress(Trimmed, CorruptData):
+            return PartitionLog(path, partition, head, *self._checkpoint(partition), self.timeout)
         head.lock(self.timeout)
         try:
-            return PartitionLog(path, partition, head, *self._checkpoint(partition), self.timeout)
+            return PartitionLog(path, partition, head, *self._checkpoint(partition), self.timeout, locked=True)
+        except Trimmed:
+            raise CorruptData(f"{path} lacks its first file: restore the store from a backup") from None
         finally:
             head.unlock()
 

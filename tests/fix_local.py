@@ -1,0 +1,154 @@
+"""A store on disk for tests, and ways to damage it behind its back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+import streamkit_local
+from streamkit.backend import Backend, Driver
+from streamkit_local.head import seal
+
+P = b"space\x00p"
+
+_PROGRAM = """
+import os, sys, time
+from uuid import UUID
+import streamkit_local
+from streamkit.backend import *
+b = streamkit_local.connect("file://" + sys.argv[1], timeout=10).open(UUID(sys.argv[2]))
+args = sys.argv[3:]
+P = b"space\\x00p"
+"""
+
+
+class LocalStore:
+    """One store, under a root of its own. `close` and `open` stand for a process that ends and one that starts."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.copies = 0
+        self.id: UUID = uuid4()
+        self.driver: Driver = self.connect()
+        self.backend: Backend = self.driver.open(self.id)
+
+    def connect(self) -> Driver:
+        return streamkit_local.connect(f"file://{self.root}", timeout=10)
+
+    def close(self) -> None:
+        self.driver.close()
+
+    def open(self) -> Backend:
+        self.close()
+        self.driver = self.connect()
+        self.backend = self.driver.open(self.id)
+        return self.backend
+
+    @property
+    def path(self) -> Path:
+        return self.root / str(self.id)
+
+    @property
+    def index(self) -> Path:
+        return self.path / "index" / "data.mdb"
+
+    def log_path(self, partition: bytes = P) -> Path:
+        return self.path / "log" / hashlib.blake2b(partition, digest_size=16).hexdigest()
+
+    def head(self, partition: bytes = P) -> Path:
+        return self.log_path(partition) / "head"
+
+    def logs(self, partition: bytes = P) -> list[Path]:
+        return sorted(self.log_path(partition).glob("*.log"))
+
+    def rows(self, partition: bytes = P) -> dict[bytes, bytes]:
+        return {row.key: row.data for row in self.backend.scan(partition, b"", b"\xff" * 300)}
+
+    def rows_anew(self) -> dict[bytes, bytes]:
+        """The rows that the next process finds."""
+        self.open()
+        return self.rows()
+
+    def crash(self) -> None:
+        """Go on with a copy of the files as they are now, as if the process had ended without closing."""
+        self.copies += 1
+        copy = self.root.with_name(f"stores-{self.copies}")
+        shutil.copytree(self.root, copy)
+        self.close()
+        self.root = copy
+
+    def cut_power(self, synced: int | None = None, partition: bytes = P) -> None:
+        """Crash, and let the machine start anew; `synced`: what is known to be durable."""
+        self.crash()
+        data = bytearray(self.head(partition).read_bytes())
+        data[544:560] = bytes(16)
+        if synced is not None:
+            data[520:528] = seal(synced).to_bytes(8, sys.byteorder)
+        self.head(partition).write_bytes(data)
+
+    def start(self, program: str, *args: str) -> subprocess.Popen[str]:
+        """Another process, in which `b` is this store's backend."""
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM + program, str(self.root), str(self.id), *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, program: str, *args: str) -> str:
+        process = self.start(program, *args)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        return out
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    """Change one bit of a file."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def in_child(work: Callable[[], Any]) -> int:
+    """Run `work` in a forked process that ends without cleaning up; its exit code, negative if a signal ended it."""
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalStore]:
+    store = LocalStore(tmp_path / "stores")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting is not permitted here")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)

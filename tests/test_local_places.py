@@ -1,0 +1,186 @@
+"""Directories that cannot hold a store: each is a clear error, and work goes on when the cause has gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from fix_local import LocalStore, P, in_child
+
+from streamkit.backend import Append, Backend, Delete, Op, Put
+from streamkit.errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Unavailable
+
+
+def refused(local: LocalStore, kind: type[StreamkitError], *, reading: bool = True) -> None:
+    """Every first use of the store fails with this error, which names the place."""
+    ops: list[Op] = [Append(b"k", b"v"), Put(b"k", b"v")]
+    for op in ops:
+        local.open()
+        with pytest.raises(kind) as caught:
+            local.backend.write(P, [op])
+        assert str(local.root) in str(caught.value)
+    if reading:
+        with pytest.raises(kind):
+            local.open().get(P, [b"k"])
+
+
+def test_a_root_that_is_a_file_is_refused(local: LocalStore) -> None:
+    local.root.write_text("mine")
+    refused(local, PermanentError)
+    with pytest.raises(PermanentError):
+        local.driver.stores()
+    assert local.root.read_text() == "mine"
+
+
+def test_a_store_that_is_a_file_is_refused(local: LocalStore) -> None:
+    local.root.mkdir()
+    local.path.write_text("mine")
+    refused(local, PermanentError)
+    assert local.path.read_text() == "mine"
+
+
+def test_a_directory_that_is_no_store_is_refused(local: LocalStore) -> None:
+    local.path.mkdir(parents=True)
+    (local.path / "photo.jpg").write_bytes(b"mine")
+    refused(local, CorruptData)
+    assert [path.name for path in local.path.iterdir()] == ["photo.jpg"]
+
+
+def test_an_empty_directory_becomes_a_store(local: LocalStore) -> None:
+    local.path.mkdir(parents=True)
+    local.backend.write(P, [Append(b"k", b"v")])
+    assert local.rows_anew() == {b"k": b"v"}
+
+
+def test_a_network_file_system_is_refused(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = [("/", "ext4"), (str(local.root.parent), "nfs4"), (str(local.root.parent / "other"), "ext4")]
+    monkeypatch.setattr("streamkit_local.place._mounts", lambda: mounts)
+    refused(local, PermanentError, reading=False)
+    assert list(local.driver.stores()) == []
+    mounts.append((str(local.root), "ext4"))
+    local.open().write(P, [Append(b"k", b"v")])
+    mounts.append((str(local.root), "fuse.sshfs"))
+    refused(local, PermanentError)
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid") or os.geteuid() != 0, reason="needs to become another user")
+def test_a_place_without_permission_is_refused(local: LocalStore) -> None:
+    local.backend.write(P, [Append(b"k", b"v")])
+    local.close()
+    for directory in (local.root, *local.root.parents):
+        if directory.stat().st_uid == 0 and directory.parent != directory and "pytest" in str(directory):
+            directory.chmod(0o755)
+
+    def as_nobody(work: str) -> int:
+        def run() -> None:
+            os.setgid(65534)
+            os.setuid(65534)
+            refused(local, AccessDenied, reading=work == "read")
+
+        return in_child(run)
+
+    assert as_nobody("read") == 0
+    local.id = uuid4()
+    assert as_nobody("write") == 0
+    assert local.rows_anew() == {}
+
+
+def test_a_read_only_file_system_is_refused(small_disk: Path) -> None:
+    local = LocalStore(small_disk / "stores")
+    local.backend.write(P, [Append(b"k", b"v")])
+    local.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    refused(local, AccessDenied)
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    assert local.rows_anew() == {b"k": b"v"}
+    local.close()
+
+
+# Disks without room
+
+
+def write_until_full(backend: Backend, op: type[Append | Put], size: int, *, durable: bool) -> dict[bytes, bytes]:
+    rows: dict[bytes, bytes] = {}
+    for number in range(100_000):
+        key = b"%06d" % number
+        rows[key] = key * (size // 6)
+        try:
+            backend.write(P, [op(key, rows[key])], durable=durable)
+        except Unavailable as error:
+            reason = str(error)
+            del rows[key]
+            break
+    assert "free some space" in reason
+    return rows
+
+
+@pytest.mark.parametrize("op", [Append, Put])
+@pytest.mark.parametrize("size", [600, 60_000])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room(
+    small_disk: Path, op: type[Append | Put], size: int, durable: bool
+) -> None:
+    local = LocalStore(small_disk / "stores")
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(4 << 20))
+    rows = write_until_full(local.backend, op, size, durable=durable)
+    assert len(rows) > 10
+    assert local.rows() == rows
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            local.backend.write(P, [op(b"9", bytes(200_000))], durable=durable)
+    assert local.rows() == rows
+    assert in_child(lambda: local.rows_anew() == rows or os._exit(1)) == 0
+    ballast.unlink()
+    local.backend.write(P, [op(b"9", bytes(200_000))], durable=durable)
+    local.backend.write(P, [Put(b"row", b"x")])
+    assert local.rows_anew() == rows | {b"9": bytes(200_000), b"row": b"x"}
+    local.close()
+
+
+def test_a_store_cannot_be_made_on_a_full_disk(small_disk: Path) -> None:
+    local = LocalStore(small_disk / "stores")
+    ballast = small_disk / "ballast"
+    fd = os.open(ballast, os.O_WRONLY | os.O_CREAT)
+    with contextlib.suppress(OSError):
+        while True:
+            os.write(fd, bytes(4096))
+    os.close(fd)
+    refused(local, Unavailable, reading=False)
+    ballast.unlink()
+    assert local.rows_anew() == {}
+    local.backend.write(P, [Append(b"k", b"v")])
+    assert local.rows_anew() == {b"k": b"v"}
+    local.close()
+
+
+def test_deleting_rows_makes_room_on_a_full_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamkit_local.log.ROLL", 1 << 20)
+    local = LocalStore(small_disk / "stores")
+    local.backend.write(P, [Put(b"row %d" % number, bytes(1000)) for number in range(200)])
+    rows = write_until_full(local.backend, Append, 60_000, durable=False)
+    gone = list(rows)[: len(rows) // 2]
+    local.backend.write(P, [Delete(b"row %d" % number) for number in range(200)])
+    local.backend.write(P, [Delete(key) for key in gone])
+    local.backend.write(P, [Append(b"9", bytes(1 << 20))])
+    assert local.rows_anew() == {key: rows[key] for key in rows if key not in gone} | {b"9": bytes(1 << 20)}
+    local.close()
+
+
+def test_too_many_open_files_is_a_clear_error(local: LocalStore) -> None:
+    resource = pytest.importorskip("resource")
+    local.backend.write(P, [Append(b"k", b"v")])
+    local.close()
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 1, 4096))
+        with pytest.raises(Unavailable, match="ulimit -n"):
+            local.open().get(P, [b"k"])
+
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("needs /proc")
+    assert in_child(work) == 0
