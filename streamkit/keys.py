@@ -80,7 +80,7 @@ def data_range(segment: str, first_sequence: int) -> tuple[bytes, bytes]:
 
 def transaction_key(number: int) -> bytes:
     """The key of transaction `number`; as the end of a range, up to what an unsigned 64-bit integer holds."""
-    return _TRANSACTION + _U64.pack(min(number, _LAST))
+    return _TRANSACTION + _U64.pack(number if number < _LAST else _LAST)
 
 
 def transaction_number(key: bytes) -> int:

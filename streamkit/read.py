@@ -7,7 +7,8 @@ on the way: a hole raises CorruptData.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -174,27 +175,52 @@ def _logged(partition: Partition, segment: str, first: int, last: int, low: int)
 
 
 def _pieces(partition: Partition, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
-    """The pieces that hold first..last, without a hole, in groups worth one read."""
+    """The pieces that hold first..last, without a hole, in groups worth one read: from the index, then from the tail.
+
+    Rows of the index may be merged into larger ones under a reader.
+    """
     group: list[Piece] = []
     size = 0
     expected = first
-    for piece in _walk(partition, segment, first, last):
-        if piece.last_sequence < expected:
-            continue
-        if piece.first_sequence > expected:
-            raise _hole(partition, segment, expected)
-        if expected > last:
-            break
-        expected = piece.last_sequence + 1
-        group.append(piece)
-        size += piece.length
-        if len(group) >= _PIECES or size >= _BYTES:
-            yield group
-            group, size = [], 0
-    if expected <= last:
-        raise _hole(partition, segment, expected)
-    if group:
-        yield group
+    for attempt in range(8):
+        with partition.lock:
+            tail = list(partition.tail.get(segment, ()))
+        indexed: Iterable[list[Piece]] = ()
+        if not tail or tail[0].first_sequence > expected:
+            indexed = _indexed(partition, segment, expected)
+        for pieces in chain(indexed, (tail,)):
+            for piece in pieces:
+                begin = piece.first_sequence
+                after = begin + piece.count
+                if after <= expected:
+                    continue
+                if begin > expected or expected > last:
+                    break
+                expected = after
+                group.append(piece)
+                size += piece.length
+                if len(group) >= _PIECES or size >= _BYTES:
+                    yield group
+                    group, size = [], 0
+            if expected > last:
+                if group:
+                    yield group
+                return
+        # The index moved on, and took with it what was looked for: look again from there.
+        if attempt:
+            partition.look_at_head()
+    raise _hole(partition, segment, expected)
+
+
+def _indexed(partition: Partition, segment: str, expected: int) -> Iterator[list[Piece]]:
+    """The rows of the index from the one that holds `expected`, as far as one follows on the other."""
+    begin, end = data_range(segment, expected)
+    for row in partition.backend.scan(partition.key, begin, end):
+        pieces = decode_row(DataRow, row.key, row.data).pieces
+        if not pieces or pieces[0].first_sequence > expected:
+            return
+        yield pieces
+        expected = pieces[-1].last_sequence + 1
 
 
 def _hole(partition: Partition, segment: str, sequence: int) -> _NotLogged:
@@ -202,35 +228,6 @@ def _hole(partition: Partition, segment: str, sequence: int) -> _NotLogged:
         f"space {partition.space!r}, segment {segment!r}: the index does not know where sequence {sequence} is; "
         "check the store with `streamkit verify`"
     )
-
-
-def _walk(partition: Partition, segment: str, first: int, last: int) -> Iterator[Piece]:
-    """Pieces from the index, then from the tail. Rows may be merged into larger ones under a reader."""
-    expected = first
-    for attempt in range(8):
-        with partition.lock:
-            tail = list(partition.tail.get(segment, ()))
-        if not tail or tail[0].first_sequence > expected:
-            begin, end = data_range(segment, expected)
-            for row in partition.backend.scan(partition.key, begin, end):
-                pieces = decode_row(DataRow, row.key, row.data).pieces
-                if not pieces or pieces[0].first_sequence > expected:
-                    break
-                for piece in pieces:
-                    if piece.last_sequence >= expected:
-                        yield piece
-                        expected = piece.last_sequence + 1
-                if expected > last:
-                    return
-        for piece in tail:
-            if piece.last_sequence >= expected >= piece.first_sequence:
-                yield piece
-                expected = piece.last_sequence + 1
-        if expected > last:
-            return
-        # The index moved on, and took with it what was looked for: look again from there.
-        if attempt:
-            partition.look_at_head()
 
 
 def _load(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:
