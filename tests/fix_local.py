@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,8 @@ def in_child(work: Callable[[], Any]) -> int:
         try:
             work()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -62,17 +62,8 @@ def end_at_call(number: int, half: bool) -> None:
 
         return counted
 
-    for name in [
-        "pwrite",
-        "pwritev",
-        "fdatasync",
-        "fsync",
-        "ftruncate",
-        "rename",
-        "unlink",
-        "mkdir",
-        "posix_fallocate",
-    ]:
+    names = ["pwrite", "pwritev", "fdatasync", "fsync", "ftruncate", "rename", "unlink", "mkdir", "posix_fallocate"]
+    for name in names:
         setattr(os, name, wrapped(name))
 
 
@@ -342,9 +333,8 @@ def test_a_lock_that_is_never_given_back_is_an_error_in_time(local: LocalStore) 
     program = (
         "import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); print('ready', flush=True)"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{program}; time.sleep(60)", str(local.head())], stdout=subprocess.PIPE, text=True
-    )
+    program += "; print('ready', flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", program, str(local.head())], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     try:
