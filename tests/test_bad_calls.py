@@ -1,0 +1,168 @@
+"""What is wrong with the arguments of everything but a write: the right error at the call, and a message that helps."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from fix_stores import Subject
+
+import streamkit
+from streamkit import Record, SpaceExists
+
+ANY: Any = None
+
+
+@pytest.fixture
+def filled(subject: Subject) -> Subject:
+    """With three entries in segment s of the space."""
+    subject.store.produce("space", "s", [Record(b"1"), Record(b"2"), Record(b"3")])
+    return subject
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"partitions": 0}, ValueError),
+        ({"partitions": -1}, ValueError),
+        ({"partitions": 1025}, ValueError),
+        ({"partitions": "4"}, TypeError),
+        ({"partitions": 4.0}, TypeError),
+        ({"partitions": True}, TypeError),
+        ({"partitions": None}, TypeError),
+        ({"durability": "ephemeral"}, ValueError),
+        ({"durability": ""}, ValueError),
+        ({"durability": None}, TypeError),
+        ({"idempotency_window": 0}, ValueError),
+        ({"idempotency_window": -1.0}, ValueError),
+        ({"idempotency_window": float("nan")}, ValueError),
+        ({"idempotency_window": "1"}, TypeError),
+        ({"idempotency_window": True}, TypeError),
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_of_a_space_is_refused(
+    filled: Subject, settings: dict[str, Any], error: type[Exception]
+) -> None:
+    with filled.nothing_written():
+        with pytest.raises(error, match=next(iter(settings))):
+            filled.store.create_space("new", **settings)
+        with pytest.raises(error):
+            filled.store.create_space("space", **settings)
+
+
+def test_a_space_keeps_its_settings(filled: Subject) -> None:
+    with filled.nothing_written():
+        filled.store.create_space("space")
+        for settings, says in (
+            ({"partitions": 4}, "partitions is 1, not 4"),
+            ({"durability": "buffered"}, "durability is 'committed', not 'buffered'"),
+            ({"idempotency_window": 60}, "idempotency_window is 86400.0, not 60.0"),
+        ):
+            for store in (filled.store, filled.stranger()):
+                with pytest.raises(SpaceExists, match=says):
+                    store.create_space("space", **settings)  # type: ignore[arg-type]
+
+
+# -- readers ----------------------------------------------------------------------------------------------------------
+
+BOUNDS = ("min_timestamp", "max_timestamp", "limit")
+
+
+@pytest.mark.parametrize(("wrong", "error"), [("1", TypeError), (1.5, TypeError), (True, TypeError), (-1, ValueError)])
+def test_a_wrong_bound_is_refused_at_the_call(filled: Subject, wrong: Any, error: type[Exception]) -> None:
+    store = filled.store
+    for bound in (*BOUNDS, "min_sequence", "max_sequence"):
+        with pytest.raises(error, match=f"{bound} is"):
+            store.consume_segment("space", "s", **{bound: wrong})
+    for bound in BOUNDS:
+        with pytest.raises(error, match=f"{bound} is"):
+            store.consume_space("space", **{bound: wrong})
+        with pytest.raises(error, match=f"{bound} is"):
+            store.consume({"space": None}, **{bound: wrong})
+    with pytest.raises(error, match="after is"):
+        store.follow_segment("space", "s", after=wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"), [("1", TypeError), (True, TypeError), (-1, ValueError), (float("nan"), ValueError)]
+)
+def test_a_wrong_timeout_is_refused_at_the_call(filled: Subject, wrong: Any, error: type[Exception]) -> None:
+    store = filled.store
+    for call in (store.follow_space, store.subscribe_to_space):
+        with pytest.raises(error, match="timeout is"):
+            call("space", timeout=wrong)
+    for follow in (store.follow_segment, store.subscribe_to_segment):
+        with pytest.raises(error, match="timeout is"):
+            follow("space", "s", timeout=wrong)
+
+
+def test_bounds_that_cross_read_nothing(filled: Subject) -> None:
+    stamp = filled.store.peek("space", "s").timestamp
+    assert list(filled.store.consume_segment("space", "s", min_sequence=3, max_sequence=2)) == []
+    crossing: dict[str, Any] = {"min_timestamp": stamp + 1, "max_timestamp": stamp}
+    assert list(filled.store.consume_segment("space", "s", **crossing)) == []
+    assert list(filled.store.consume_space("space", **crossing)) == []
+    assert list(filled.store.consume({"space": None}, **crossing)) == []
+    assert len(list(filled.store.consume_segment("space", "s", min_sequence=2, max_sequence=2))) == 1
+
+
+def test_no_bound_may_be_said_as_0_or_none(filled: Subject) -> None:
+    for nothing in (0, ANY):
+        bounds = dict.fromkeys(BOUNDS, nothing)
+        assert len(list(filled.store.consume_segment("space", "s", min_sequence=nothing, **bounds))) == 3
+        assert len(list(filled.store.consume_space("space", offset=None, **bounds))) == 3
+        assert len(list(filled.store.consume({"space": None}, **bounds))) == 3
+
+
+@pytest.mark.parametrize("offsets", [None, "space", ["space"], {"space"}, 5], ids=repr)
+def test_consume_takes_a_mapping(filled: Subject, offsets: Any) -> None:
+    with pytest.raises(TypeError, match="a mapping of space to offset or None"):
+        filled.store.consume(offsets)
+
+
+# -- stores and URLs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"x" * 16, object()], ids=lambda wrong: type(wrong).__name__)
+def test_a_store_id_is_a_uuid_or_its_text(subject: Subject, wrong: Any) -> None:
+    for call in (subject.client.store, subject.client.delete_store):
+        with pytest.raises(TypeError, match="a store's id is a UUID or its text"):
+            call(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "7d9f2c1e", "../../etc", f"{uuid4()}0", "\0"], ids=repr)
+def test_a_store_id_that_is_no_uuid_is_refused(subject: Subject, wrong: str) -> None:
+    for call in (subject.client.store, subject.client.delete_store):
+        with pytest.raises(ValueError, match=r"is not a UUID; make one with uuid\.uuid4"):
+            call(wrong)
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "says"),
+    [
+        (5, TypeError, "a store URL is str"),
+        (b"memory://", TypeError, "a store URL is str"),
+        ("", ValueError, "is not a store URL"),
+        ("/var/lib/app", ValueError, "is not a store URL; it starts with one of .*file://"),
+        ("nosuch://x", ValueError, "no backend for nosuch://; installed: .*memory://"),
+        ("memory://x?nosuch=1", ValueError, "nosuch"),
+        ("file://host/path", ValueError, "a host"),
+        ("file://relative", ValueError, "file:///absolute/path"),
+    ],
+)
+def test_a_wrong_url_is_refused_with_the_fix(
+    url: Any, error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STREAMKIT_URL", raising=False)
+    with pytest.raises(error, match=says):
+        streamkit.connect(url)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = importlib.metadata.EntryPoint("far", "streamkit_far_away:connect", "streamkit.backends")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints([point]))
+    with pytest.raises(streamkit.MissingDependency, match=r"pip install 'streamkit\[far_away\]'"):
+        streamkit.connect("far://x")
