@@ -15,6 +15,9 @@ from .errors import LeaseLost, LeaseNotAcquired, TransientError
 __all__ = ["Lease"]
 
 _log = logging.getLogger("streamkit")
+_LONGEST_PAUSE = 0.5
+_EARLY = 0.05
+"""`lost` is set so much of the ttl before it ends, so that a thread that wakes up late is still in time."""
 
 
 class Lease:
@@ -93,7 +96,7 @@ class Lease:
             if rest <= 0:
                 raise LeaseNotAcquired(f"the lease {self.key!r} is held by someone else")
             self._clock.sleep(min(pause * (0.5 + random.random()), rest))
-            pause = min(pause * 1.5, self.ttl / 4, 1.0)
+            pause = min(pause * 1.5, self.ttl / 4, _LONGEST_PAUSE)
 
     def _take(self, grant: Grant, asked: float, asked_wall: int) -> None:
         """It counts from when it was asked for: that is what the service cannot be behind of."""
@@ -124,8 +127,9 @@ class Lease:
 
     def _watch(self) -> None:
         """Sets `lost` in time, also when a renewal hangs."""
-        while not self._released.wait(max(self.remaining(), 0.001)):
-            if self.remaining() <= 0:
+        early = min(self.ttl * _EARLY, 0.5)
+        while not self._released.wait(max(self.remaining() - early, 0.001)):
+            if self.remaining() <= early:
                 self.lost.set()
                 return
 
