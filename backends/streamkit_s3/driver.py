@@ -108,7 +108,7 @@ def _lasting_credentials() -> dict[str, str]:
     if found is None or found.method not in ("env", "shared-credentials-file", "config-file"):
         return {}
     frozen = found.get_frozen_credentials()
-    options = {"AWS_ACCESS_KEY_ID": frozen.access_key, "AWS_SECRET_ACCESS_KEY": frozen.secret_key}
+    options = {"AWS_ACCESS_KEY_ID": frozen.access_key or "", "AWS_SECRET_ACCESS_KEY": frozen.secret_key or ""}
     return options | {"AWS_SESSION_TOKEN": frozen.token} if frozen.token else options
 
 

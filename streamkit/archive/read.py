@@ -44,6 +44,7 @@ class Archive:
     """A space's archive as `streamkit.cold.Cold`. Safe to share between threads."""
 
     def __init__(self, place: Place, store: UUID, space: str) -> None:
+        self.space = space
         self.table = Table(place, store, space)
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
@@ -376,6 +377,10 @@ class Archive:
             with self._lock:
                 self._footers[file.path] = (metadata, known)
         return known  # type: ignore[no-any-return]
+
+    def read(self, snapshot: Snapshot, file: File) -> pa.Table:
+        """All rows and columns of a file."""
+        return self._read(snapshot, file, ["partition", *_COLUMNS])
 
     def _read(self, snapshot: Snapshot, file: File, columns: list[str]) -> pa.Table:
         source = self._open(snapshot, file)

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-__all__ = ["File", "Snapshot", "Table", "check_installed", "schema"]
+__all__ = ["File", "Snapshot", "Table", "check_installed", "schema", "space_of"]
 
 FORMAT = 1
 _FORMAT = "streamkit.format"
 _STORE = "streamkit.store"
 _SPACE = "streamkit.space"
+_PARTITIONS = "streamkit.partitions"
 _STATS = ("partition", "number", "index", "position", "segment", "sequence", "timestamp")
 _DAMAGE = ("decompress", "corrupt", "CRC", "deserialize", "magic bytes", "end of stream", "Invalid", "page")
 _DENIED = ("403", "Forbidden", "AccessDenied", "Unauthorized", "AuthenticationFailed", "PermissionDenied")
@@ -259,8 +260,12 @@ class Table:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def create(self) -> DeltaTable:
-        """The table, made if there is none; another process may do the same."""
+    def partitions(self, table: DeltaTable) -> int:
+        """How many partitions the space has."""
+        return int(table.metadata().configuration.get(_PARTITIONS) or 1)
+
+    def create(self, partitions: int) -> DeltaTable:
+        """The table, made if there is none, of a space with so many partitions; another process may do the same."""
         from deltalake import DeltaTable, Schema
         from deltalake.exceptions import DeltaError
 
@@ -278,6 +283,7 @@ class Table:
                         _FORMAT: str(FORMAT),
                         _STORE: str(self._store),
                         _SPACE: self._space,
+                        _PARTITIONS: str(partitions),
                         "delta.checkpointInterval": "50",
                     },
                     storage_options=self.options,
@@ -364,6 +370,17 @@ class Table:
             ):
                 raise CorruptData(f"{self.url}: a file of the table cannot be read: {text}") from error
             raise Unavailable(f"{self.url}: {text}") from error
+
+
+def space_of(place: Place, url: str) -> str | None:
+    """The space whose table is at `url`; None if there is no table of ours."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return DeltaTable(url, storage_options=place.options).metadata().configuration.get(_SPACE)
+    except TableNotFoundError:
+        return None
 
 
 def _entries(partition: int) -> str:

@@ -62,7 +62,7 @@ def archive_partition(
     total = Archived()
     for files, number in _files(partition, table, reached, last, until, target_bytes):
         lease.check()
-        there = table.create()
+        there = table.create(partition.settings.partitions)
         if table.archived(there, partition.partition) != reached:
             raise LeaseLost(f"{table.url}: another archiver has gone on from transaction {reached}; stop this one")
         before = table.entries(there, partition.partition)
@@ -70,7 +70,7 @@ def archive_partition(
         while not table.commit(there, partition.partition, files, number, before + entries):
             # Another partition's archiver, or a compaction, was faster; or another archiver of this one.
             lease.check()
-            there = table.create()
+            there = table.create(partition.settings.partitions)
             if table.archived(there, partition.partition) != reached:
                 raise LeaseLost(f"{table.url}: another archiver has gone on from transaction {reached}; stop this one")
         move_watermark(partition, number)

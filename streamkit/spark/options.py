@@ -10,7 +10,7 @@ from uuid import UUID
 from ..client import Client, connect
 from ..names import check_name
 
-__all__ = ["COLUMNS", "Options", "milliseconds", "parse", "schema"]
+__all__ = ["COLUMNS", "Options", "bound", "milliseconds", "parse", "schema"]
 
 COLUMNS: dict[str, str] = {
     "store": "string",
@@ -102,8 +102,8 @@ def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
         archive=given.get("archive"),
         tier=_one_of("tier", given.get("tier", "all"), _TIERS),
         columns=_columns(given.get("columns", "")),
-        first=_bound("from", given.get("from", "")),
-        last=_bound("until", given.get("until", "")),
+        first=bound("from", given.get("from", "")),
+        last=bound("until", given.get("until", "")),
         max_rows=_count("maxRowsPerTrigger", given.get("maxrowspertrigger", "0"), 0),
         split=_count("segmentSplit", given.get("segmentsplit", "100000"), 1),
         snapshot=given.get("snapshot", ""),
@@ -146,7 +146,7 @@ def _count(name: str, text: str, least: int) -> int:
     return number
 
 
-def _bound(name: str, text: str) -> int | str:
+def bound(name: str, text: str) -> int | str:
     text = text.strip()
     if not text:
         return 0

@@ -1,0 +1,90 @@
+"""What the jobs' command lines have in common."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ...client import connect
+from ...errors import StreamkitError
+from ..session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["arguments", "main", "on_executors", "say", "start", "targets"]
+
+
+def arguments(name: str, about: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m streamkit.spark.jobs.{name}", description=about)
+    parser.add_argument("--url", required=True, help="where the stores are")
+    parser.add_argument("--store", default="*", help="a UUID, several with commas, or * for all (the default)")
+    parser.add_argument("--space", default="*", help="a space, or * for all (the default)")
+    parser.add_argument("--archive", help="where the archives are, if not beside the stores")
+    return parser
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def targets(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """(store, space) of all that the job is about. ValueError for a store that does not exist."""
+    with connect(options.url, archive=options.archive) as client:
+        there = sorted(client.stores())
+        if options.store == "*":
+            stores = there
+        else:
+            stores = [UUID(part.strip()) for part in options.store.split(",")]
+            for store in stores:
+                if store not in there:
+                    raise ValueError(f"the store {store} does not exist under {options.url.partition('?')[0]}")
+        found = []
+        for store in stores:
+            spaces = list(client.store(store).get_spaces())
+            found += [(str(store), space) for space in spaces if options.space in ("*", space)]
+    if not found:
+        raise ValueError(f"there is no space {options.space!r} in {len(stores)} stores")
+    return found
+
+
+def on_executors(
+    spark: SparkSession, work: Sequence[tuple[str, str]], task: Callable[[str, str], Any], what: str
+) -> list[Any]:
+    """task(store, space) for each, in parallel on the executors. An error of one does not stop the others.
+
+    The results, in which an error is a StreamkitError's text, as (store, space, result, error).
+    """
+
+    def run(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str, Any, str]]:
+        for store, space in pairs:
+            try:
+                yield store, space, task(store, space), ""
+            except (StreamkitError, ValueError) as error:
+                yield store, space, None, f"{type(error).__name__}: {error}"
+
+    say(f"{what}: {len(work)} spaces")
+    rows = spark.sparkContext.parallelize(work, max(1, len(work))).mapPartitions(run)
+    found = []
+    for row in rows.toLocalIterator(prefetchPartitions=True):
+        found.append(row)
+        store, space, result, error = row
+        say(f"  {len(found)}/{len(work)} {store} {space!r}: {error or result}")
+    return found
+
+
+def main(job: Callable[[Sequence[str] | None], int]) -> None:
+    """Run a job; what it refuses is one line on standard error."""
+    try:
+        code = job(None)
+    except (StreamkitError, ValueError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        code = 2 if isinstance(error, ValueError) and not isinstance(error, StreamkitError) else 1
+    sys.exit(code)
+
+
+def start(name: str) -> SparkSession:
+    return session(f"streamkit {name}")

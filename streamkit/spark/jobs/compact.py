@@ -1,0 +1,36 @@
+"""Bring small files of archives together, and remove files that no version needs any more.
+
+python -m streamkit.spark.jobs.compact --url file:///var/lib/app --retention-hours 168
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...archive.compact import compact_space
+from ...client import connect
+from .command import arguments, main, on_executors, start, targets
+
+__all__ = ["job"]
+
+
+def job(given: Sequence[str] | None = None) -> int:
+    parser = arguments("compact", "Merge small files of archives; remove those that no version needs.")
+    parser.add_argument("--target-file-bytes", type=int, default=64 << 20, help="payload in a file")
+    parser.add_argument(
+        "--retention-hours", type=float, default=168.0, help="keep what is younger: longer than the longest reader"
+    )
+    options = parser.parse_args(given)
+    url, place, size, hours = options.url, options.archive, options.target_file_bytes, options.retention_hours
+
+    def task(store: str, space: str) -> str:
+        with connect(url, archive=place) as client:
+            before, after, removed = compact_space(client.store(store)._archive(space), size, hours)
+        return f"{before} files became {after}; {removed} old ones removed"
+
+    found = on_executors(start("compact"), targets(options), task, "compacting")
+    return 1 if any(error for *_, error in found) else 0
+
+
+if __name__ == "__main__":
+    main(job)

@@ -1,0 +1,95 @@
+"""Roll entries up into a Delta table, each entry exactly once, however often the job is run or killed.
+
+python -m streamkit.spark.jobs.rollup --url file:///var/lib/app --store ID --space EWR \\
+    --output file:///var/lib/rollup \\
+    --sql "SELECT date_trunc('hour', timestamp) AS hour, count(*) AS departures FROM entries GROUP BY ALL"
+
+The SQL sees what came since the last run, as the view `entries`; its result is appended. So aggregates are partial:
+whoever reads them sums up again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CorruptData, Unavailable
+from ..options import parse
+from ..plan import Span, spans
+from ..session import register
+from .command import arguments, main, say, start, targets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["job", "roll_up"]
+
+
+def roll_up(spark: SparkSession, options: dict[str, str], sql: str, output: str) -> int:
+    """Append what `sql` makes of the new entries to the Delta table `output`; the number of rows.
+
+    One commit holds the rows and how far they go. `options`: as of format("streamkit").
+    """
+    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    register(spark)
+    parsed = parse(options)
+    try:
+        table: DeltaTable | None = DeltaTable(output)
+    except TableNotFoundError:
+        table = None
+    with parsed.client() as client:
+        found = [_after(span, table) for span in spans(client, parsed)]
+    new = [span for span in found if span.first <= span.last]
+    if not new:
+        return 0
+    frame = _read(spark, options, new)
+    frame.createOrReplaceTempView("entries")
+    rows = spark.sql(sql).toArrow()
+    marks = [Transaction(_mark(span), span.last) for span in new]
+    properties = CommitProperties(app_transactions=marks, max_commit_retries=0)
+    try:
+        write_deltalake(table if table is not None else output, rows, mode="append", commit_properties=properties)
+    except DeltaError as error:
+        raise Unavailable(f"{output}: {error}; another rollup may be running: run it again") from error
+    return int(rows.num_rows)
+
+
+def _mark(span: Span) -> str:
+    return f"streamkit-rollup/{span.store}/{span.partition}/{span.space}"
+
+
+def _after(span: Span, table: Any) -> Span:
+    done = (table.transaction_version(_mark(span)) if table is not None else None) or 0
+    if done > span.last:
+        raise CorruptData(
+            f"the output holds transactions up to {done} of space {span.space!r}, and the store ends at {span.last}: "
+            "they do not belong together"
+        )
+    return span._replace(first=max(span.first, done + 1))
+
+
+def _read(spark: SparkSession, options: dict[str, str], found: Sequence[Span]) -> DataFrame:
+    pinned = json.dumps([[str(span.store), *span[1:]] for span in found])
+    return spark.read.format("streamkit").options(**{**options, "snapshot": pinned}).load()
+
+
+def job(given: Sequence[str] | None = None) -> int:
+    parser = arguments("rollup", "Append what SQL makes of new entries to a Delta table, each entry exactly once.")
+    parser.add_argument("--sql", required=True, help="over the view `entries`")
+    parser.add_argument("--output", required=True, help="the Delta table, as a URL or path")
+    options = parser.parse_args(given)
+    work = targets(options)
+    say(f"rolling up {len(work)} spaces into {options.output}")
+    given_options = {"url": options.url, "store": options.store, "space": options.space}
+    if options.archive:
+        given_options["archive"] = options.archive
+    rows = roll_up(start("rollup"), given_options, options.sql, options.output)
+    say(f"{rows} rows appended")
+    return 0
+
+
+if __name__ == "__main__":
+    main(job)

@@ -1,0 +1,99 @@
+"""Check stores as a whole: sequences dense, transactions whole, hot and cold without gap or overlap, checksums.
+
+python -m streamkit.spark.jobs.verify --url s3://bucket/prefix --findings /tmp/findings
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...client import connect
+from ...errors import StreamkitError
+from ..native import read_space
+from .command import arguments, main, on_executors, say, start, targets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["find", "job"]
+
+_SCHEMA = "store string, space string, place string, problem string"
+
+
+def find(spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive: str | None = None) -> DataFrame:
+    """The findings over (store, space) pairs: columns store, space, place, problem. None: all is well."""
+    rows: list[tuple[str, str, str, str]] = []
+
+    def log(store: str, space: str) -> Any:
+        with connect(url, archive=archive) as client:
+            report = client.store(store).verify(space)
+        return [(f"partition {one.partition}, row {one.key!r}", one.problem) for one in report.findings]
+
+    for store, space, found, error in on_executors(spark, work, log, "checking logs and indexes"):
+        rows += [(store, space, place, problem) for place, problem in found or ()]
+        if error:
+            rows.append((store, space, "log", error))
+    parts = [spark.createDataFrame(rows, _SCHEMA)]
+    say(f"checking the entries of both tiers: {len(work)} spaces")
+    for store, space in work:
+        try:
+            frame = read_space(spark, url, store, space, archive=archive)
+        except (StreamkitError, ValueError) as error:
+            rows = [(store, space, "archive", f"{type(error).__name__}: {error}")]
+            parts.append(spark.createDataFrame(rows, _SCHEMA))
+            continue
+        parts += _entries(frame)
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionByName(part)
+    return whole
+
+
+def _entries(frame: DataFrame) -> list[DataFrame]:
+    from pyspark.sql import functions as F
+
+    def findings(grouped: DataFrame, place: Any, problem: Any) -> DataFrame:
+        return grouped.select("store", "space", place.alias("place"), problem.alias("problem"))
+
+    def sparse(first: int) -> Any:
+        return (F.col("least") != first) | (F.col("count") != F.col("most") - first + 1)
+
+    def spread(by: list[str], column: str) -> DataFrame:
+        return frame.groupBy("store", "space", *by).agg(
+            F.min(column).alias("least"),
+            F.max(column).alias("most"),
+            F.count("*").alias("count"),
+            F.countDistinct("trx_id").alias("ids"),
+        )
+
+    said = F.concat(
+        F.lit("holds "), F.col("count"), F.lit(" entries from "), F.col("least"), F.lit(" to "), F.col("most")
+    )
+    segments = spread(["segment"], "sequence").where(sparse(1))
+    transactions = spread(["partition", "number"], "index").where(sparse(0) | (F.col("ids") != 1))
+    positions = spread(["partition"], "position").where(sparse(0))
+    return [
+        findings(segments, F.concat(F.lit("segment "), F.col("segment")), said),
+        findings(transactions, F.concat(F.lit("transaction "), F.col("partition"), F.lit("/"), F.col("number")), said),
+        findings(positions, F.concat(F.lit("partition "), F.col("partition")), said),
+    ]
+
+
+def job(given: Sequence[str] | None = None) -> int:
+    parser = arguments("verify", "Check logs, indexes and archives of any number of stores. Exit code 1: findings.")
+    parser.add_argument("--findings", help="write the findings as Parquet to this path")
+    options = parser.parse_args(given)
+    spark = start("verify")
+    found = find(spark, options.url, targets(options), options.archive).cache()
+    count = found.count()
+    for row in found.limit(100).collect():
+        say(f"  {row.store} {row.space!r} {row.place}: {row.problem}")
+    if options.findings:
+        found.write.mode("overwrite").parquet(options.findings)
+    say(f"{count} findings")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    main(job)
