@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from streamkit import StreamkitError, __version__
 
-from . import lease, look, read, upkeep, write
+from . import archive, lease, look, read, upkeep, write
 from .options import StoreId, Url
 from .output import print_line, print_note
 
@@ -53,6 +53,7 @@ for command in (
     upkeep.verify,
     upkeep.repair,
     upkeep.maintain,
+    archive.archive,
     lease.lease,
 ):
     app.command(command.__name__)(command)
