@@ -235,6 +235,38 @@ def test_a_page_that_is_refused_in_the_middle_of_a_scan_raises_there(at: Setting
     assert len(seen) < 10
 
 
+def test_a_row_that_is_deleted_while_it_is_scanned_does_not_shorten_the_scan(at: Setting) -> None:
+    at.store.write(PARTITION, [Put(b"%d" % n, b"x") for n in range(5)])
+    gone = {encode(b"0"), encode(b"2")}
+    at.proxy.plan = lambda request: (
+        error(404, "NoSuchKey") if request.target.rpartition("/")[2] in gone and not is_list(request) else PASS
+    )
+    assert [row.key for row in at.store.scan(PARTITION, b"0", b"9", limit=3)] == [b"1", b"3", b"4"]
+
+
+def test_an_empty_page_is_not_the_end_of_a_scan(at: Setting) -> None:
+    empty = (
+        b"<?xml version='1.0'?><ListBucketResult><KeyCount>0</KeyCount><IsTruncated>true</IsTruncated>"
+        b"<NextContinuationToken>on</NextContinuationToken></ListBucketResult>"
+    )
+    name = f"pre/fix/{at.id}/p.orders!000000000000000000!/{encode(b'first')}"
+    full = (
+        f"<?xml version='1.0'?><ListBucketResult><KeyCount>1</KeyCount><IsTruncated>false</IsTruncated><Contents>"
+        f"<Key>{name}</Key><Size>3</Size><ETag>x</ETag></Contents></ListBucketResult>"
+    ).encode()
+    tokens: list[bool] = []
+
+    def plan(request: Sent) -> Fault:
+        if not is_list(request):
+            return PASS
+        tokens.append("continuation-token=on" in request.target)
+        return status(200, empty if len(tokens) <= 2 else full, {"Content-Type": "application/xml"})
+
+    at.proxy.plan = plan
+    assert [row.data for row in at.store.scan(PARTITION, b"", b"\xff")] == [b"row"]
+    assert tokens == [False, True, True]
+
+
 @pytest.mark.parametrize("order", ["length first", "length last"])
 def test_an_answer_that_is_cut_anywhere_is_whole_or_an_error(at: Setting, order: str) -> None:
     body = b"0123456789"
@@ -605,6 +637,18 @@ def test_the_first_read_of_a_process_looks_at_the_marker_beside_it_and_the_first
     assert [request.method for request in at.proxy.seen] == ["GET", "GET", "PUT", "GET", "PUT"]
     assert sum(request.target.endswith("FORMAT") for request in at.proxy.seen) == 1
     assert dict(store.requests).items() >= {"GET": 3, "PUT": 2}.items()
+
+
+def test_a_store_that_is_not_there_yet_is_looked_for_once(at: Setting) -> None:
+    at.id = uuid4()
+    store = at.driver.open(at.id)
+    for _ in range(3):
+        assert store.get(PARTITION, [KEY]) == [None]
+        assert list(store.scan(PARTITION, b"", b"\xff")) == []
+    store.write(PARTITION, [Append(KEY, b"x")])
+    asked = [request.method for request in at.proxy.seen if request.target.endswith("FORMAT")]
+    assert asked == ["GET", "PUT"]
+    assert len(at.proxy.seen) == 1 + 6 + 1 + 1
 
 
 @pytest.mark.parametrize("fault", [DROP_REQUEST, DROP_ANSWER, error(503, "SlowDown")], ids=repr)
