@@ -69,6 +69,7 @@ class Partition:
         self.tail: dict[str, list[Piece]] = {}
         """Pieces of each segment in transactions after the watermark."""
         self.tail_bytes = 0
+        self.tail_frames = 0
         self.tail_keys: dict[bytes, KeyRow] = {}
         self.known: dict[str, SegmentRow] = {}
         """Segments' statuses as of `number`."""
@@ -216,7 +217,7 @@ class Partition:
             if head.watermark > self.number:
                 self.tail.clear()
                 self.tail_keys.clear()
-                self.tail_bytes = 0
+                self.tail_bytes = self.tail_frames = 0
                 self.known.clear()
                 self.etags.clear()
                 self.generation += 1
@@ -302,6 +303,7 @@ class Partition:
                     timestamp,
                 )
         if not indexed:
+            self.tail_frames += len(header.frames)
             for use in header.keys:
                 self.tail_keys[use.key] = KeyRow(number, timestamp, header.id, header.node, use.content, use.segments)
         for name, token in header.fences.items():
@@ -331,6 +333,7 @@ class Partition:
                 elif pieces[0].number <= watermark:
                     # A new list: a reader may hold the old one.
                     self.tail[segment] = [piece for piece in pieces if piece.number > watermark]
+            self.tail_frames = sum([len(pieces) for pieces in self.tail.values()])
             self.tail_bytes = sum(
                 piece.length for pieces in self.tail.values() for piece in pieces if piece.frame is not None
             )
