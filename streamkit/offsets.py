@@ -75,7 +75,12 @@ class Offset(NamedTuple):
             raise InvalidOffset("the offset is damaged") from error
         if found != space:
             raise InvalidOffset(f"the offset is of the space {found!r}, not of {space!r}")
-        if not positions or whole > 1 or (not whole and len(positions) != 1):
+        if (
+            not positions
+            or whole > 1
+            or (not whole and len(positions) != 1)
+            or not all(number for number, _ in positions)
+        ):
             raise InvalidOffset("the offset is damaged")
         return cls(found, timestamp, partition, positions, bool(whole))
 

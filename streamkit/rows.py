@@ -113,6 +113,6 @@ def decode_row(kind: type[_Row], key: bytes, data: bytes) -> _Row:
         )
     try:
         row: _Row = _decoders[kind].decode(memoryview(body)[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptData(f"the row {key!r} is damaged") from error
     return row

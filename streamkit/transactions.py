@@ -240,7 +240,7 @@ def decode_header(record: bytes, seed: int) -> Header:
     view, end = _open(record, seed)
     try:
         return _headers.decode(view[_HEADER_AT:end])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptData("the header of the transaction record is damaged") from error
 
 
@@ -272,7 +272,7 @@ def decode_frame(frame: bytes | memoryview, seed: int) -> tuple[FrameHead, Body]
             raise CorruptData("a frame of the transaction is damaged")
         head = _frame_heads.decode(view[_FRAME.size : body_at])
         return head, Body(view[body_at:], raw, flags, head.count)
-    except (struct.error, msgspec.MsgspecError) as error:
+    except (struct.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptData("a frame of the transaction is damaged") from error
 
 
@@ -310,7 +310,7 @@ def _decode_at(
         if after > len(view) or zlib.crc32(view[at + 4 : after], seed) != crc:
             raise CorruptData("a frame of the transaction is damaged")
         head = _frame_heads.decode(view[at + _FRAME.size : body_at])
-    except (struct.error, msgspec.MsgspecError) as error:
+    except (struct.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptData("a frame of the transaction is damaged") from error
     data, metadata = view[body_at:after], None
     try:
