@@ -81,6 +81,7 @@ def _peek(bench: Bench, path: Path, segments: list[int]) -> float:
         return 1
 
     try:
+        step(0)
         return rate(bench.seconds, _MOST, step)
     finally:
         store.close()
@@ -96,6 +97,7 @@ def _load(bench: Bench, open_: Callable[[Path], Reader], path: Path, segments: l
         return 1
 
     try:
+        step(0)
         return rate(bench.seconds, _MOST, step)
     finally:
         reader.close()
