@@ -101,7 +101,12 @@ class LocalBackend:
         store = self._store()
         if store is None:
             return [None] * len(ranges)
-        found = [read_one(store, partition, *ranges[0])] if len(ranges) == 1 else read_parts(store, partition, ranges)
+        if len(ranges) == 1:
+            part = read_one(store, partition, *ranges[0])
+            if part is not None:
+                requests["bytes_read"] += len(part)
+            return [part]
+        found = read_parts(store, partition, ranges)
         requests["bytes_read"] += sum([len(part) for part in found if part is not None])
         return found
 

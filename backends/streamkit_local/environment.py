@@ -104,28 +104,27 @@ class Environment:
 
     def begin(self) -> lmdb.Transaction[bytes]:
         """A read transaction; give it back to `end` at once. While it is open, nothing may wait."""
-        active = self._active
-        while True:
-            active.append(None)
-            try:
-                if self._shut or self._env is None:
-                    raise _Shut
+        resized = False
+        self._active.append(None)
+        try:
+            if not self._shut and self._env is not None:
                 return self._env.begin()
-            except _Shut:
-                active.pop()
-                with self._gate:
-                    if self._env is None:
-                        raise StoreClosed(f"the store {self._place.path} was closed: open it again") from None
-            except lmdb.MapResizedError:
-                active.pop()
-                with self._place.locked(self._timeout):
-                    self._resize(0)
-            except lmdb.Error as error:
-                active.pop()
-                raise index_fault(error, self.path) from error
-            except BaseException:
-                active.pop()
-                raise
+        except lmdb.MapResizedError:
+            resized = True
+        except lmdb.Error as error:
+            self._active.pop()
+            raise index_fault(error, self.path) from error
+        except BaseException:
+            self._active.pop()
+            raise
+        self._active.pop()
+        with self._gate:
+            if self._env is None:
+                raise StoreClosed(f"the store {self._place.path} was closed: open it again")
+        if resized:
+            with self._place.locked(self._timeout):
+                self._resize(0)
+        return self.begin()
 
     def end(self, txn: lmdb.Transaction[bytes]) -> None:
         """Close a read transaction."""
@@ -234,7 +233,3 @@ class Environment:
         if self._env is not None and not self._active:
             self._env.close()
         self._env = None
-
-
-class _Shut(Exception):
-    """No transaction can begin now."""

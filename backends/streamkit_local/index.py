@@ -5,9 +5,9 @@
     c · partition           the checkpoint: the position below which all rows of the log are in the index, the last key
     z · name                a lease
 
-A partition is the 16-byte digest of its name, so that every key fits into LMDB's limit. Every value starts with the
-crc32 of its key and of what follows. LMDB itself checks nothing, and a key that was changed by accident hides itself,
-and maybe others: so where a row is not there, its neighbours must be whole and in order.
+A partition is the 16-byte digest of its name, so that every key fits into LMDB's limit. Every value ends with the crc32
+of its key and of what is before. LMDB itself checks nothing, and a key that was changed by accident hides itself, and
+maybe others: so where a row is not there, its neighbours must be whole and in order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ __all__ = [
 KEY: Final = 17
 """Bytes before the key of a row."""
 
-_REF: Final = struct.Struct("<4xQI")
+_RESIDUE: Final = 0x2144DF1C
+"""The crc32 of anything that is followed by its crc32."""
+_REF: Final = struct.Struct("<QI4x")
 _PACK_REF: Final = struct.Struct("<QI")
 _POSITION: Final = struct.Struct("<Q")
 
@@ -66,15 +68,14 @@ def keys_of(partition: bytes) -> Keys:
 
 def checksummed(key: bytes, body: bytes) -> bytes:
     """What is stored under `key`."""
-    return crc32(body, crc32(key)).to_bytes(4, "little") + body
+    return body + crc32(body, crc32(key)).to_bytes(4, "little")
 
 
 def content(key: bytes, stored: bytes) -> bytes:
     """The body of what is stored under `key`. CorruptData if it is not what was stored."""
-    body = stored[4:]
-    if len(stored) < 4 or crc32(body, crc32(key)) != int.from_bytes(stored[:4], "little"):
+    if crc32(stored, crc32(key)) != _RESIDUE:
         raise damage(key)
-    return body
+    return stored[:-4]
 
 
 def damage(key: bytes) -> CorruptData:
@@ -86,8 +87,8 @@ def ref_of(stored: bytes) -> Ref:
     """The place of an appended row. Not checked: the record that is there says whether it is right."""
     if len(stored) != _REF.size:
         raise CorruptData("the index of a log is damaged: restore the store from a backup")
-    position, size = _REF.unpack(stored)
-    return position, size
+    ref: Ref = _REF.unpack(stored)
+    return ref
 
 
 def look_up(txn: lmdb.Transaction[bytes], key: bytes) -> bytes | None:

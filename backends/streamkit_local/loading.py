@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
@@ -10,7 +11,7 @@ from zlib import crc32
 from streamkit.errors import CorruptData
 
 from .files import LogFiles
-from .record import FIELDS, HEADER, Ref
+from .record import HEADER, Ref
 
 __all__ = ["Misplaced", "Part", "load", "load_one", "load_part", "load_parts"]
 
@@ -21,7 +22,8 @@ _GAP: Final = 4096
 _ALONE: Final = 16 << 10
 """From this size on, a value is read by itself, which saves a copy."""
 
-_fields = FIELDS.unpack_from
+_fields: Final = struct.Struct("<8xQII").unpack_from
+"""Position, length and checksum of the value, from a header."""
 
 Part = tuple[int, bytes, int, int, int]
 """Of one row: position, key, size of its value, start and length of what is wanted."""
@@ -59,7 +61,7 @@ def load_one(files: LogFiles, key: bytes, ref: Ref, end: int) -> bytes:
         head = os.pread(file.fd, body, at)
         value = os.pread(file.fd, size, at + body)
     if len(value) == size and len(head) >= body:
-        _, _, position, length, crc, _, _ = _fields(head)
+        position, length, crc = _fields(head)
         if position == start and length == size and head[HEADER:body] == key and crc32(value, files.seed) == crc:
             return value
     raise Misplaced(files, key, start)
@@ -80,7 +82,7 @@ def load_part(files: LogFiles, part: Part, end: int) -> bytes:
         head = os.pread(file.fd, body, at)
         value = os.pread(file.fd, length, at + body + start)
     if len(value) == length and len(head) >= body:
-        _, _, position, whole, _, _, _ = _fields(head)
+        position, whole, _ = _fields(head)
         if position == place and whole == size and head[HEADER:body] == key:
             return value
     raise Misplaced(files, key, place)
@@ -113,7 +115,7 @@ def load(files: LogFiles, rows: Sequence[tuple[bytes, Ref]], end: int) -> list[b
             stop = body + size
             if stop > len(buffer):
                 raise Misplaced(files, key, place)
-            _, _, position, length, crc, _, _ = _fields(buffer, at)
+            position, length, crc = _fields(buffer, at)
             value = buffer[body:stop]
             if position != place or length != size or buffer[at + HEADER : body] != key or crc32(value, seed) != crc:
                 raise Misplaced(files, key, place)
@@ -149,7 +151,7 @@ def load_parts(files: LogFiles, parts: Sequence[Part], end: int) -> list[bytes]:
             stop = body + min(start + length, size)
             if stop > len(buffer):
                 raise Misplaced(files, key, place)
-            _, _, position, whole, _, _, _ = _fields(buffer, at)
+            position, whole, _ = _fields(buffer, at)
             if position != place or whole != size or buffer[at + HEADER : body] != key:
                 raise Misplaced(files, key, place)
             add(buffer[body + start : stop])

@@ -41,12 +41,9 @@ _value = partial(tuple.__new__, Value)
 def get_one(store: OpenStore, partition: bytes, key: bytes) -> Value | None:
     """The row's value; None if it is not there."""
     for attempt in _ATTEMPTS:
-        log, ref, stored = _find(store, partition, key)
-        if stored is not None:
-            data = content(keys_of(partition).rows + key, stored)
-            return _value((data, data))
+        log, ref, data = _find(store, partition, key)
         if log is None or ref is None:
-            return None
+            return None if data is None else _value((data, data))
         try:
             return _value((load_one(log.files, key, ref, log.view.end), LOGGED))
         except (Misplaced, OSError) as error:
@@ -57,11 +54,9 @@ def get_one(store: OpenStore, partition: bytes, key: bytes) -> Value | None:
 def read_one(store: OpenStore, partition: bytes, key: bytes, start: int, length: int) -> bytes | None:
     """A part of the row's value; None if it is not there."""
     for attempt in _ATTEMPTS:
-        log, ref, stored = _find(store, partition, key)
-        if stored is not None:
-            return content(keys_of(partition).rows + key, stored)[start : start + length]
+        log, ref, data = _find(store, partition, key)
         if log is None or ref is None:
-            return None
+            return None if data is None else data[start : start + length]
         try:
             return load_part(log.files, (ref[0], key, ref[1], start, length), log.view.end)
         except (Misplaced, OSError) as error:
@@ -79,7 +74,8 @@ def _look_again(log: PartitionLog, error: Misplaced | OSError, attempt: int) -> 
 
 
 def _find(store: OpenStore, partition: bytes, key: bytes) -> tuple[PartitionLog | None, Ref | None, bytes | None]:
-    """Where the row is: in this log, at that place; or what the index has stored for it; or nowhere."""
+    """Where the row is: in this log, at that place; or what the index holds for it; or nowhere."""
+    _, rows, refs, _ = keys_of(partition)
     log = store.log(partition)
     pending = log.pending if log is not None else None
     txn = store.env.begin()
@@ -87,14 +83,16 @@ def _find(store: OpenStore, partition: bytes, key: bytes) -> tuple[PartitionLog 
         if log is not None and pending is not None:
             low, last = log.low, log.view.last
             if low is not None and last is not None and low <= key <= last:
-                ref = _find_ref(_settled(log, pending, partition, txn), txn, keys_of(partition).refs, key)
+                ref = _find_ref(_settled(log, pending, partition, txn), txn, refs, key)
                 if ref is not None:
                     return log, ref, None
-        return None, None, look_up(txn, keys_of(partition).rows + key)
+        key = rows + key
+        stored = txn.get(key) or look_up(txn, key)
     except lmdb.Error as error:
         raise index_fault(error, store.env.path) from error
     finally:
         store.env.end(txn)
+    return None, None, None if stored is None else content(key, stored)
 
 
 def _find_ref(pending: Pending, txn: lmdb.Transaction[bytes], prefix: bytes, key: bytes) -> Ref | None:

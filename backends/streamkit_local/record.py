@@ -18,7 +18,7 @@ __all__ = ["HEADER", "Parsed", "Ref", "pack_header", "parse"]
 HEADER: Final = 28
 """Bytes before the key."""
 
-FIELDS: Final = struct.Struct("<IIQIIHH")
+_FIELDS: Final = struct.Struct("<IIQIIHH")
 _START: Final = struct.Struct("<II")
 _REST: Final = struct.Struct("<QIIHH")
 _MAGIC: Final = 0x31525353
@@ -58,7 +58,7 @@ def parse(
             buffer, base, at = read(position, min(_CHUNK, stop - position)), position, 0
             if len(buffer) < HEADER:
                 break
-        magic, crc, where, length, value_crc, key_length, _ = FIELDS.unpack_from(buffer, at)
+        magic, crc, where, length, value_crc, key_length, _ = _FIELDS.unpack_from(buffer, at)
         body = at + HEADER + key_length
         end = position + HEADER + key_length + length
         if magic != _MAGIC or where != position or end > stop:
