@@ -74,9 +74,12 @@ class Lease:
         grant, held = self._grant, self.remaining() > 0
         self.lost.set()
         if grant is not None and held:
-            # Not being able to release is not being unable to finish: it runs out by itself.
-            with contextlib.suppress(TransientError, Ambiguous, LeaseLost):
-                self._backend.release(grant)
+            self._release(grant)
+
+    def _release(self, grant: Grant) -> None:
+        # Not being able to release is not being unable to finish: it runs out by itself.
+        with contextlib.suppress(TransientError, Ambiguous, LeaseLost):
+            self._backend.release(grant)
 
     def _acquire(self) -> None:
         end = self._clock.monotonic() + (self._wait or 0.0)
@@ -121,8 +124,11 @@ class Lease:
                 _log.warning("the lease %r is lost: %s", self.key, error)
                 self.lost.set()
                 return
-            if not self.lost.is_set():
-                self._take(renewed, asked, asked_wall)
+            if self.lost.is_set():
+                # It came too late for this holder, and must not keep a successor waiting.
+                self._release(renewed)
+                return
+            self._take(renewed, asked, asked_wall)
             pause = self.ttl / 3
 
     def _watch(self) -> None:
