@@ -201,7 +201,8 @@ def test_what_does_not_exist_is_said_on_the_driver(spark: Any, url: str, both: S
         ({"colour": "red"}, "unknown option 'colour'"),
     ):
         with pytest.raises(Exception, match=says):
-            load(spark, url, both, **options).count()
+            given = {"url": url, "store": str(both.id), "space": SPACE, **options}
+            spark.read.format("streamkit").options(**given).load().count()
 
 
 def test_a_missing_file_is_an_error_and_never_fewer_rows(spark: Any, tmp_path: Path) -> None:
@@ -326,7 +327,8 @@ def test_the_jobs_do_their_work_and_can_be_run_again(
         before = entries_of(store)
         for _ in range(2):
             assert archive.job(["--url", root, "--target-file-bytes", "300"]) == 0
-        assert all(row[-1] == "cold" for row in entries_of(store))
+        with streamkit.connect(root) as fresh:
+            assert {row[-1] for row in entries_of(fresh.store(store.id))} == {"cold"}
         assert compact.job(["--url", root, "--retention-hours", "0"]) == 0
         assert len(list((tmp_path / "stores").glob("archive/*/*/*.parquet"))) == 2
         assert [row[:-1] for row in entries_of(store)] == [row[:-1] for row in before]

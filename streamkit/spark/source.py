@@ -55,7 +55,7 @@ class _PushFilters:
     method where it does not: to it this looks as if the method were the inherited one.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: _Reader) -> None:
         self._reader = reader
