@@ -54,7 +54,7 @@ class Target(NamedTuple):
     endpoint: str | None
 
     def __str__(self) -> str:
-        return f"endpoint {self.endpoint or 'of AWS'}, region {self.region or 'by default'}"
+        return f"endpoint {self.endpoint or 'by default'}, region {self.region or 'by default'}"
 
 
 class Request(NamedTuple):
