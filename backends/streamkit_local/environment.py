@@ -15,7 +15,7 @@ from streamkit.errors import CorruptData, StoreClosed
 
 from .faults import index_fault, system_fault
 from .meta import Meta, read_meta
-from .place import INDEX_CRC, INDEXED, OpenFile, Place
+from .place import INDEX_CRC, INDEXED, OpenFile, Place, sync_directory
 
 __all__ = ["Environment"]
 
@@ -55,6 +55,7 @@ class Environment:
             env.reader_check()
             if self._data is None:
                 self._data = OpenFile(os.open(os.path.join(self.path, _DATA), os.O_RDWR))
+                sync_directory(self.path)
             return env
         except lmdb.Error as error:
             raise index_fault(error, self.path) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from bisect import bisect_right
 from typing import Final
 
@@ -14,6 +15,7 @@ from .place import OpenFile
 __all__ = ["LogFiles"]
 
 _KEPT: Final = 3
+_NAME: Final = re.compile(r"[0-9a-f]{16}\.log")
 
 
 class LogFiles:
@@ -34,8 +36,7 @@ class LogFiles:
 
     def refresh(self) -> None:
         """Look which files there are."""
-        names = os.listdir(self.path)
-        self.bases = sorted(int(name[:16], 16) for name in names if len(name) == 20 and name.endswith(".log"))
+        self.bases = sorted(int(name[:16], 16) for name in os.listdir(self.path) if _NAME.fullmatch(name))
 
     def holding(self, position: int) -> OpenFile | None:
         """The file that holds `position`, or would: the last one that starts at or before it."""

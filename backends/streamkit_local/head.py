@@ -6,15 +6,17 @@ import fcntl
 import mmap
 import os
 import struct
+import subprocess
 import uuid
 import zlib
+from functools import lru_cache
 from typing import Final
 
 from streamkit.errors import CorruptData, UnsupportedVersion
 
 from .place import OpenFile, lock_file
 
-__all__ = ["DIRTY", "END", "SUSPECT", "SYNCED", "Head", "boot_id", "seal"]
+__all__ = ["DIRTY", "END", "SUSPECT", "SYNCED", "UNKNOWN", "Head", "boot_id", "seal"]
 
 VERSION: Final = 1
 _MAGIC: Final = b"SKlogHd\n"
@@ -26,16 +28,22 @@ END, SYNCED, DIRTY, SUSPECT, BOOT = 0, 1, 2, 3, 4
 not 0 if syncing failed, so that what is not known to be durable must be written again; the boot id (two words)."""
 
 _MIX: Final = 0x9E3779B97F4A7C15
-_RANDOM: Final = uuid.uuid4().bytes
+UNKNOWN: Final = bytes(16)
 
 
+@lru_cache
 def boot_id() -> bytes:
-    """16 bytes that change when the machine starts; where that cannot be told, when the process does."""
+    """16 bytes that change when the machine starts; UNKNOWN where the system does not tell."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return uuid.UUID(file.read().strip()).bytes
     except (OSError, ValueError):
-        return _RANDOM
+        pass
+    try:
+        found = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, timeout=5)
+        return uuid.UUID(found.stdout.strip()).bytes
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return UNKNOWN
 
 
 def seal(position: int) -> int:

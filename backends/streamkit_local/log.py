@@ -14,9 +14,9 @@ from streamkit.errors import CorruptData, PermanentError
 
 from .faults import system_fault
 from .files import LogFiles
-from .head import DIRTY, END, SUSPECT, SYNCED, Head, boot_id, seal
+from .head import DIRTY, END, SUSPECT, SYNCED, UNKNOWN, Head, boot_id, seal
 from .pending import Checkpoint, Pending
-from .place import OpenFile, sync_directory
+from .place import OpenFile, sync_data, sync_directory
 from .record import HEADER, Ref, pack_header, parse
 
 __all__ = ["PartitionLog", "Trimmed", "View"]
@@ -72,7 +72,7 @@ class PartitionLog:
         self._mutex = threading.Lock()
         boot = boot_id()
         # otherwise the machine was started since the head was written, or this is a copy of a store
-        in_order = head.boot == boot and head.position(self.words[END]) >= checkpoint.position
+        in_order = head.boot == boot != UNKNOWN and head.position(self.words[END]) >= checkpoint.position
         if in_order:
             end = head.position(self.words[END])
             self.files.check(checkpoint.first, end)
@@ -96,7 +96,7 @@ class PartitionLog:
         for base in files.since(checkpoint.position):
             file = files.open(base)
             if file is not None:
-                os.fdatasync(file.fd)
+                sync_data(file.fd)
         head.settle(found.end, boot)
         self._follow(found.end)
 
@@ -271,7 +271,7 @@ class PartitionLog:
                     os.pwrite(held.fd, piece, at - held.base)
         try:
             for held in files:
-                os.fdatasync(held.fd)
+                sync_data(held.fd)
         except OSError:
             words[SUSPECT] = 1
             raise

@@ -30,6 +30,8 @@ __all__ = [
     "check_file_system",
     "create_place",
     "lock_file",
+    "make_directories",
+    "sync_data",
     "sync_directory",
 ]
 
@@ -91,6 +93,28 @@ def sync_directory(path: str) -> None:
         os.close(fd)
 
 
+def sync_data(fd: int) -> None:
+    """Put a file's bytes on stable storage."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)  # where fsync stops at the disk's own cache
+    if full is not None:
+        fcntl.fcntl(fd, full)
+    else:
+        os.fdatasync(fd)
+
+
+def make_directories(path: str) -> None:
+    """Make a directory, and those above it that are missing, so that a power cut does not undo it."""
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        make_directories(parent)
+    try:
+        os.mkdir(path)
+        sync_directory(parent)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
 def _mounts() -> list[tuple[str, str]]:
     """Mount points and their types, where the system tells."""
     try:
@@ -119,7 +143,7 @@ def create_place(root: str, store: UUID) -> None:
     """Make the directory of a store that is not there; another process may do the same at the same time."""
     path = os.path.join(root, str(store))
     try:
-        os.makedirs(root, exist_ok=True)
+        make_directories(root)
         check_file_system(root)
         draft = os.path.join(root, f".new-{store}-{secrets.token_hex(4)}")
         try:

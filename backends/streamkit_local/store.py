@@ -19,11 +19,12 @@ from .head import END, Head, boot_id
 from .index import checkpoint, keys_of, put_pending
 from .log import PartitionLog, Trimmed
 from .pending import Checkpoint
-from .place import LOGS, OpenFile, Place, sync_directory
+from .place import LOGS, OpenFile, Place, make_directories, sync_directory
 
 __all__ = ["OpenStore"]
 
 _LOGS: Final = 64
+_ABSENT: Final = 10_000
 _FLUSH: Final = 16_384
 """The index takes rows of the log at the latest when this many are pending; if it cannot, again after _AGAIN more."""
 _AGAIN: Final = 1024
@@ -50,6 +51,8 @@ class OpenStore:
                 return None
             log = self._attach(partition, create=False)
             if log is None:
+                if len(self._absent) > _ABSENT:
+                    self._absent.clear()
                 self._absent[partition] = made
                 return None
         elif log.words[END] != log.view.word:
@@ -150,7 +153,7 @@ class OpenStore:
             name = os.path.join(path, "head")
             if os.path.exists(name):
                 return
-            os.makedirs(path, exist_ok=True)
+            make_directories(path)
             draft = name + ".new"
             with open(draft, "wb") as file:
                 file.write(Head.blank(partition, boot_id()))
@@ -158,7 +161,6 @@ class OpenStore:
                 os.fsync(file.fileno())
             os.rename(draft, name)
             sync_directory(path)
-            sync_directory(os.path.dirname(path))
             self.place.words[LOGS] += 1
 
     def flush(self, partition: bytes, log: PartitionLog) -> None:
