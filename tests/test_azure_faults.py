@@ -7,6 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from functools import partial
@@ -223,6 +224,36 @@ class TestAnswers:
         assert [next(rows).key for _ in range(1000)] == [b"n%04d" % at for at in range(1000)]
         with pytest.raises(Throttled):
             next(rows)
+
+    @pytest.mark.parametrize("code", [200, 202])
+    @pytest.mark.parametrize("kind", ["application/json", "multipart/mixed; boundary=b", "text/html", ""])
+    @pytest.mark.parametrize(
+        "body",
+        [b"", b"{}", b"null", b"[1]", b"<html>", b'{"value": 5}', b'{"value": [5]}', b"--b\r\n\r\n\xff\r\n--b--"],
+    )
+    def test_that_are_none_of_azures_let_no_foreign_exception_out(
+        self, setting: Setting, code: int, kind: str, body: bytes
+    ) -> None:
+        fault = status(code, body, {"Content-Type": kind} if kind else {})
+        setting.tables.once(fault, is_batch)
+        with pytest.raises(Ambiguous):
+            write(setting.store)
+        for call in (*READS.values(), lambda store: list(setting.driver.stores())):
+            setting.tables.plan = lambda request: fault
+            with suppress(StreamkitError):
+                call(setting.store)
+        setting.tables.plan = []
+        for large in (
+            lambda: setting.store.get(PARTITION, [b"large"]),
+            lambda: setting.store.write(PARTITION, [Put(b"b", LARGE)]),
+            lambda: setting.store.acquire("leader", 5),
+            lambda: setting.store.acquire("leader", 30),
+            lambda: setting.driver.delete(uuid4()),
+        ):
+            setting.blobs.plan = lambda request: fault
+            with suppress(StreamkitError):
+                large()
+        setting.blobs.plan = []
 
     def test_a_wrong_clock_is_named_where_the_signature_is_refused(self, setting: Setting) -> None:
         for seconds, says in ((3600, "behind"), (-3600, "ahead of")):

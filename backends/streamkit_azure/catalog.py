@@ -55,8 +55,7 @@ def _empty(clients: Clients, account: Account, folder: str) -> None:
                 if code_of(error) != "ContainerNotFound":
                     raise
                 return
-        for _ in clients.threads.map(lambda name: _remove(clients, account, name), names):
-            pass
+        clients.threads.each(lambda name: _remove(clients, account, name), names)
 
 
 def _remove(clients: Clients, account: Account, name: str) -> None:

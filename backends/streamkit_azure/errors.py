@@ -14,10 +14,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionErr
 from streamkit.backend import Ambiguous
 from streamkit.errors import AccessDenied, PermanentError, StreamkitError, Throttled, Unavailable
 
-__all__ = ["FOREIGN", "code_of", "foreign", "mapped"]
-
-FOREIGN = (AzureError, HTTPError, OSError)
-"""All that the SDK lets through when a request fails (`requests` raises OSErrors)."""
+__all__ = ["code_of", "foreign", "mapped"]
 
 _ROLES = "give this identity the roles Storage Table Data Contributor and Storage Blob Data Contributor"
 _ACCESS = {
@@ -48,7 +45,9 @@ def foreign(where: str, *, writing: bool = False) -> Iterator[None]:
     """Nothing that the SDK raises leaves the block. `where` is the endpoint, for the message."""
     try:
         yield
-    except FOREIGN as error:
+    except StreamkitError:
+        raise
+    except Exception as error:  # also what its parsers make of an answer that is none
         raise mapped(error, where, writing=writing) from None
 
 
@@ -66,7 +65,9 @@ def mapped(error: Exception, where: str, *, writing: bool) -> StreamkitError:
         return Unavailable(f"the host of {where} was not found: check the account's name and the network")
     if any(isinstance(cause, NewConnectionError | ConnectTimeoutError) for cause in causes):
         return Unavailable(f"no connection to {where}: check the endpoint, the network and the account's firewall")
-    return _lost(f"the connection to {where} broke ({type(error).__name__})", writing)
+    if isinstance(error, AzureError | HTTPError | OSError):
+        return _lost(f"the connection to {where} broke ({type(error).__name__})", writing)
+    return _lost(f"what {where} answered is no answer of Azure Storage ({type(error).__name__})", writing)
 
 
 def _lost(what: str, writing: bool) -> StreamkitError:

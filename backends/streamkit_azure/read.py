@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import TypeVar
 
 from azure.core.exceptions import ResourceNotFoundError
 from azure.data.tables import TableEntity
 
 from streamkit.backend import Range, Row, Value
-from streamkit.errors import CorruptData, Unavailable
+from streamkit.errors import CorruptData, PermanentError
 
 from .bodies import Bodies
 from .errors import code_of, foreign
@@ -46,7 +45,7 @@ class Reader:
             wanted.setdefault(key, []).append((start, length))
         parts = self._each(lambda key: self._parts(partition, key, wanted[key]), list(wanted))
         found = {key: iter(of_key) for key, of_key in zip(wanted, parts, strict=True)}
-        return [next(found[wanted_part.key]) for wanted_part in ranges]
+        return [next(found[key]) for key, _, _ in ranges]
 
     def exist(self, partition: bytes, keys: Sequence[bytes]) -> list[bool]:
         """Whether the rows are there."""
@@ -85,22 +84,19 @@ class Reader:
         left = limit or (1 << 62)
         for page in self._pages(condition, min(left, PAGE), None if values else ["RowKey", "f"]):
             found = []
-            for entity in page[:left]:
+            for entity in page:
                 key = decode_key(entity["RowKey"])
                 found.append((key, decode(entity, entity.metadata["etag"], key)))
-            left -= len(found)
-            if values:
-                yield from self._whole(partition, found)
-            else:
-                yield from (Row(key, b"", "") for key, _ in found)
-            if not left:
-                return
+            for row in self._whole(partition, found) if values else (Row(key, b"", "") for key, _ in found):
+                yield row
+                left -= 1
+                if not left:
+                    return
 
     def _each(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """In parallel, if there are several. Never called on one of those threads, so that none waits for another."""
         if len(items) < 2:
             return [function(item) for item in items]
-        return list(self._clients().threads.map(function, items))
+        return self._clients().threads.each(function, items)
 
     def _entity(self, partition: bytes, key: bytes, select: list[str] | None = None) -> TableEntity | None:
         table = self._clients().table
@@ -128,7 +124,7 @@ class Reader:
                         raise
                     if not started:
                         return
-                    raise Unavailable("the store was deleted while it was read") from None
+                    raise PermanentError("the store was deleted while it was read") from None
             started = True
             yield page
 
@@ -174,7 +170,7 @@ class Reader:
 
     def _whole(self, partition: bytes, found: Sequence[tuple[bytes, Stored]]) -> Iterator[Row]:
         """The rows with their values; the next blobs are fetched while the caller is at work on the rows before."""
-        waiting: deque[Future[Value | None]] = deque()
+        waiting: deque[Callable[[], Value | None]] = deque()
         coming = iter([(key, row) for key, row in found if row.body])
         ahead = 0
         for key, row in found:
@@ -185,9 +181,9 @@ class Reader:
                 following = next(coming, None)
                 if following is None:
                     break
-                waiting.append(self._clients().threads.submit(self._followed, partition, *following))
+                waiting.append(self._clients().threads.start(self._followed, partition, *following))
                 ahead += following[1].body.size if following[1].body else 0
-            value = waiting.popleft().result()
+            value = waiting.popleft()()
             ahead -= row.body.size
             if value is not None:
                 yield Row(key, *value)

@@ -6,7 +6,6 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from azure.data.tables import TableClient, TableServiceClient
 from streamkit.errors import MissingDependency, StoreClosed
 
 from .account import Account
+from .threads import Threads
 from .transport import Connections, Transport
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ __all__ = ["Clients", "Service"]
 
 T = TypeVar("T")
 
-_THREADS = 16
 _WHOLE = 256 << 20
 """Bytes of a blob up to which one request sends or brings all of it."""
 
@@ -35,11 +34,11 @@ class _Shared:
 
     def __init__(self, account: Account, timeout: float) -> None:
         self.connections = Connections(timeout)
-        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkit-azure")
+        self.threads = Threads()
         self.credential = _credential(account)
 
     def close(self) -> None:
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.close()
         self.connections.close()
 
 

@@ -14,7 +14,7 @@ from streamkit.backend import Append, Conflict, Delete, Etag, Expect, Op
 from streamkit.errors import Unavailable
 
 from .bodies import Bodies
-from .errors import FOREIGN, code_of, foreign, mapped
+from .errors import code_of, foreign
 from .keys import encode_key, encode_partition
 from .read import Reader
 from .rows import OPS, Body, encode, spilled
@@ -71,9 +71,9 @@ class Writer:
     def _put_bodies(self, clients: Clients, partition: bytes, ops: Sequence[Op]) -> dict[int, Body]:
         large = sorted(spilled(partition, ops, self._where))
         values = [op.value for op in (ops[at] for at in large) if not isinstance(op, Delete)]
-        if len(values) < 2:
-            return dict(zip(large, map(self._bodies.put, values), strict=True))
-        return dict(zip(large, clients.threads.map(self._bodies.put, values), strict=True))
+        put = self._bodies.put
+        bodies = clients.threads.each(put, values) if len(values) > 1 else [put(value) for value in values]
+        return dict(zip(large, bodies, strict=True))
 
     def _apply(
         self, clients: Clients, partition: bytes, ops: Sequence[Op], plan: Sequence[_Planned]
@@ -83,18 +83,17 @@ class Writer:
         for _ in range(_ROUNDS):
             if not live:
                 return etags
-            try:
-                answers = clients.table.submit_transaction([plan[at].sent for at in live])
-            except HttpResponseError as error:
-                live = self._refused(clients, partition, ops, live, error)
-                continue
-            except FOREIGN as error:
-                raise mapped(error, self._where, writing=True) from None
-            for at, answer in zip(live, answers, strict=True):
-                body = plan[at].body
-                if not isinstance(ops[at], Delete):
-                    etags[at] = f"{answer['etag']} {body}" if body else answer["etag"]
-            return etags
+            with foreign(self._where, writing=True):
+                try:
+                    answers = clients.table.submit_transaction([plan[at].sent for at in live])
+                except HttpResponseError as error:
+                    live = self._refused(clients, partition, ops, live, error)
+                    continue
+                for at, answer in zip(live, answers, strict=True):
+                    body = plan[at].body
+                    if not isinstance(ops[at], Delete):
+                        etags[at] = f"{answer['etag']} {body}" if body else answer["etag"]
+                return etags
         raise Unavailable("rows to delete, or their table, came and went while they were written; try again")
 
     def _refused(
@@ -116,7 +115,7 @@ class Writer:
             return [at for at in live if at not in gone]
         if code in ("EntityAlreadyExists", "UpdateConditionNotSatisfied", "ConditionNotMet"):
             raise Conflict(key) from None
-        raise mapped(error, self._where, writing=True) from None
+        raise error
 
     def _without_table(self, clients: Clients, ops: Sequence[Op], live: list[int]) -> list[int]:
         """The store is new: nothing in it can be deleted or have an etag, and the first row makes its table."""
