@@ -51,7 +51,10 @@ def install(executable: Path) -> None:
         if installed():
             return
         env = dict(os.environ, PATH=f"{executable.parent}{os.pathsep}{os.environ['PATH']}")
-        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        # The wheel's bin/npm is a copy of what should be a link, and finds nothing from where it is.
+        program = executable.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        npm = [str(executable), str(program)] if program.exists() else ["npm"]
+        command = [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
         shutil.rmtree(MODULES, ignore_errors=True)
         subprocess.run(command, cwd=HERE, env=env, check=True, stdout=sys.stderr)
 
