@@ -17,7 +17,7 @@ from streamkit.errors import PermanentError, StoreClosed
 
 from .backend import LocalBackend
 from .faults import system_fault
-from .place import GONE, Place, sync_directory
+from .place import DELETED, GONE, Place, sync_directory
 
 __all__ = ["LocalDriver", "connect"]
 
@@ -94,7 +94,7 @@ class LocalDriver:
                 hidden = os.path.join(self._root, f".deleted-{store}-{secrets.token_hex(4)}")
                 with place.locked(self._timeout):
                     os.rename(path, hidden)
-                    place.words[GONE] = 1
+                    place.words[GONE] = DELETED
                 sync_directory(self._root)
             shutil.rmtree(os.path.join(self._root, "archive", str(store)), ignore_errors=True)
             for name in os.listdir(self._root) if os.path.isdir(self._root) else ():

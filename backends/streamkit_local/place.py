@@ -21,6 +21,7 @@ from streamkit.errors import CorruptData, PermanentError, StoreClosed, Unavailab
 from .faults import system_fault
 
 __all__ = [
+    "DELETED",
     "GONE",
     "INDEXED",
     "INDEX_CRC",
@@ -41,8 +42,11 @@ _STATIC: Final = struct.Struct("<24sI")
 _SIZE: Final = 4096
 _WORDS: Final = 512
 GONE, LOGS, INDEXED, INDEX_CRC = 0, 1, 2, 3
-"""Words that all processes share: not 0 once the store is deleted; the number of partition logs that were made; the
+"""Words that all processes share: 0, or DELETED once the store is deleted; the number of partition logs that were made; the
 last transaction of the index, 0 if that is not known, and the checksum of its meta page."""
+
+DELETED: Final = int.from_bytes(b"deleted!", "little")
+"""No bit that flips makes it out of 0."""
 
 _REMOTE: Final = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "9p", "lustre", "beegfs", "gpfs"}
 
@@ -204,7 +208,10 @@ class Place:
     @property
     def gone(self) -> bool:
         """The store was deleted, by any process."""
-        return self.words[GONE] != 0
+        word = self.words[GONE]
+        if word not in (0, DELETED):
+            raise CorruptData(f"{self.path}/format is damaged: restore the store from a backup")
+        return bool(word)
 
     def current(self) -> bool:
         """The store was not deleted, and what is at its path is still this one."""
