@@ -20,7 +20,9 @@ from .lexkey import LexKey, Unsigned
 __all__ = [
     "ARCHIVE",
     "CATALOG",
+    "DATA",
     "HEAD",
+    "KEYS",
     "SEGMENTS",
     "SPACES",
     "data_key",
@@ -39,6 +41,8 @@ SPACES = LexKey.encode("INV", "SPACES")
 ARCHIVE = LexKey.encode("INV", "ARCHIVE")
 HEAD = LexKey.encode("INV", "PARTITIONS")
 SEGMENTS = LexKey.encode("INV", "SEGMENTS")
+KEYS = LexKey.encode("INV", "KEYS")
+DATA = LexKey.encode("DAT", "SEGMENTS")
 _KEYS = LexKey.encode_first("INV", "KEYS")
 _SEGMENT = bytes(LexKey.encode_first("INV", "SEGMENTS"))
 _DATA = bytes(LexKey.encode_first("DAT", "SEGMENTS"))

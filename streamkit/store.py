@@ -26,11 +26,11 @@ from .offsets import Offset
 from .partition import NOTHING, Partition
 from .read import Batch, Bounds, Cursor, last_entry, merge, segment_batches
 from .records import prepare
-from .rows import SegmentRow
+from .rows import SegmentRow, Settings
 from .space import Space, create_space, open_space, settings_of
 from .statistics import Counters, Statistics
 from .transactions import encode_body
-from .verify import Finding, VerifyReport, repair_partition, verify_partition
+from .verify import VerifyReport, repair_space, verify_space
 
 if TYPE_CHECKING:
     from .archive import ArchiveReport
@@ -567,27 +567,39 @@ class Store:
 
         `progress(done, all)` counts transactions of the partition at hand. Findings name the row that is wrong.
         """
-        findings: list[Finding] = []
-        transactions = entries = segments = 0
-        for partition in self._partitions(space):
-            found, *counts = verify_partition(partition, progress)
-            findings += found
-            transactions, entries, segments = (
-                transactions + counts[0],
-                entries + counts[1],
-                segments + counts[2],
-            )
-        return VerifyReport(tuple(findings), transactions, entries, segments)
+        reports = [verify_space(self._backend, name, self._unread(name), progress) for name in self._names(space)]
+        return VerifyReport(
+            tuple(finding for report in reports for finding in report.findings),
+            sum(report.transactions for report in reports),
+            sum(report.entries for report in reports),
+            sum(report.segments for report in reports),
+        )
 
     def repair(self, space: str | None = None) -> int:
         """Build the index of one space, or of all, again from the log; the number of rows that differed.
 
         The log is never touched: CorruptData if it is damaged itself. Nobody may write to the store meanwhile.
         """
-        return sum(repair_partition(partition) for partition in self._partitions(space))
+        count = 0
+        for name in self._names(space):
+            count += repair_space(self._backend, name, self._unread(name))
+            # What is known of it came from the index that was there before.
+            self._spaces.pop(name, None)
+        return count
+
+    def _names(self, space: str | None) -> list[str]:
+        names = [check_name(space, "space")] if space is not None else list(self.get_spaces())
+        self._check_open()
+        return names
+
+    def _unread(self, space: str) -> Callable[[int, Settings], Partition]:
+        """Makes partitions of which nothing is known yet."""
+        return lambda number, settings: Partition(
+            self._backend, space, number, settings, self._clock, self._counters, self._news
+        )
 
     def _partitions(self, space: str | None) -> Iterator[Partition]:
-        for name in [check_name(space, "space")] if space is not None else list(self.get_spaces()):
+        for name in self._names(space):
             known = self._known(name)
             yield from known.partitions if known else ()
 
