@@ -463,6 +463,27 @@ def test_compacted_by_others_it_reads_the_same(make: Make) -> None:
     assert look(make().store(store.id)) == before
 
 
+def test_compacted_by_us_it_reads_the_same_also_for_who_had_it_open(make: Make) -> None:
+    from streamkit.archive.compact import compact_space
+
+    client = make()
+    store = client.store(uuid4())
+    store.create_space(SPACE, 2)
+    fill(store, 60)
+    before = look(store)
+    store.archive(SPACE, target_file_bytes=100)
+    reading = store.consume_space(SPACE)
+    first = [next(reading) for _ in range(10)]
+    many, few, removed = compact_space(make().store(store.id)._archive(SPACE), 64 << 20, 0)
+    assert many > 10
+    assert (few, removed) == (2, many)
+    assert first + list(reading) == [entry for entry, *_ in before["space"]]
+    assert look(store) == before
+    fill(store, 10, start=60)
+    assert store.archive(SPACE).transactions == 10
+    assert look(make().store(store.id))["space"][0] == before["space"][0]
+
+
 def foreign(path: Path) -> None:
     import pyarrow as pa
     from deltalake import write_deltalake

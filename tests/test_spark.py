@@ -200,8 +200,8 @@ def test_what_does_not_exist_is_said_on_the_driver(spark: Any, url: str, both: S
         ({"space": "nothing"}, "has no space 'nothing'"),
         ({"colour": "red"}, "unknown option 'colour'"),
     ):
+        given = {"url": url, "store": str(both.id), "space": SPACE, **options}
         with pytest.raises(Exception, match=says):
-            given = {"url": url, "store": str(both.id), "space": SPACE, **options}
             spark.read.format("streamkit").options(**given).load().count()
 
 

@@ -64,6 +64,8 @@ def _merge(archive: Archive, snapshot: Snapshot, group: Sequence[File]) -> None:
     table = archive.table
     with table.mapped():
         rows = pa.concat_tables([archive.read(snapshot, file) for file in group]).unify_dictionaries()
+        words = rows["segment"].cast(pa.string())  # dictionaries cannot be sorted by
+        rows = rows.set_column(rows.column_names.index("segment"), "segment", words)
         rows = rows.sort_by([("segment", "ascending"), ("sequence", "ascending")]).combine_chunks()
     merged = write_file(table, rows)
     for _ in range(_TRIES):
