@@ -42,8 +42,8 @@ _STATIC: Final = struct.Struct("<24sI")
 _SIZE: Final = 4096
 _WORDS: Final = 512
 GONE, LOGS, INDEXED, INDEX_CRC = 0, 1, 2, 3
-"""Words that all processes share: 0, or DELETED once the store is deleted; the number of partition logs that were made; the
-last transaction of the index, 0 if that is not known, and the checksum of its meta page."""
+"""Words that all processes share: 0, or DELETED once the store is deleted; the number of partition logs that were
+made; the last transaction of the index, 0 if that is not known, and the checksum of its meta page."""
 
 DELETED: Final = int.from_bytes(b"deleted!", "little")
 """No bit that flips makes it out of 0."""
