@@ -381,9 +381,9 @@ class Committer:
         try:
             if not partition.archived_since(number) or partition.archive().has(partition, id, number, 0):
                 return True
+            partition.backend.write(partition.key, [Delete(transaction_key(number))])
         except StreamkitError as error:
             raise self._unknown(number, id) from error
-        partition.backend.write(partition.key, [Delete(transaction_key(number))])
         return False
 
     def keep_index(self) -> None:
@@ -418,7 +418,8 @@ class Committer:
             self.commit(Request(()))
         if number is not None:
             header = partition.header(number)
-            if header is None and partition.archived_since(number):
+            if partition.archived_since(number):
+                # One that landed where the archive already was is in the log, and counts for nothing.
                 committed = partition.archive().has(partition, id, number, 0)
             elif header is None:
                 return False

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from .backend import Ambiguous, Backend, Grant
 from .clock import Clock
-from .errors import LeaseLost, LeaseNotAcquired, TransientError
+from .errors import LeaseLost, LeaseNotAcquired, TransientError, Unavailable
 
 __all__ = ["Lease"]
 
@@ -88,9 +88,16 @@ class Lease:
             asked, asked_wall = self._clock.monotonic(), self._clock.now()
             try:
                 grant = self._backend.acquire(self.key, self.ttl)
-            except (TransientError, Ambiguous):
+            except TransientError:
                 if self._clock.monotonic() >= end:
                     raise
+                grant = None
+            except Ambiguous as error:
+                if self._clock.monotonic() >= end:
+                    raise Unavailable(
+                        f"the answer to the request for the lease {self.key!r} was lost; if it was granted, nobody "
+                        f"can have it for {self.ttl:g} seconds"
+                    ) from error
                 grant = None
             if grant is not None:
                 self._take(grant, asked, asked_wall)

@@ -17,7 +17,7 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 from streamkit.backend import Backend, Driver
-from streamkit.errors import SequenceMismatch
+from streamkit.errors import SequenceMismatch, Unavailable
 from streamkit.testing import CRASHES, SURVIVABLE, Fault, ManualClock, Plan
 from streamkit.testing.history import History
 from streamkit.testing.oracle import judge
@@ -257,6 +257,15 @@ def test_threads_that_share_commits_each_get_their_own_answer(atomic: str, rate:
         process.faults.release()
     judge(history, lambda: Process(driver, store_id, history, clock, Plan()).store)
     covered("writes of threads that share commits", len(history.attempts))
+
+
+def test_a_lost_answer_to_a_request_for_a_lease_is_told_as_what_it_is() -> None:
+    plan = Plan.at(0, Fault.LOST_ANSWER, kind="acquire")
+    clock, driver = ManualClock(), MemoryDriver()
+    process = Process(driver, uuid4(), History(), clock, plan)
+    with pytest.raises(Unavailable, match="answer"), process.store.lease("leader"):
+        pass
+    process.close()
 
 
 def test_the_same_plan_and_the_same_schedule_give_the_same_run() -> None:
