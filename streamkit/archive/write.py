@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Archived", "archive_partition", "move_watermark"]
 
-_ROWS = 1_000_000
+_ROWS = 600_000
 _FILES = 32
 """In one commit to the table."""
 _TRIES = 1000
