@@ -338,6 +338,8 @@ class Committer:
                     raise self._unknown(number, id) from error
                 raise
             try:
+                # The head before the transaction: if it has moved, whatever was sent is in the log by now, or never.
+                moved = lost and isinstance(cause, Conflict) and self._moved(ops)
                 value = partition.backend.get(partition.key, [ops[0].key])[0]
                 found = value and partition.decode_header(value.data, number)
             except StreamkitError as error:
@@ -349,7 +351,7 @@ class Committer:
                     return None
                 partition.counters["settled"] += not lost
                 return ()
-            if isinstance(cause, Conflict) and (not lost or self._moved(ops)):
+            if isinstance(cause, Conflict) and (not lost or moved):
                 # The head moved for another reason than a transaction, archiving for instance. Or the service is in
                 # two minds; then nothing that was sent can land any more, unless an answer was lost before.
                 return None

@@ -18,7 +18,7 @@ from fix_covered import EXHAUSTIVE
 
 from streamkit.backend import Backend, Driver
 from streamkit.errors import SequenceMismatch, Unavailable
-from streamkit.testing import CRASHES, SURVIVABLE, Fault, ManualClock, Plan
+from streamkit.testing import CRASHES, SURVIVABLE, At, Fault, ManualClock, Plan
 from streamkit.testing.history import History
 from streamkit.testing.oracle import judge
 from streamkit.testing.sweep import Process, Sweep, everyday, maintain
@@ -257,6 +257,32 @@ def test_threads_that_share_commits_each_get_their_own_answer(atomic: str, rate:
         process.faults.release()
     judge(history, lambda: Process(driver, store_id, history, clock, Plan()).store)
     covered("writes of threads that share commits", len(history.attempts))
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_a_write_that_lands_while_it_is_being_settled_counts_once(after: int) -> None:
+    """Its answer was lost, it was sent again and refused, and now the first one lands between two looks at it."""
+    driver, store_id = MemoryDriver(), uuid4()
+    history, clock = History(), ManualClock()
+    late = At(3, Fault.LATE, "write", delay=after + 1)
+    process = Process(driver, store_id, history, clock, Plan((late, At(4, Fault.CONFLICT, "write"))))
+    for _ in range(3):
+        history.write(process.store, "s", {"a": 1})
+    process.faults.release()
+    assert Fault.LATE in {call.fault for call in process.faults.trace}
+    judge(history, lambda: Process(driver, store_id, history, clock, Plan()).store)
+
+
+@pytest.mark.parametrize("call", range(12))
+def test_a_commit_that_cannot_be_settled_is_never_called_failed(call: int) -> None:
+    driver, store_id = MemoryDriver(), uuid4()
+    history, clock = History(), ManualClock()
+    faults = (At(3, Fault.LATE, "write"), At(4, Fault.CONFLICT, "write"), At(call, Fault.UNAVAILABLE))
+    process = Process(driver, store_id, history, clock, Plan(faults))
+    for _ in range(2):
+        history.write(process.store, "s", {"a": 1})
+    process.faults.release()
+    judge(history, lambda: Process(driver, store_id, history, clock, Plan()).store)
 
 
 def test_a_lost_answer_to_a_request_for_a_lease_is_told_as_what_it_is() -> None:
