@@ -1,9 +1,11 @@
 """A process that writes or reads among others: the other side of test_races.py and test_crash.py.
 
-python racer.py contend URL STORE INDEX ROUNDS MEETING    what each round ended with: null, or [expected, actual]
-python racer.py write URL STORE INDEX BATCHES             what was acknowledged: [[segment, first sequence, payloads], …]
-python racer.py page URL STORE INDEX                      what was read in pages, until standard input ends
-python racer.py watch URL STORE                           how often all was read, until standard input ends
+    python racer.py contend URL STORE INDEX ROUNDS MEETING    how each round ended: null, or [expected, actual]
+    python racer.py write URL STORE INDEX BATCHES             what was acknowledged: [[segment, first, payloads], …]
+    python racer.py page URL STORE INDEX                      what was read in pages, until standard input ends
+    python racer.py watch URL STORE                           how often all was read, until standard input ends
+
+Each prints "ready" when it has the store open, and then what it found.
 """
 
 from __future__ import annotations
@@ -115,6 +117,7 @@ def watch(store: Store) -> int:
 def main(what: str, url: str, store_id: str, *more: str) -> Any:
     with streamkit.connect(url) as client:
         store = client.store(UUID(store_id))
+        print("ready", flush=True)
         match what:
             case "contend":
                 return contend(store, int(more[0]), int(more[1]), Meeting(more[2]))
