@@ -33,7 +33,7 @@ def contend(store: Store, ttl: float, seconds: float) -> list[Term]:
     terms: dict[int, tuple[float, float]] = {}
     while time.monotonic() < end:
         with suppress(LeaseNotAcquired, TransientError, Fenced), store.lease("leader", ttl, wait=ttl) as lease:
-            leave = time.monotonic() + random.choice((0.0, 0.2, lease.ttl * 1.4))
+            leave = time.monotonic() + (random.choice((0.0, 0.2, lease.ttl * 1.4)) if terms else 0.1)
             for began, until in _held(lease, min(end, leave)):
                 terms[lease.token] = began, until
                 store.produce("terms", "leader", [Record(b"%d" % lease.token)], lease=lease)
