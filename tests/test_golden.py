@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 import streamkit
 from streamkit import Record
-from streamkit.backend import Put
-from streamkit.errors import Fenced, TransactionIdMismatch
+from streamkit.backend import Backend, Put
+from streamkit.errors import CorruptData, Fenced, TransactionIdMismatch, UnsupportedVersion
+from streamkit.keys import partition_key, transaction_key
 from streamkit.store import Store
 from streamkit.testing.sweep import StillClock
 from streamkit_memory.driver import MemoryDriver
@@ -100,3 +103,44 @@ def test_this_version_has_a_golden_store() -> None:
 
     assert str(transactions.VERSION) in VERSIONS
     assert rows.VERSION == 1, "a new version of rows needs golden stores of its own: see docs/reliability.md"
+
+
+class _Same:
+    """A driver for another process on the same rows."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def open(self, store: UUID) -> Backend:
+        return self._backend
+
+    def stores(self) -> Iterator[UUID]:
+        return iter(())
+
+    def delete(self, store: UUID) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("way", ["batch", "key"])
+def test_what_a_newer_version_wrote_is_refused_and_left_alone(way: str, tmp_path: Path) -> None:
+    """Two versions at work on one store: the older one stops at the first record that it cannot read."""
+    with opened(VERSIONS[-1], way, tmp_path) as store:
+        backend, partition = store._backend, bytes(partition_key("plain", 0))
+        number = max(entry.trx.number for entry in store.consume_space("plain"))
+        row = backend.get(partition, [transaction_key(number)])[0]
+        assert row is not None
+        record = bytearray(row.data)
+        record[8] = 2
+        header = 24 + int.from_bytes(record[12:16], "little")
+        record[4:8] = zlib.crc32(record[8:header], zlib.crc32(partition)).to_bytes(4, "little")
+        backend.write(partition, [Put(transaction_key(number), bytes(record))])
+        client = streamkit.Client("memory://", _Same(backend), 5.0, None, 1 << 26, StillClock())
+        older = client.store(WRITER.STORE)
+        with pytest.raises(UnsupportedVersion, match="Upgrade"):
+            list(older.consume_space("plain"))
+        assert any("Upgrade" in finding.problem for finding in older.verify("plain").findings)
+        with pytest.raises((UnsupportedVersion, CorruptData)):
+            older.repair("plain")
