@@ -230,7 +230,7 @@ def _hole(partition: Partition, segment: str, sequence: int) -> _NotLogged:
     )
 
 
-def _load(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:
+def _load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int = 0) -> Iterator[Batch]:
     absent = [piece for piece in pieces if piece.frame is None]
     ranges = [Range(transaction_key(piece.number), piece.start, piece.length) for piece in absent]
     loaded = iter(partition.backend.read(partition.key, ranges) if ranges else ())
@@ -240,7 +240,7 @@ def _load(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterat
         if frame is None:
             raise _NotLogged(f"{partition.where(piece.number)} is missing from the log")
         try:
-            head, origin, entries = decode_entries(space, index, partitions, frame, seed)
+            head, origin, entries = decode_entries(space, index, partitions, frame, seed, start)
         except CorruptData as error:
             raise partition.located(error, piece.number) from error
         if head.segment != segment or head.first_sequence != piece.first_sequence or head.number != piece.number:
@@ -279,7 +279,7 @@ def _find_last(partition: Partition, segment: str, last: int) -> Entry | None:
     piece = _last_piece(partition, segment, last)
     if piece is not None and piece.number > partition.head.archived:
         try:
-            return next(_load(partition, segment, [piece])).entries[-1]
+            return next(_load(partition, segment, [piece], last)).entries[-1]
         except _NotLogged as error:
             if not partition.archived_since(piece.number):
                 raise CorruptData(str(error)) from None

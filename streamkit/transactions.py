@@ -280,9 +280,11 @@ Decoded = tuple[FrameHead, Origin, list[Entry]]
 """A frame's head, the origin that its entries share, and the entries."""
 
 
-def decode_entries(space: str, partition: int, partitions: int, frame: bytes | memoryview, seed: int) -> Decoded:
-    """What is in a frame. CorruptData if a bit of it has changed."""
-    after, found = _decode_at(space, partition, partitions, frame, 0, seed)
+def decode_entries(
+    space: str, partition: int, partitions: int, frame: bytes | memoryview, seed: int, start: int = 0
+) -> Decoded:
+    """What is in a frame, without the entries before sequence `start`. CorruptData if a bit of it has changed."""
+    after, found = _decode_at(space, partition, partitions, frame, 0, seed, start)
     if after != len(frame):
         raise CorruptData("a frame of the transaction is damaged")
     return found
@@ -300,7 +302,7 @@ def decode_transaction(space: str, partition: int, partitions: int, record: byte
 
 
 def _decode_at(
-    space: str, partition: int, partitions: int, view: bytes | memoryview, at: int, seed: int
+    space: str, partition: int, partitions: int, view: bytes | memoryview, at: int, seed: int, start: int = 0
 ) -> tuple[int, Decoded]:
     """The frame at `at` and where it ends. Readers of small transactions spend their time here, so it is one piece."""
     try:
@@ -325,6 +327,10 @@ def _decode_at(
     first, segment, timestamp = head.first_sequence, head.segment, head.timestamp
     origin = Origin(partition, partitions, head.position, head.index, first)
     trx = TRX(head.id, head.node, head.number)
+    if start > first:
+        payloads = payloads[start - first :]
+        metadata = metadata and metadata[start - first :]
+        first = start
     if metadata is not None:
         entries = [
             Entry(space, segment, sequence, timestamp, trx, payload, data or {}, origin)
