@@ -1,0 +1,215 @@
+"""The cost model's results as tables and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cost_services import PRICED, Service
+
+__all__ = ["Result", "line", "publish", "tables"]
+
+
+@dataclass
+class Result:
+    service: str
+    processes: int
+    writers: int
+    partitions: int
+    rate: float
+    """Appends a second."""
+    p50: float
+    p99: float
+    longest: float
+    """Milliseconds."""
+    requests: float
+    """Of an append, index upkeep included."""
+    conflicts: float
+    """Commits that met another process's, of those that were tried."""
+    throttled: float
+    """Requests that were refused, of all."""
+    dollars: float
+    """Of a million appends."""
+
+
+def line(result: Result) -> str:
+    """For who watches."""
+    return (
+        f"{result.service:20} {result.processes:3} processes {result.writers:4} writers {result.partitions:3} parts "
+        f"{result.rate:8.0f}/s {result.p50:7.1f} {result.p99:8.1f} {result.longest:8.1f} ms {result.requests:7.2f} req "
+        f"{result.conflicts:4.0%} conflicts {result.throttled:4.0%} throttled {result.dollars:8.3f} US$"
+    )
+
+
+_HEAD = (
+    "| processes | writers | partitions | appends/s | p50 ms | p99 ms | longest ms | requests/append | conflicts | "
+    "throttled | US$/million |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+)
+
+
+def tables(results: Sequence[Result]) -> str:
+    """One for each service."""
+    parts = []
+    for service in dict.fromkeys(result.service for result in results):
+        rows = [_row(result) for result in results if result.service == service]
+        parts.append("\n".join((f"### {service}\n", _HEAD, *rows)))
+    return "\n\n".join(parts)
+
+
+def _row(result: Result) -> str:
+    cells = (
+        f"{result.processes}",
+        f"{result.writers}",
+        f"{result.partitions}",
+        f"{result.rate:,.0f}",
+        f"{result.p50:,.0f}",
+        f"{result.p99:,.0f}",
+        f"{result.longest:,.0f}",
+        f"{result.requests:.2f}",
+        f"{result.conflicts:.0%}",
+        f"{result.throttled:.0%}",
+        f"{result.dollars:.3f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def publish(results: Sequence[Result], services: Sequence[Service], seconds: float, directory: Path) -> None:
+    """Write cost-and-scale.md and cost-and-scale.png."""
+    draw(results, directory / "cost-and-scale.png")
+    (directory / "cost-and-scale.md").write_text(_document(results, services, seconds), encoding="utf-8")
+
+
+def _document(results: Sequence[Result], services: Sequence[Service], seconds: float) -> str:
+    rows = (
+        f"| {service.name} | {service.write * 1000:g} / {service.read * 1000:g} | {service.spread:g} | "
+        f"{service.writes_per_second:,.0f} / {service.reads_per_second:,.0f} {service.unit} a {service.each} | "
+        f"{service.write_price:g} / {service.read_price:g} | "
+        f"{service.upload_price:g} / {service.download_price:g} | [{service.priced_by}](https://{service.priced_by}) |"
+        for service in services
+    )
+    assumed = "\n".join((_ASSUMED, *rows))
+    return _TEXT.format(tables=tables(results), assumed=assumed, priced=PRICED, cases=len(results), seconds=seconds)
+
+
+_ASSUMED = (
+    "| service | median write / read, ms | spread (sigma) | limit, write / read | US$ a million, write / read | "
+    "US$ a GB, up / down | prices from |\n|---|--:|--:|---|--:|--:|---|"
+)
+_TEXT = """# Cost and scale in the cloud
+
+What appends cost and how far they scale, from streamkit's own engine (stores, group commit, conflicts, back-off, index
+upkeep) against **simulated services**: a store in memory that answers as late as the service does, throttles where it
+does, and counts what it would bill. It is a model, not a measurement of a cloud.
+
+![Appends a second, 99th percentile of latency and cost, by partitions](cost-and-scale.png)
+
+How to read it:
+
+- **One process with many writers is what is cheap and fast.** While one commit is in flight further appends queue up,
+  and the next commit takes them all: 256 writers in one process share each request.
+- **Processes that write to one partition compete.** Only one of them can write the next number; each loser has paid for
+  its request, reads what won, and tries again. Appends a second do not grow with processes then, requests do. And
+  it is not fair: who has just won need not read what won, so it is likely to win again, while others wait for seconds
+  (p50 beside p99 and longest). Give each process partitions of its own, or let few processes write and the others send
+  them their records.
+- **Partitions help processes and hurt group commit**: writers that are spread over many partitions share fewer
+  commits, so one process is cheapest with one partition.
+- **On Azure the limit is entities**: an append to a segment is two index rows beside the transaction and the head, and
+  a table partition takes 2,000 entities a second. More appends than that need more partitions.
+
+## Figures
+
+Each writer appends one record of 200 bytes after the other to a segment of its own, as fast as it can. "conflicts":
+commits that met another process's, of those tried. "throttled": requests refused, of all; they are made again and are
+not billed. "longest" is the longest wait of an append; the writers stop when the run ends and those that still wait
+then win, so where it comes near five seconds or more, it would be longer in a longer run.
+
+{tables}
+
+## What is assumed
+
+{assumed}
+
+- Latencies are log-normal around the median: with a spread of 0.5 the 99th percentile is 3.2 times as long, with 0.35
+  2.3 times. Requests that go out together take as long as the slowest of them. Medians and spreads are round figures of
+  what is commonly published for callers in the same region, not a promise of the provider.
+- Limits are token buckets that hold a second's worth. A store on S3 is taken to be a single prefix for good, though S3
+  splits a busy one with time.
+- Public list prices as known on {priced} (they change, follow the links), US East (N. Virginia) and East US with local
+  redundancy. Lists are billed as writes on S3, deletes are free, a batch of Azure is one transaction, and refused
+  conditions (412, 409) are billed like successes. Storage is not included, nor is reading the data.
+- On S3 the index follows the log every 500 transactions of a partition; what one such time costs is measured at the
+  end of a run and spread over them.
+- S3 Express is what a service with such latencies would give. Its directory buckets list in no order, and
+  `s3://` does not take them.
+- Time is virtual: the processors of the clients take none of it. A Python process manages some ten thousand appends a
+  second at best, so larger figures for one process are the service's ceiling and not the process's.
+- {cases} runs of {seconds:g} virtual seconds after 1 second of warming up, or as long as 4,500 requests take. The same
+  seed gives the same run.
+
+`make bench` does not include it: `python -m benchmarks.cost_model --publish` makes this page again, in some minutes.
+"""
+
+_LINES = (
+    ((1, 256), "256 writers in 1 process", "#0b6e4f", "o"),
+    ((4, 256), "256 in 4 processes", "#3f88c5", "s"),
+    ((16, 256), "256 in 16 processes", "#d8a657", "^"),
+    ((64, 256), "256 in 64 processes", "#c8553d", "D"),
+    ((1, 1), "1 writer", "#9aa1ab", "."),
+)
+_INK, _FAINT = "#1f2430", "#6b7280"
+_ROWS = (("rate", "appends a second"), ("p99", "p99 latency, ms"), ("dollars", "US$ a million appends"))
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """A column a service, a row a figure; each against the number of partitions, on logarithmic scales."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter
+
+    names = list(dict.fromkeys(result.service for result in results))
+    pyplot.rcParams.update({"font.family": "DejaVu Sans", "text.color": _INK, "axes.edgecolor": "#d6d9de"})
+    figure, axes = pyplot.subplots(len(_ROWS), len(names), figsize=(10.5, 9), sharex=True, sharey="row", squeeze=False)
+    for column, name in enumerate(names):
+        for (value, label), axis in zip(_ROWS, axes[:, column], strict=True):
+            for shape, _, colour, marker in _LINES:
+                found = [r for r in results if r.service == name and (r.processes, r.writers) == shape]
+                axis.plot(
+                    [r.partitions for r in found],
+                    [getattr(r, value) for r in found],
+                    color=colour,
+                    marker=marker,
+                    markersize=5.5,
+                    linewidth=1.3 if shape == (1, 1) else 2,
+                    linestyle="--" if shape == (1, 1) else "-",
+                    zorder=2 if shape == (1, 1) else 3,
+                )
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            axis.set_xticks([1, 8, 64], ["1", "8", "64"])
+            axis.yaxis.set_major_formatter(FuncFormatter(_plain))
+            axis.grid(axis="y", color="#e8eaee", zorder=0)
+            axis.tick_params(which="both", length=0, labelcolor=_FAINT, labelsize=9)
+            axis.spines[["top", "right"]].set_visible(False)
+            if column == 0:
+                axis.set_ylabel(label, fontsize=10, fontweight="bold")
+        axes[0, column].set_title(name, fontsize=11.5, fontweight="bold", pad=8)
+        axes[-1, column].set_xlabel("partitions", fontsize=9.5, color=_FAINT)
+    handles = [
+        pyplot.Line2D([], [], color=colour, marker=marker, linestyle="--" if shape == (1, 1) else "-", label=label)
+        for shape, label, colour, marker in _LINES
+    ]
+    figure.legend(handles=handles, loc="upper center", ncols=len(handles), frameon=False, fontsize=9)
+    figure.align_ylabels()
+    figure.tight_layout(rect=(0, 0, 1, 0.965), h_pad=1.6)
+    figure.savefig(path, dpi=150, facecolor="white")
+    pyplot.close(figure)
+
+
+def _plain(value: float, _: object) -> str:
+    if value >= 1000:
+        return f"{value / 1000:,.0f} k"
+    return f"{value:g}"

@@ -1,0 +1,130 @@
+"""Virtual time: threads that run one at a time, in an order that only the times they wait until decide.
+
+The code that is simulated is ordinary threaded code. It must sleep by `Simulation.sleep`, and the locks that it holds
+while it sleeps must be `Simulation.lock`s; then a minute of it takes as long as its processor time, and the same seed
+gives the same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable
+
+__all__ = ["Lock", "Simulation"]
+
+
+class _Task:
+    def __init__(self) -> None:
+        self.turn = threading.Semaphore(0)
+
+
+class Simulation:
+    """A clock for streamkit too: `connect(…, clock=simulation)`."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._waiting: list[tuple[float, int, _Task]] = []
+        self._order = itertools.count()
+        self._tasks = 0
+        self._current = _Task()
+        self._ended = threading.Event()
+        self.failure: BaseException | None = None
+
+    def now(self) -> int:
+        return 1_700_000_000_000 + int(self._now * 1000)
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._wake(self._current, seconds)
+        self._block()
+
+    def wait(self, condition: threading.Condition, seconds: float) -> bool:
+        raise NotImplementedError("nobody follows a log here")
+
+    def lock(self) -> Lock:
+        return Lock(self)
+
+    def start(self, work: Callable[[], None]) -> None:
+        """`work` begins at the present time, in a thread of its own."""
+        task = _Task()
+
+        def run() -> None:
+            task.turn.acquire()
+            try:
+                work()
+            except BaseException as error:
+                self.failure = self.failure or error
+            self._tasks -= 1
+            self._next()
+
+        self._tasks += 1
+        threading.Thread(target=run, daemon=True).start()
+        self._wake(task, 0.0)
+
+    def run(self) -> None:
+        """Until all that was started has ended. Raises what a task raised."""
+        self._next()
+        self._ended.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def _wake(self, task: _Task, seconds: float) -> None:
+        heapq.heappush(self._waiting, (self._now + seconds, next(self._order), task))
+
+    def _next(self) -> bool:
+        """Let the task go on that waits for the earliest time; True if it is the present one."""
+        if not self._waiting:
+            if self._tasks:
+                self.failure = self.failure or RuntimeError(f"{self._tasks} tasks wait for each other")
+            self._ended.set()
+            return False
+        self._now, _, task = heapq.heappop(self._waiting)
+        if task is self._current:
+            return True
+        self._current = task
+        task.turn.release()
+        return False
+
+    def _block(self) -> None:
+        task = self._current
+        if not self._next():
+            task.turn.acquire()
+
+
+class Lock:
+    """A `threading.Lock` for tasks: who waits for it waits in virtual time, first come, first served."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._held = False
+        self._queue: deque[_Task] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not self._held:
+            self._held = True
+            return True
+        if blocking:
+            self._queue.append(self._simulation._current)
+            self._simulation._block()
+        return blocking
+
+    def release(self) -> None:
+        if self._queue:
+            # It stays held, by the next one.
+            self._simulation._wake(self._queue.popleft(), 0.0)
+        else:
+            self._held = False
+
+    def locked(self) -> bool:
+        return self._held
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
