@@ -49,6 +49,11 @@ class _Threading:
         return getattr(threading, name)
 
 
+def _set_threading(module: Any) -> None:
+    for part in (engine_commit, engine_partition):
+        vars(part)["threading"] = module
+
+
 class Case:
     """One run: so many writers in so many processes, each as fast as it can."""
 
@@ -80,12 +85,12 @@ class Case:
     def run(self) -> Result:
         random.seed(f"{self.service.name} {self.shape}")
         shim: Any = _Threading(self.simulation)
-        engine_commit.threading = engine_partition.threading = shim
         try:
+            _set_threading(shim)
             self.simulation.start(self._begin)
             self.simulation.run()
         finally:
-            engine_commit.threading = engine_partition.threading = threading  # type: ignore[assignment]
+            _set_threading(threading)
         for client in self.clients:
             client.close()
         return self._result()

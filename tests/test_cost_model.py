@@ -51,7 +51,7 @@ def test_the_same_case_gives_the_same_figures_and_leaves_the_engine_alone() -> N
     assert first == second
     from streamkit import commit
 
-    assert commit.threading is threading
+    assert vars(commit)["threading"] is threading
 
 
 def test_a_lone_writer_pays_one_request_an_append_and_waits_for_it() -> None:
