@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from fix_stores import Subject
@@ -133,7 +132,7 @@ def test_a_store_id_is_a_uuid_or_its_text(subject: Subject, wrong: Any) -> None:
             call(wrong)
 
 
-@pytest.mark.parametrize("wrong", ["", "x", "7d9f2c1e", "../../etc", "7d9f2c1e-52a4-4c7b-9d40-0f6a3d1f8e550", "\0"], ids=repr)
+@pytest.mark.parametrize("wrong", ["", "x", "7d9f2c1e", "../../etc", "0" * 33, "\0"], ids=repr)
 def test_a_store_id_that_is_no_uuid_is_refused(subject: Subject, wrong: str) -> None:
     for call in (subject.client.store, subject.client.delete_store):
         with pytest.raises(ValueError, match=r"is not a UUID; make one with uuid\.uuid4"):
