@@ -44,6 +44,7 @@ class TestLocal(StoreConformance):
 @pytest.mark.s3
 class TestS3(StoreConformance):
     rounds = 3
+    partitions = (1,)
 
     @pytest.fixture(autouse=True)
     def _bucket(self, s3_bucket: S3Bucket) -> None:
@@ -56,6 +57,7 @@ class TestS3(StoreConformance):
 @pytest.mark.azure
 class TestAzure(StoreConformance):
     rounds = 3
+    partitions = (1,)
 
     @pytest.fixture(autouse=True)
     def _server(self, azurite: Azurite) -> None:

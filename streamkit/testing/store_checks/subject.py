@@ -55,6 +55,8 @@ class StoreSubject:
 
     rounds: int = 10
     """How often a race is run."""
+    partitions: tuple[int, ...] = (1, 4)
+    """Most checks are made on a space of each; (1,) takes a quarter of the requests. Some always need four."""
     patience: float = 60.0
     """Seconds after which something that should have come is said to hang."""
 
@@ -91,10 +93,12 @@ class StoreSubject:
         return self.connect().store(self.store_id)
 
     def spaces(self) -> Iterator[str]:
-        """A space of one partition, created by the first write, and one of four."""
-        yield "one partition"
-        self.store.create_space("four partitions", partitions=4)
-        yield "four partitions"
+        """A space for each of `partitions`; one of a single partition is created by the first write."""
+        if 1 in self.partitions:
+            yield "one partition"
+        if 4 in self.partitions:
+            self.store.create_space("four partitions", partitions=4)
+            yield "four partitions"
 
     def put(self, space: str, segment: str, payloads: Sequence[bytes], store: Store | None = None) -> None:
         (store or self.store).produce(space, segment, [Record(payload) for payload in payloads])
