@@ -489,7 +489,11 @@ def test_a_closed_pipe_ends_it_quietly(cli: CommandLine) -> None:
 def test_ctrl_c_ends_it_quietly(cli: CommandLine) -> None:
     cli.append("orders", "order-1", b"1")
     with subprocess.Popen(
-        [*COMMAND, "follow", "orders", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*COMMAND, "follow", "orders", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # These tests may run where the signal is ignored, as in a shell's background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -159,7 +159,7 @@ class PartitionLog:
                 if words[END] != self.view.word:
                     self._advance()
                 if words[DIRTY]:
-                    self._take_tail()
+                    self._drop_tail()
                 return self._append(rows, durable)
             except OSError as error:
                 raise system_fault(error, self.path) from error
@@ -278,16 +278,10 @@ class PartitionLog:
         if words[SUSPECT]:
             words[SUSPECT] = 0
 
-    def _take_tail(self) -> None:
-        """A writer ended between writing and publishing: publish what is whole, remove the rest."""
-        files, end = self.files, self.view.end
-        files.refresh()
-        there = max(map(files.end, files.bases), default=0)
-        found = parse(files.read, end, there, self.view.last, self.files.seed, values=True)
-        files.cut(found.end)
-        if found.end > end:
-            self.words[END] = seal(found.end)
-            self._follow(found.end)
+    def _drop_tail(self) -> None:
+        """A writer ended between writing and publishing: nobody was told of it, and nobody has seen it."""
+        self.files.refresh()
+        self.files.cut(self.view.end)
         self.words[DIRTY] = 0
 
     # Going into the index, and away
