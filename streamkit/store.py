@@ -178,7 +178,8 @@ class Store:
 
         `expected_sequence` is the segment's last sequence (0: it is new), else SequenceMismatch and nothing is
         written. `idempotency_key`: the same key with the same records again returns the first result, with others
-        raises TransactionIdMismatch. `lease`: refused with Fenced once a later holder has written.
+        raises TransactionIdMismatch (each partition remembers its own keys). `lease`: refused with Fenced once a later
+        holder has written.
         RecordTooLarge, TransactionTooLarge, InvalidRecord, TypeError before anything is written; OutcomeUnknown if the
         storage's answer was lost for good.
         """

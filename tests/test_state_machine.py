@@ -63,7 +63,8 @@ class Machine(RuleBasedStateMachine):
         self.clock = StillClock()
         self.store_id = uuid4()
         self.model: dict[Place, list[bytes]] = {}
-        self.keys: dict[tuple[str, str], Use] = {}
+        self.keys: dict[tuple[str, int, str], Use] = {}
+        """By space, partition and key: each partition remembers its own."""
         self.fences: dict[tuple[str, int], int] = {}
         self.tokens: list[Lease] = []
         self.processes: list[Process] = []
@@ -111,9 +112,9 @@ class Machine(RuleBasedStateMachine):
         """Write through the store; then the model does the same, or is asked why not."""
         store = self.processes[who].store
         last = {segment: len(self.model.get((space, segment), ())) for segment in parts}
-        use = self.keys.get((space, key)) if key is not None else None
         partitions = {partition_of(segment, SPACES[space]) for segment in parts}
         partition = min(partitions)
+        use = self.keys.get((space, partition, key)) if key is not None else None
         fence = self.fences.get((space, partition), 0)
         first = next(iter(parts))
 
@@ -170,7 +171,7 @@ class Machine(RuleBasedStateMachine):
             self.model.setdefault((space, segment), []).extend(payloads)
             assert found[segment] == len(self.model[space, segment])
         if key is not None:
-            self.keys[space, key] = Use(parts, found)
+            self.keys[space, partition, key] = Use(parts, found)
         if lease is not None:
             self.fences[space, partition] = max(fence, lease.token)
 
@@ -207,7 +208,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(who=whose, space=spaces, segment=segments, key=strategies.sampled_from("xyz"), again=strategies.booleans())
     def produce_once(self, who: int, space: str, segment: str, key: str, again: bool) -> None:
-        use = self.keys.get((space, key))
+        use = self.keys.get((space, partition_of(segment, SPACES[space]), key))
         parts = dict(use.content) if use is not None and again else {segment: self._payloads(2)}
         self._write(who, space, parts, key=key)
 
