@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import weakref
 from bisect import bisect_right
 from typing import Final
 
@@ -14,8 +15,11 @@ from .place import OpenFile
 
 __all__ = ["LogFiles"]
 
-_KEPT: Final = 3
+_KEPT: Final = 192
+"""So many files are kept open, shared by all logs of the process; three of each in any case."""
 _NAME: Final = re.compile(r"[0-9a-f]{16}\.log")
+
+_all: weakref.WeakSet[LogFiles] = weakref.WeakSet()
 
 
 class LogFiles:
@@ -30,6 +34,7 @@ class LogFiles:
         self.bases: list[int] = []
         self._open: dict[int, OpenFile] = {}
         self.refresh()
+        _all.add(self)
 
     def name(self, base: int) -> str:
         return os.path.join(self.path, f"{base:016x}.log")
@@ -56,7 +61,8 @@ class LogFiles:
         except FileNotFoundError:
             return None
         file = OpenFile(fd, base)
-        kept = dict(list(self._open.items())[1 - _KEPT :])
+        most = max(_KEPT // len(_all), 3)
+        kept = dict(list(self._open.items())[1 - most :])
         kept[base] = file
         self._open = kept
         if create and base not in self.bases:
