@@ -15,6 +15,7 @@ __all__ = ["run"]
 
 _USED = 1000
 _TIMES = 10
+_TOGETHER = 1000
 _MOST = 500_000
 
 
@@ -27,7 +28,7 @@ def run(bench: Bench) -> Iterator[Result]:
         sizes = {"large store": segments // 2, "small store": _USED}
         for name, count in sizes.items():
             for durability in ("committed", "buffered"):
-                fill(Streamkit(path / name, durability), count, 1, _TIMES, bench.say)
+                fill(Streamkit(path / name, durability), count, 1, _TIMES, _TOGETHER, bench.say)
 
         def compare(work: str, unit: str, durability: str, turn: Callable[[Streamkit, list[int]], float]) -> Result:
             def go(name: str) -> float:

@@ -27,8 +27,9 @@ def run(bench: Bench) -> Iterator[Result]:
         gradual, at_once = path / "gradual", path / "at-once"
         bench.say(f"lookups: writing {segments:,} segments")
         _fill_peers(path, segments)
-        fill(Streamkit(gradual, "buffered"), segments, 1, _ENTRIES)
-        fill(Streamkit(at_once, "buffered"), segments, _ENTRIES, 1)
+        # Ten writers' records share a commit in the one, a thousand segments' in the other.
+        fill(Streamkit(gradual, "buffered"), segments, 1, _ENTRIES, 10, bench.say)
+        fill(Streamkit(at_once, "buffered"), segments, _ENTRIES, 1, _TOGETHER, bench.say)
         setting = f"128 B random; {segments:,} segments of {_ENTRIES} entries"
         work = "peek"
         rounds = bench.race(
@@ -52,13 +53,13 @@ def run(bench: Bench) -> Iterator[Result]:
         yield Result(work, "segments/s", setting, rounds, [at_least(10_000)])
 
 
-def fill(store: Streamkit, segments: int, entries: int, times: int, say: Callable[[str], None] | None = None) -> None:
-    """`times` rounds over all segments, in each `entries` more for every one of them; many segments a commit."""
-    (payloads,) = random_batches(1, _TOGETHER)
+def fill(store: Streamkit, segments: int, entries: int, times: int, together: int, say: Callable[[str], None]) -> None:
+    """`times` rounds over all segments, in each `entries` more for every one of them; `together` segments a commit."""
+    (payloads,) = random_batches(1, 1000)
     for turn in range(times):
-        for at in range(0, segments, _TOGETHER):
-            store.append_to_many(range(at, min(at + _TOGETHER, segments)), payloads, entries)
-            if say is not None and at % (_TOGETHER * 100) == 0:
+        for at in range(0, segments, together):
+            store.append_to_many(range(at, min(at + together, segments)), payloads, entries)
+            if at % 10_000 == 0:
                 say(f"writing: {turn * segments + at:,} of {segments * times:,} segments")
     store.close()
 
