@@ -17,7 +17,7 @@ from streamkit.offsets import Offset
 
 U64 = st.integers(0, (1 << 64) - 1)
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
-PAIRS = st.tuples(U64, U64)
+PAIRS = st.tuples(st.integers(1, (1 << 64) - 1), U64)
 OFFSETS = st.one_of(
     st.builds(Offset, NAMES, U64, st.just(0), st.lists(PAIRS, min_size=1, max_size=5).map(tuple), st.just(True)),
     st.builds(Offset, NAMES, U64, st.integers(0, (1 << 32) - 1), PAIRS.map(lambda pair: (pair,)), st.just(False)),
