@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ SUBJECTS = {
     "startup": startup.run,
 }
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main() -> None:
@@ -61,6 +63,7 @@ def measure(subjects: list[str], directory: Path, *, quick: bool) -> Run:
     if filesystem(directory)[0] in ("tmpfs", "ramfs"):
         print(f"{directory} is in memory: syncing is free there, and ratios to it mean nothing", file=sys.stderr)
     when = datetime.now(UTC)
+    stamp = when.strftime("%Y%m%d-%H%M%S")
     started = time.monotonic()
     terminal = sys.stderr.isatty()
 
@@ -68,6 +71,7 @@ def measure(subjects: list[str], directory: Path, *, quick: bool) -> Run:
         if terminal:
             print(f"\r\033[K[{time.monotonic() - started:5.0f} s] {text}", end="", file=sys.stderr, flush=True)
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended early"))
     work = Path(tempfile.mkdtemp(prefix="benchmarks-", dir=directory))
     run = Run(when.strftime("%Y-%m-%d %H:%M UTC"), quick, describe(work), [])
     print(*(f"{name}: {value}" for name, value in run.machine.items()), sep="\n", end="\n\n")
@@ -75,21 +79,21 @@ def measure(subjects: list[str], directory: Path, *, quick: bool) -> Run:
         for name in subjects:
             for result in SUBJECTS[name](Bench(work, quick=quick, say=say)):
                 run.results.append(result)
+                keep(run, stamp)
                 say("")
                 print(table(Run(run.when, quick, {}, [result])).split("\n", 2)[2], flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         if run.results:
-            keep(run, when.strftime("%Y%m%d-%H%M%S"))
+            draw(run, RESULTS / f"{stamp}.png")
     print(f"\n{table(run)}\n\n{time.monotonic() - started:.0f} s")
     return run
 
 
 def keep(run: Run, stamp: str) -> None:
-    results = ROOT / "benchmarks" / "results"
-    results.mkdir(exist_ok=True)
-    (results / f"{stamp}.json").write_bytes(msgspec.json.format(msgspec.json.encode(run)))
-    draw(run, results / f"{stamp}.png")
+    """After every row: a run that is ended early has measured what it has."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{stamp}.json").write_bytes(msgspec.json.format(msgspec.json.encode(run)))
 
 
 main()
