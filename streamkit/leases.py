@@ -30,7 +30,7 @@ class Lease:
         self.key = key
         self.ttl = ttl
         self.lost = threading.Event()
-        """Set no later than ttl seconds after the last renewal that succeeded."""
+        """Set no later than ttl seconds after the last renewal that succeeded, and when a write is Fenced."""
         self._backend = backend
         self._clock = clock
         self._wait = wait
@@ -51,12 +51,15 @@ class Lease:
             return 0.0
         # The monotonic clock may stand still while a function is frozen; the wall clock may be set back.
         wall = (self._wall_deadline - self._clock.now()) / 1000
-        return max(0.0, min(self._deadline - self._clock.monotonic(), wall, self.ttl))
+        rest = min(self._deadline - self._clock.monotonic(), wall, self.ttl)
+        if rest <= 0:
+            self.lost.set()
+            return 0.0
+        return rest
 
     def check(self) -> None:
         """Raise LeaseLost unless it is held."""
         if self.remaining() <= 0:
-            self.lost.set()
             raise LeaseLost(f"the lease {self.key!r} was lost: stop, someone else may be the leader")
 
     def __enter__(self) -> Lease:

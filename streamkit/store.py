@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from .backend import Ambiguous, Backend
 from .clock import Clock
 from .commit import Part, Request
-from .errors import CrossPartition, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
+from .errors import CrossPartition, Fenced, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
 from .follow import Patience, touched
 from .index import bring_forward
 from .keys import CATALOG, SEGMENTS, SPACES, segment_name
@@ -191,7 +191,7 @@ class Store:
         if part is None:
             return self.segment_status(space, segment)
         request = Request((part,), idempotency_key, _fence(lease))
-        self._commit(space, request)
+        self._commit(space, request, lease)
         row = request.result[segment]
         return _status(space, segment, row, request.trx)
 
@@ -214,7 +214,7 @@ class Store:
             "max_transaction_bytes of connect()"
         )
 
-    def _commit(self, space: str, request: Request) -> None:
+    def _commit(self, space: str, request: Request, lease: Lease | None = None) -> None:
         size = sum([part.size for part in request.parts])
         if size > self._most_bytes:
             raise self._too_large(size)
@@ -229,7 +229,12 @@ class Store:
                     f"segments {segments[0]!r} and {segment!r} are on different partitions of space {space!r}: a "
                     "transaction stays on one. Give them a common part in braces, as in '{order-42}/items'"
                 )
-        known.committers[partition.partition].commit(request)
+        try:
+            known.committers[partition.partition].commit(request)
+        except Fenced:
+            if lease is not None:
+                lease.lost.set()
+            raise
 
     def outcome(self, transaction_id: UUID | str) -> Literal["committed", "absent", "unknown"]:
         """What became of a transaction that ended with OutcomeUnknown.
@@ -665,7 +670,7 @@ class Transaction:
         if kind is not None or not self._parts:
             return
         request = Request(self._parts, self._key, _fence(self._lease))
-        self._store._commit(self.space, request)
+        self._store._commit(self.space, request, self._lease)
         self.trx = request.trx
         self.statuses = {
             segment: _status(self.space, segment, row, request.trx) for segment, row in request.result.items()

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -59,11 +60,11 @@ def _held(lease: Lease, leave: float) -> Iterator[tuple[float, float]]:
 def hold(store: Store, ttl: float) -> None:
     """Take the lease, then do as it is told."""
     with store.lease("leader", ttl) as lease:
-        lost: list[float] = []
+        noticed: Future[float] = Future()
 
         def watch() -> None:
             lease.lost.wait()
-            lost.append(time.monotonic())
+            noticed.set_result(time.monotonic())
 
         threading.Thread(target=watch, daemon=True).start()
         _say("held", lease.token)
@@ -72,7 +73,9 @@ def hold(store: Store, ttl: float) -> None:
                 case "write":
                     _say(*_write(store, lease))
                 case "lost":
-                    _say(lost[0] if lost else None, lease.remaining())
+                    remaining = lease.remaining()
+                    # The thread that notices when may not have run yet.
+                    _say(noticed.result() if lease.lost.is_set() else None, remaining)
                 case "leave":
                     break
     _say("left")
