@@ -1,7 +1,7 @@
 """A process that takes a lease and tells what it sees: the other side of test_leases.py.
 
     python leaseholder.py contend URL STORE TTL SECONDS    prints its terms: [[token, from, until], …]
-    python leaseholder.py hold URL STORE TTL               answers the lines "write", "lost" and "leave"
+    python leaseholder.py hold URL STORE TTL               answers the lines "write", "lost", "until" and "leave"
 
 Times are of the machine's monotonic clock, which all its processes share.
 """
@@ -24,15 +24,20 @@ from streamkit import Fenced, LeaseNotAcquired, Record, Store
 from streamkit.errors import StreamkitError, TransientError
 from streamkit.leases import Lease
 
+PATIENCE = 120.0
+
 Term = tuple[int, float, float]
 """Token of a holder, and from when until when it held the lease for sure."""
 
 
 def contend(store: Store, ttl: float, seconds: float) -> list[Term]:
-    """Take the lease again and again, for moments and for longer than its ttl, and write under it."""
+    """Take the lease again and again, for moments and for longer than its ttl, and write under it.
+
+    For so many seconds, and then until it has had it once.
+    """
     end = time.monotonic() + seconds
     terms: dict[int, tuple[float, float]] = {}
-    while time.monotonic() < end:
+    while time.monotonic() < (end if terms else end + PATIENCE):
         with suppress(LeaseNotAcquired, TransientError, Fenced), store.lease("leader", ttl, wait=ttl) as lease:
             leave = time.monotonic() + (random.choice((0.0, 0.2, lease.ttl * 1.4)) if terms else 0.1)
             for began, until in _held(lease, min(end, leave)):
@@ -76,6 +81,9 @@ def hold(store: Store, ttl: float) -> None:
                     remaining = lease.remaining()
                     # The thread that notices when may not have run yet.
                     _say(noticed.result() if lease.lost.is_set() else None, remaining)
+                case "until":
+                    # Each is too late by as much as the process was held up between the two; the earliest hardly is.
+                    _say(min(lease.remaining() + time.monotonic() for _ in range(5)))
                 case "leave":
                     break
     _say("left")

@@ -11,10 +11,10 @@ from streamkit.testing.broken import BROKEN, Sound, broken_driver
 from streamkit.testing.broken.writes import StopsAtConflict
 
 
-def report_on(kind: type[Sound], only: str = "") -> Report:
+def report_on(kind: type[Sound], only: str = "", patience: float = 1.0) -> Report:
     clock = ManualClock()
     options: dict[str, Any] = {"page": 20, "clock": clock, "atomic": "key" if kind is StopsAtConflict else "batch"}
-    return run_conformance(broken_driver(kind, **options), only=only, clock=clock, sleep=clock.sleep, patience=1.0)
+    return run_conformance(broken_driver(kind, **options), only=only, clock=clock, sleep=clock.sleep, patience=patience)
 
 
 @pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
@@ -27,7 +27,7 @@ def test_a_broken_backend_is_caught_by_its_check(kind: type[Sound]) -> None:
 
 
 def test_what_the_broken_ones_are_made_from_is_sound() -> None:
-    report = report_on(Sound)
+    report = report_on(Sound, patience=120.0)
     assert report.ok, str(report)
 
 

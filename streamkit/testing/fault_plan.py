@@ -160,9 +160,11 @@ class Plan:
             count = number if at.kind is None else nth
             if at.kind in (None, kind) and at.call <= count < at.call + at.times and at.fault in possible:
                 return at
-        dice = self.dice(number, "fault")
         menu = [fault for fault in self.menu if fault in possible]
-        if not menu or dice.random() >= self.rate:
+        if not menu:
+            return None
+        dice = self.dice(number, "fault")
+        if dice.random() >= self.rate:
             return None
         return At(number, dice.choice(menu), delay=dice.choice((None, 1, 2, 5)), rows=dice.randrange(4))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from random import Random
 from typing import NamedTuple, TypeVar
 
@@ -27,16 +28,19 @@ class _Zombie(NamedTuple):
     deliver: Callable[[], object]
 
 
-class Turn(NamedTuple):
-    """One call under way: its place in the trace, what happens to it, and its dice."""
+class Turn:
+    """One call under way: its place in the trace, and what happens to it."""
 
-    slot: int
-    at: At | None
-    dice: Random
+    def __init__(self, slot: int, at: At | None, roll: Callable[[], Random]) -> None:
+        self.slot = slot
+        self.at = at
+        self.fault = None if at is None else at.fault
+        self._roll = roll
 
-    @property
-    def fault(self) -> Fault | None:
-        return None if self.at is None else self.at.fault
+    @cached_property
+    def dice(self) -> Random:
+        """Made when they are first thrown: most calls need none, and making them takes longer than the call."""
+        return self._roll()
 
 
 def name_of(error: BaseException) -> str:
@@ -112,7 +116,7 @@ class Injector:
         at = self.plan.choose(number, kind, nth, possible)
         with self._lock:
             self._trace.append(Call(number, kind, what, None, "ok"))
-            return Turn(len(self._trace) - 1, at, self.plan.dice(number, kind))
+            return Turn(len(self._trace) - 1, at, lambda: self.plan.dice(number, kind))
 
     def end(self, turn: Turn, outcome: str, fault: Fault | None) -> None:
         """`fault`: the one that took effect."""

@@ -27,7 +27,7 @@ from .fault_plan import CRASHES, Call, Fault, Plan, every_fault
 from .faults import FaultyDriver
 from .history import History
 from .injector import Crash
-from .oracle import Violation, judge
+from .oracle import Violation, judge, violations
 
 __all__ = ["Process", "StillClock", "Sweep", "Workload", "everyday", "maintain", "recover"]
 
@@ -176,16 +176,20 @@ class Sweep:
                 second.faults.release()
                 recover(process(Plan()))
                 whole = process(Plan())
-                judge(history, lambda: whole.store)
+                logs = judge(history, lambda: whole.store)
                 before = _rows(whole)
                 process(Plan()).store.maintain()
                 if _rows(whole) != before:
                     raise Violation(["index: recovering again changed what had been recovered"])
-                if whole.store.repair() and (whole.store.repair() or not whole.store.verify().ok):
+                repaired = whole.store.repair()
+                if repaired and (whole.store.repair() or not whole.store.verify().ok):
                     raise Violation(["index: repairing twice is not the same as repairing once"])
                 for segment in ("a", "b", "c"):
                     history.look(whole.store, "s", segment)
-                judge(history, lambda: whole.store)
+                if repaired:
+                    judge(history, lambda: whole.store)
+                elif broken := violations(history, logs):
+                    raise Violation(broken)
             except BaseException as error:
                 error.add_note(f"with {plan}, and at the recovery {recovery}")
                 for attempt in history.attempts:

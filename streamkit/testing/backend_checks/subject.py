@@ -80,7 +80,7 @@ class Subject:
 
     lease_ttl: float = 1.0
     """Seconds; the shortest lease that is worth a try on this service."""
-    lease_grace: float = 2.0
+    lease_grace: float = 10.0
     """Seconds after the end of a lease within which the next one must be granted."""
     rounds: int = 20
     """How often a race is run."""

@@ -57,7 +57,7 @@ class StoreSubject:
     """How often a race is run."""
     partitions: tuple[int, ...] = (1, 4)
     """Most checks are made on a space of each; (1,) takes a quarter of the requests. Some always need four."""
-    patience: float = 60.0
+    patience: float = 120.0
     """Seconds after which something that should have come is said to hang."""
 
     def make_client(self) -> Client:
