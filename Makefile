@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
 JOBS ?= 2
+RUNS ?= 20
+# What proves that nothing is lost, in a sample that every `make test` runs, and `make test-again` many times.
+PROOF := $(patsubst %,tests/test_%.py,sweep history state_machine faults fuzz golden verify broken_backends \
+    crash local_crashes archive_crashes)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-exhaustive lint bench clean java
+.PHONY: help demo test test-again test-exhaustive lint bench clean java
 
 help:
 	@echo "make demo             336,776 real records into a local store, and what can be done with them"
 	@echo "make test             lint, types, all tests"
+	@echo "make test-again       the sample of crashes, faults and histories, 20 times"
 	@echo "make test-exhaustive  every crash point and fault, every seed: hours"
 	@echo "make lint             ruff and mypy alone"
 	@echo "make bench            the figures of the README"
@@ -22,8 +27,15 @@ demo: $(VENV)/demo.stamp
 test: java $(VENV)/dev.stamp lint
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
+test-again: $(VENV)/dev.stamp
+	@for run in $$(seq $(RUNS)); do \
+	    began=$$(date +%s); \
+	    $(BIN)/pytest -n $(JOBS) --dist loadgroup $(PROOF) >$(VENV)/again.log 2>&1 || { cat $(VENV)/again.log; exit 1; }; \
+	    echo "run $$run: $$(tail -1 $(VENV)/again.log), $$(($$(date +%s) - began)) s"; \
+	done
+
 test-exhaustive: java $(VENV)/dev.stamp
-	STREAMKIT_EXHAUSTIVE=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup
+	STREAMKIT_EXHAUSTIVE=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout 0
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check

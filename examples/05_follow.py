@@ -25,7 +25,7 @@ def main() -> None:
 
         writer = threading.Thread(target=chat, args=(store,))  # it could be in any process
         writer.start()
-        for entry in store.follow_space("chat", timeout=0.5):  # seconds of silence; without: for ever
+        for entry in store.follow_space("chat", timeout=2):  # seconds of silence; without: for ever
             print(f"{entry.segment} #{entry.sequence} {entry.payload.decode()}")
         writer.join()
 

@@ -8,9 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 EXHAUSTIVE = os.environ.get("STREAMKIT_EXHAUSTIVE") == "1"
 """Every point, every schedule and many more seeds, instead of a sample: `make test-exhaustive`."""
+
+# The same examples in every run of the sample, others in every exhaustive one; and how long one takes is up to the
+# machine, which may have other things to do.
+settings.register_profile(
+    "here", derandomize=not EXHAUSTIVE, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("here")
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ class Writers:
         )
 
     def run(self, url: str, store_id: UUID, seed: int, dice: random.Random) -> list[Any]:
-        """Start one, kill it at a random moment, and return what it was told is written."""
+        """Start one, kill it at a random moment after some writes, and return what it was told is written."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -96,9 +96,9 @@ class Writers:
         process.stdin.flush()
         child = int(process.stderr.readline())
         assert process.stdout.readline() == "ready\n"
+        acknowledged = [json.loads(process.stdout.readline()) for _ in range(dice.choice((0, 1, 5)))]
         time.sleep(dice.random() * dice.choice((0.002, 0.02, 0.1)))
         os.kill(child, signal.SIGKILL)
-        acknowledged = []
         while (line := process.stdout.readline()) != "ended\n":
             acknowledged.append(json.loads(line))
         return acknowledged

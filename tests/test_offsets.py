@@ -131,7 +131,7 @@ def test_an_offset_leads_on_after_the_index_was_brought_forward(subject: Subject
         assert list(subject.stranger().consume_space("space", offset=entry.space_offset)) == entries[at + 1 :]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from(["batch", "rows", "key"]), st.sampled_from([1, 2, 4]))
 def test_pages_of_any_size_between_any_writes_hold_every_entry_once(
     data: st.DataObject, atomic: str, partitions: int

@@ -309,9 +309,6 @@ def run(make_driver: Callable[[StillClock], Driver], examples: int) -> int:
     case.settings = settings(
         max_examples=examples,
         stateful_step_count=30,
-        derandomize=not EXHAUSTIVE,
-        database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     case("runTest").runTest()

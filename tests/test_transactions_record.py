@@ -151,7 +151,7 @@ METADATA = st.one_of(st.none(), st.dictionaries(st.text(st.characters(exclude_ca
 PAYLOADS = st.one_of(st.binary(max_size=40), st.integers(0, 3000).map(bytes))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(PAYLOADS, METADATA), min_size=1, max_size=8), st.booleans())
 def test_any_records_come_back(records: list[tuple[bytes, dict[str, str] | None]], plain: bool) -> None:
     payloads = [payload for payload, _ in records]

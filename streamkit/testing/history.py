@@ -7,13 +7,17 @@
     judge(history, lambda: client.store(store_id))             # raises Violation with all that is wrong
 
 A history makes the payloads itself, each of them once, so that every entry tells which attempt it is of. One may be
-shared by any number of threads and stores, as long as they are in this process: it has one order of events.
+shared by any number of threads and stores of a process. Of several processes each has its own, with a name, and tells
+its attempts to one that adds them to its history:
+
+    history = History("writer 1", now=time.monotonic_ns, tell=lambda attempt: pickle.dump(attempt, pipe))
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from ..backend import Ambiguous, Conflict
@@ -105,16 +109,24 @@ class Reader:
 
 
 class History:
-    """Attempts, looks and readers, in one order of time."""
+    """Attempts, looks and readers, in one order of time.
 
-    def __init__(self) -> None:
+    `name`: begins every payload; no two histories of one store have the same. `now`: the moments, which grow; for
+    several processes, of a clock that they share. `tell`: is told of every attempt, before it is made and afterwards.
+    """
+
+    def __init__(
+        self, name: str = "", now: Callable[[], int] | None = None, tell: Callable[[Attempt], None] | None = None
+    ) -> None:
         self.attempts: list[Attempt] = []
         self.looks: list[Look] = []
         self.readers: list[Reader] = []
         self.leaks: list[str] = []
         """Errors that a store should never have let out."""
         self._lock = threading.Lock()
-        self._now = 0
+        self._name = name
+        self._now = now or itertools.count(1).__next__
+        self._tell = tell or (lambda attempt: None)
         self._of_key: dict[tuple[str, str], Mapping[str, tuple[bytes, ...]]] = {}
 
     def __repr__(self) -> str:
@@ -122,8 +134,14 @@ class History:
 
     def _tick(self) -> int:
         with self._lock:
-            self._now += 1
-            return self._now
+            return self._now()
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        """Attempts of other processes, as they were told last. One that never returned may have been made or not."""
+        for attempt in attempts:
+            self.attempts.append(attempt)
+            if attempt.key is not None:
+                self._of_key.setdefault((attempt.space, attempt.key), attempt.parts)
 
     def _invoke(
         self,
@@ -135,15 +153,14 @@ class History:
         size: int,
     ) -> Attempt:
         with self._lock:
-            self._now += 1
             number = len(self.attempts)
             parts: Mapping[str, tuple[bytes, ...]] = {
-                segment: tuple(f"{number}/{segment}/{at}".encode().ljust(size, b".") for at in range(count))
+                segment: tuple(f"{self._name}{number}/{segment}/{at}".encode().ljust(size, b".") for at in range(count))
                 for segment, count in counts.items()
             }
             if key is not None:
                 parts = self._of_key.setdefault((space, key), parts)
-            attempt = Attempt(number, space, parts, expected, key, fence, self._now)
+            attempt = Attempt(number, space, parts, expected, key, fence, self._now())
             self.attempts.append(attempt)
             return attempt
 
@@ -166,6 +183,7 @@ class History:
         expected = expected or {}
         fence = None if lease is None else (lease.key, lease.token)
         attempt = self._invoke(space, counts, expected, key, fence, size)
+        self._tell(attempt)
         try:
             if len(attempt.parts) == 1:
                 ((segment, payloads),) = attempt.parts.items()
@@ -195,6 +213,7 @@ class History:
             raise
         finally:
             attempt.returned = self._tick()
+            self._tell(attempt)
         return attempt
 
     def settle(self, store: Store) -> None:
