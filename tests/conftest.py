@@ -8,11 +8,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = [
-    "fix_archiving",
     "fix_azurite",
     "fix_covered",
     "fix_local",
     "fix_proxy",
     "fix_s3",
     "fix_stores",
+    "fix_archiving",  # after what it imports
 ]

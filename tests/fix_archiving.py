@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from fix_covered import EXHAUSTIVE
 
 import streamkit
 from streamkit import Record
@@ -63,8 +64,18 @@ def hardly_a_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 class ArchivedConformance(StoreConformance):
     """All of the contract, with an archiver running all the time. `root` is a test's own URL."""
 
+    sample: tuple[type, ...] = ()
+    """If any: the checks of these alone, where not every one is asked for."""
+
     archivers: list[Archiving]
     pause = 0.02
+
+    def __init_subclass__(cls) -> None:
+        if cls.sample and not EXHAUSTIVE:
+            kept = {name for part in cls.sample for name in vars(part)}
+            for name in cls.checks():
+                if name not in kept:
+                    setattr(cls, name, None)
 
     def setup_method(self, method: object = None) -> None:
         self.archivers = []

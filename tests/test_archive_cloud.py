@@ -12,6 +12,8 @@ import streamkit
 from streamkit import Record, Store
 from streamkit.archive.compact import compact_space
 from streamkit.errors import CorruptData
+from streamkit.testing.store_checks.contending import Contending
+from streamkit.testing.store_checks.paging import Paging
 
 pytest.importorskip("deltalake")
 
@@ -152,6 +154,7 @@ def test_readers_lose_nothing_while_writers_and_an_archiver_race(root: str) -> N
 @pytest.mark.slow
 @pytest.mark.s3
 class TestArchivedOnS3(ArchivedConformance):
+    sample = (Paging, Contending)
     rounds = 2
     partitions = (1,)
     pause = 0.1
@@ -167,6 +170,7 @@ class TestArchivedOnS3(ArchivedConformance):
 @pytest.mark.slow
 @pytest.mark.azure
 class TestArchivedOnAzure(ArchivedConformance):
+    sample = (Paging, Contending)
     rounds = 2
     partitions = (1,)
     pause = 0.1
