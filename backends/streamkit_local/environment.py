@@ -7,15 +7,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import lmdb
 
+from streamkit.backend import Ambiguous
 from streamkit.errors import CorruptData, StoreClosed
 
+from .checked import CheckedTransaction
 from .faults import index_fault, system_fault
-from .meta import Meta, read_meta
-from .place import INDEX_CRC, INDEXED, OpenFile, Place, sync_directory
+from .meta import read_metas
+from .pages import Pages
+from .place import INDEXED, OpenFile, Place, sync_directory
 
 __all__ = ["Environment"]
 
@@ -25,6 +28,8 @@ _START: Final = 256 << 20
 _READERS: Final = 1024
 _LOCK_SIZE: Final = 128 + 64 * (_READERS + 2)
 _DATA: Final = "data.mdb"
+_PATIENCE: Final = 1000
+"""Looks, 20 µs apart and more, for a writer that has committed and is about to say so."""
 
 
 class Environment:
@@ -54,7 +59,9 @@ class Environment:
             env = lmdb.open(self.path, map_size=max(_START, size * 2), max_readers=_READERS, lib_version=0)
             env.reader_check()
             if self._data is None:
-                self._data = OpenFile(os.open(os.path.join(self.path, _DATA), os.O_RDWR))
+                path = os.path.join(self.path, _DATA)
+                self._data = OpenFile(os.open(path, os.O_RDWR))
+                self._pages = Pages(self._place, self._data, path)
                 sync_directory(self.path)
             return env
         except lmdb.Error as error:
@@ -86,30 +93,28 @@ class Environment:
                 raise CorruptData(f"{path} is missing: restore the store from a backup") from None
             return 0
         size = os.fstat(self._data.fd).st_size
-        words = self._place.words
-        if size == 0 and not words[INDEXED]:
+        if size == 0 and not self._place.words[INDEXED]:
+            self._data = None
             return 0
-        meta, seen = read_meta(self._data.fd, path), words[INDEXED]
-        if seen and (meta.transaction < seen or (meta.transaction == seen and meta.crc != words[INDEX_CRC])):
-            raise CorruptData(f"{path} is damaged, or older than the store: restore the store from a backup")
-        if size < meta.end:
-            os.ftruncate(self._data.fd, meta.end)
-        return max(size, meta.end)
-
-    def _note(self) -> None:
-        """Let the next to open the index know its state. A power cut may undo this, which is then no damage."""
-        meta, words = self._state(), self._place.words
-        words[INDEXED] = 0
-        words[INDEX_CRC] = meta.crc
-        words[INDEXED] = meta.transaction
+        self._pages = Pages(self._place, self._data, path)
+        end = read_metas(self._data.fd, path)[0].end
+        if size < end:
+            os.ftruncate(self._data.fd, end)
+        return max(size, end)
 
     def begin(self) -> lmdb.Transaction[bytes]:
         """A read transaction; give it back to `end` at once. While it is open, nothing may wait."""
-        resized = False
+        resized, number = False, 0
         self._active.append(None)
         try:
             if not self._shut and self._env is not None:
-                return self._env.begin()
+                txn = self._env.begin()
+                number = txn.id()
+                if number == self._pages.sound:
+                    return txn
+                checked = self._watch(txn)
+                if checked is not None:
+                    return checked
         except lmdb.MapResizedError:
             resized = True
         except lmdb.Error as error:
@@ -125,7 +130,43 @@ class Environment:
         if resized:
             with self._place.locked(self._timeout):
                 self._resize(0)
+        self._await(number)
         return self.begin()
+
+    def _watch(self, txn: lmdb.Transaction[bytes]) -> lmdb.Transaction[bytes] | None:
+        """`txn` if all that it can read is known to be whole, or one that checks it; None if it is to begin again."""
+        pages, number = self._pages, txn.id()
+        try:
+            if number <= self._place.words[INDEXED]:
+                meta = pages.meta(number)
+                if meta is not None:
+                    if pages.look(meta):
+                        return txn
+                    return cast("lmdb.Transaction[bytes]", CheckedTransaction(txn, pages, meta))
+        except OSError as error:
+            txn.abort()
+            raise system_fault(error, self.path) from error
+        except BaseException:
+            txn.abort()
+            raise
+        txn.abort()
+        return None
+
+    def _await(self, number: int) -> None:
+        """Wait until what transaction `number` wrote may be read: its writer is about to say so, or has ended."""
+        words = self._place.words
+        for _ in range(_PATIENCE):
+            if words[INDEXED] >= number:
+                return
+            time.sleep(2e-5)
+        with self._place.locked(self._timeout):
+            self._settle()
+
+    def _settle(self) -> None:
+        try:
+            self._pages.settle()
+        except OSError as error:
+            raise system_fault(error, self.path) from error
 
     def end(self, txn: lmdb.Transaction[bytes]) -> None:
         """Close a read transaction."""
@@ -145,12 +186,21 @@ class Environment:
                     raise StoreClosed(f"the store {self._place.path} was closed: open it again")
                 number, committing = 0, False
                 try:
+                    pages = self._pages
+                    before = pages.prepare()
                     with env.begin(write=True) as txn:
                         number = txn.id()
-                        result = work(txn)
+                        if pages.look(before):
+                            result = work(txn)
+                        else:
+                            result = work(cast("lmdb.Transaction[bytes]", CheckedTransaction(txn, pages, before)))
                         committing = True
-                    self._note()
+                    pages.committed(before)
                     return result
+                except OSError as error:
+                    if committing:
+                        raise Ambiguous(f"a commit to {self.path} may have been applied: {error.strerror}") from error
+                    raise system_fault(error, self.path) from error
                 except lmdb.MapFullError:
                     # pages that dead readers held are free again, if there were any: then less has to be grown
                     env.reader_check()
@@ -161,13 +211,14 @@ class Environment:
                     self._reopen()
                     raise index_fault(error, self.path, committing=committing) from error
                 except lmdb.Error as error:
-                    applied = committing and self._state().transaction >= number
+                    applied = committing and self._applied(number)
                     raise index_fault(error, self.path, committing=applied) from error
 
-    def _state(self) -> Meta:
+    def _applied(self, number: int) -> bool:
+        """Transaction `number` was committed."""
         assert self._data is not None
         try:
-            return read_meta(self._data.fd, self.path)
+            return read_metas(self._data.fd, self.path)[0].transaction >= number
         except OSError as error:
             raise system_fault(error, self.path) from error
 

@@ -24,8 +24,8 @@ __all__ = [
     "DELETED",
     "GONE",
     "INDEXED",
-    "INDEX_CRC",
     "LOGS",
+    "PAGED",
     "OpenFile",
     "Place",
     "check_file_system",
@@ -41,9 +41,9 @@ _MARK: Final = b"streamkit local store\n"
 _STATIC: Final = struct.Struct("<24sI")
 _SIZE: Final = 4096
 _WORDS: Final = 512
-GONE, LOGS, INDEXED, INDEX_CRC = 0, 1, 2, 3
+GONE, LOGS, INDEXED, PAGED = 0, 1, 2, 4
 """Words that all processes share: 0, or DELETED once the store is deleted; the number of partition logs that were
-made; the last transaction of the index, 0 if that is not known, and the checksum of its meta page."""
+made; the last transaction of the index that may be read; not 0 once the pages of the index have checksums."""
 
 DELETED: Final = int.from_bytes(b"deleted!", "little")
 """No bit that flips makes it out of 0."""
