@@ -174,6 +174,7 @@ def _merge(partition: Partition, tail: Mapping[str, list[Piece]]) -> tuple[list[
         for (name, key), value in zip(part, backend.get(partition.key, [key for _, key in part]), strict=True):
             if value is not None:
                 open_rows[name] = decode_row(DataRow, key, value.data)
+    _check_unmoved(partition, [name for name in rows if name not in open_rows], expects)
     data: list[Put] = []
     segments: list[Put] = []
     gone: list[Delete] = []
@@ -197,6 +198,17 @@ def _merge(partition: Partition, tail: Mapping[str, list[Piece]]) -> tuple[list[
         key = segment_key(name)
         segments.append(Put(key, encode_row(key, status), expects[name]))
     return data, segments, gone
+
+
+def _check_unmoved(partition: Partition, names: Sequence[str], expects: Mapping[str, Expect | Etag]) -> None:
+    """Conflict if a data row is not there because another process merged it into a larger one since its segment row was
+    read. Without it, a row would begin in the middle of that larger one, and hide it from who looks for its beginning.
+    A row that was archived and removed is missing as well; then its segment row has not changed.
+    """
+    keys = [segment_key(name) for name in names]
+    for name, key, value in zip(names, keys, partition.backend.get(partition.key, keys) if keys else (), strict=True):
+        if value is None or value.etag != expects[name]:
+            raise Conflict(key)
 
 
 def data_rows(limit: int, segment: str, pieces: Sequence[Piece]) -> list[Put]:

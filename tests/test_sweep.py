@@ -11,13 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
 
+import streamkit
+from streamkit import Record, index
 from streamkit.backend import Backend, Driver
 from streamkit.errors import SequenceMismatch, Unavailable
+from streamkit.rows import SegmentRow
 from streamkit.testing import CRASHES, SURVIVABLE, At, Fault, ManualClock, Plan
 from streamkit.testing.history import History
 from streamkit.testing.oracle import judge
@@ -257,6 +261,36 @@ def test_threads_that_share_commits_each_get_their_own_answer(atomic: str, rate:
         process.faults.release()
     judge(history, lambda: Process(driver, store_id, history, clock, Plan()).store)
     covered("writes of threads that share commits", len(history.attempts))
+
+
+@pytest.mark.parametrize("atomic", ["key", "rows"])
+def test_a_row_of_the_index_that_is_merged_away_under_another_process_hides_nothing(
+    atomic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process has read how far the index is; before it reads where that is, another one moves both on."""
+    url, store_id = f"memory://{uuid4()}?atomic={atomic}", uuid4()
+    with streamkit.connect(url) as first, streamkit.connect(url) as second, streamkit.connect(url) as third:
+        slow, quick, later = (client.store(store_id) for client in (first, second, third))
+        slow.produce("s", "a", [Record(b"1")])
+        slow.maintain()
+        slow.produce("s", "a", [Record(b"2"), Record(b"3")])
+        decode_row, met = index.decode_row, []
+
+        def decode(kind: Any, key: bytes, data: bytes) -> Any:
+            if kind is SegmentRow and not met:
+                met.append(key)
+                quick.produce("s", "a", [Record(b"4")])
+                quick.maintain()
+            return decode_row(kind, key, data)
+
+        monkeypatch.setattr(index, "decode_row", decode)
+        slow.maintain()
+        assert met
+        later.produce("s", "a", [Record(b"5")])
+        later.maintain()
+        for store in (slow, quick, later):
+            assert [entry.payload for entry in store.consume_segment("s", "a")] == [b"1", b"2", b"3", b"4", b"5"]
+        assert later.verify().ok
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
