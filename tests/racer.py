@@ -5,7 +5,7 @@
     python racer.py page URL STORE INDEX                      what was read in pages, until standard input ends
     python racer.py watch URL STORE                           how often all was read, until standard input ends
 
-Each prints "ready" when it has the store open, and then what it found.
+Each prints "ready" when it has the store open, `watch` "seen" after it has read something, and then what it found.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Meeting:
         with Path(path).open("r+b") as file:
             self._words = memoryview(mmap.mmap(file.fileno(), 8 * count)).cast("Q")
 
-    def wait(self, index: int, turn: int, patience: float = 60.0) -> None:
+    def wait(self, index: int, turn: int, patience: float = 120.0) -> None:
         """Return when all have come to `turn`."""
         self._words[index] = turn
         end = time.monotonic() + patience
@@ -85,6 +85,8 @@ def page(store: Store, index: int) -> list[tuple[str, int, str, int, int]]:
             offset = entries[-1].space_offset.hex()
         elif last:
             break
+        else:
+            time.sleep(0.01)  # the writers are to make progress too
     return [
         (entry.segment, entry.sequence, entry.payload.decode(), entry.origin.partition, entry.trx.number)
         for entry in found
@@ -93,7 +95,7 @@ def page(store: Store, index: int) -> list[tuple[str, int, str, int, int]]:
 
 def watch(store: Store) -> int:
     """AssertionError if part of a transaction is seen without the rest."""
-    ended, times, before = _until_input_ends(), 0, 0
+    ended, times, before, seen = _until_input_ends(), 0, 0, False
     while True:
         last = ended.is_set()
         parts: dict[int, list[Entry]] = {}
@@ -112,6 +114,9 @@ def watch(store: Store) -> int:
         times += 1
         if last:
             return times
+        if parts and not seen:
+            seen = True
+            print("seen", flush=True)
 
 
 def main(what: str, url: str, store_id: str, *more: str) -> Any:

@@ -89,7 +89,7 @@ class Setting:
         self.blobs = make_proxy("127.0.0.1", azurite.blob_port)
         self.id = uuid4()
         self.url = Azurite(self.blobs.port, self.tables.port).url("faults")
-        self.driver = streamkit_azure.connect(self.url, timeout=3)
+        self.driver = streamkit_azure.connect(self.url, timeout=30)
         self.store: Backend = self.driver.open(self.id)
         self.past = streamkit_azure.connect(azurite.url("faults"), timeout=30)
         self.direct: Backend = self.past.open(self.id)
@@ -277,8 +277,10 @@ class TestLostAnswers:
     @pytest.mark.parametrize("fault", [SILENT, SILENT_ANSWER])
     def test_that_never_come_are_given_up(self, setting: Setting, fault: Fault) -> None:
         setting.tables.once(fault, is_batch)
+        impatient = streamkit_azure.connect(setting.url, timeout=6)
         with pytest.raises(Ambiguous):
-            write(setting.store)
+            write(impatient.open(setting.id))
+        impatient.close()
         assert setting.row() == (None if fault is SILENT else b"1")
 
     def test_to_a_request_that_arrives_late(self, setting: Setting) -> None:

@@ -402,7 +402,7 @@ def test_a_signal_reaches_the_command_and_the_lease_is_free_afterwards(cli: Comm
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signal.SIGTERM
     assert cli("lease", "nightly", "--", sys.executable, "-c", "").code == 0
 
 
@@ -482,7 +482,7 @@ def test_a_closed_pipe_ends_it_quietly(cli: CommandLine) -> None:
         assert process.stderr is not None
         assert process.stdout.readline()
         process.stdout.close()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr.read() == b""
 
 
@@ -499,7 +499,7 @@ def test_ctrl_c_ends_it_quietly(cli: CommandLine) -> None:
         assert process.stderr is not None
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         assert process.stderr.read() == b""
 
 

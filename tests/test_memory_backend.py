@@ -92,18 +92,18 @@ def test_a_request_that_waits_does_not_hold_others_up() -> None:
 
     def sleep(seconds: float) -> None:
         asleep.set()
-        assert wake.wait(10)
+        assert wake.wait(60)
 
     name = f"latency-{uuid4()}"
     slow = MemoryDriver(name, latency=1, sleep=sleep).open(STORE)
     writer = threading.Thread(target=slow.write, args=(b"p", [Append(b"1", b"slow")]), daemon=True)
     writer.start()
-    assert asleep.wait(10)
+    assert asleep.wait(60)
     fast = MemoryDriver(name).open(STORE)
     fast.write(b"p", [Append(b"0", b"fast")])
     assert [row.data for row in fast.scan(b"p", b"", b"\xff")] == [b"fast"]
     wake.set()
-    writer.join(10)
+    writer.join(60)
     assert [row.data for row in fast.scan(b"p", b"", b"\xff")] == [b"fast", b"slow"]
 
 

@@ -20,7 +20,7 @@ import streamkit
 from streamkit import Entry, Record, SegmentStatus, SequenceMismatch
 from streamkit.testing.store_checks.agreement import agree
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 class Racers:
@@ -35,9 +35,12 @@ class Racers:
         command = [sys.executable, racer.__file__, what, self.subject.url, str(self.subject.id), *map(str, more)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._running.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        self.says(process, "ready")
         return process
+
+    def says(self, process: subprocess.Popen[str], what: str) -> None:
+        assert process.stdout is not None
+        assert process.stdout.readline() == what + "\n"
 
     def result(self, process: subprocess.Popen[str]) -> Any:
         """What it printed, after its standard input has ended."""
@@ -98,13 +101,13 @@ def test_of_8_processes_with_one_expectation_one_wins_each_round(racers: Racers,
 def test_pages_read_while_others_write_hold_every_acknowledged_entry_once(racers: Racers, partitions: int) -> None:
     racers.subject.store.create_space(racer.SPACE, partitions=partitions)
     readers = [racers.start("page", index) for index in range(2)]
-    writers = [racers.start("write", index, max(50, int(250 * racers.share))) for index in range(4)]
+    writers = [racers.start("write", index, int(250 * racers.share)) for index in range(4)]
     acknowledged = [batch for writer in writers for batch in racers.result(writer)]
     wanted: dict[tuple[str, int], str] = {}
     for segment, first, payloads in acknowledged:
         wanted.update(((segment, first + at), payload) for at, payload in enumerate(payloads))
     assert len(wanted) == sum(len(payloads) for _, _, payloads in acknowledged)
-    assert len({segment for segment, _ in wanted}) == 50
+    assert len({segment for segment, _ in wanted}) > 30
     readings = [racers.result(reader) for reader in readers]
     for reading in readings:
         assert len(reading) == len(wanted)
@@ -129,11 +132,13 @@ def test_a_reader_never_sees_part_of_a_transaction(racers: Racers) -> None:
     other = racers.subject.stranger()
     turns = int(400 * racers.share)
     for turn in range(turns):
+        if turn == turns // 2:  # they do not look at the end only
+            for watcher in watchers:
+                racers.says(watcher, "seen")
         with (store, other)[turn % 2].transaction(racer.SPACE) as trx:
             for at in range(racer.PARTS):
                 trx.produce(f"{{t}}{at}", [Record(b"%d" % turn)])
-    times = [racers.result(watcher) for watcher in watchers]
-    assert max(times) > 2
+    assert all(racers.result(watcher) >= 2 for watcher in watchers)
     assert len(agree(store, racer.SPACE)) == turns * racer.PARTS
 
 

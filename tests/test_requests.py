@@ -1,7 +1,7 @@
 """How many requests each operation costs, and how many of them wait for each other, counted on the wire.
 
-`python tests/test_requests.py` prints the table. Every request is held back for a moment by a proxy, so that requests
-which do not wait for each other arrive together: a wave of them is one round trip.
+`python tests/test_requests.py` prints the table. Requests are held back by a proxy until no further one has come for a
+moment, so those that do not wait for each other are let go together: such a wave is one round trip.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from uuid import uuid4
 
 import pytest
 from fix_azurite import Azurite
-from fix_proxy import Fault, Proxy, Request, delay
+from fix_proxy import PASS, Fault, Proxy, Request, delay, hold
 from fix_s3 import S3Bucket
 
 import streamkit
 from streamkit import Record, Store
 from streamkit.testing import ManualClock
 
-_HELD = 0.25
+_SILENCE = 0.4
+"""Seconds without a request, after which all that are held are let go. Longer than a busy machine stops a thread."""
 
 pytestmark = [pytest.mark.xdist_group("requests"), pytest.mark.slow]
 
@@ -35,16 +36,23 @@ class Wire:
         self.cloud = cloud
         self.url = url
         self.proxies = proxies
-        self._arrivals: list[float] = []
         self._lock = threading.Lock()
-        self._held = 0.0
+        self._arrived = 0
+        self._latest = 0.0
+        self._gate: threading.Event | None = None
+        """What the present wave waits for, where requests are held."""
+        self._waiting = 0
         for proxy in proxies:
             proxy.plan = self._plan
 
     def _plan(self, request: Request) -> Fault:
         with self._lock:
-            self._arrivals.append(time.monotonic())
-        return delay(self._held)
+            self._arrived += 1
+            if self._gate is None:
+                return PASS
+            self._latest = time.monotonic()
+            self._waiting += 1
+            return hold(self._gate)
 
     def store(self, store_id: object, clock: ManualClock | None = None) -> Store:
         """The store, as a fresh process would open it."""
@@ -53,24 +61,27 @@ class Wire:
 
     def count(self, work: Callable[[], object]) -> int:
         """The requests that `work` makes."""
-        before = len(self._arrivals)
+        before = self._arrived
         work()
-        return len(self._arrivals) - before
+        return self._arrived - before
 
     def trips(self, work: Callable[[], object]) -> tuple[int, int]:
         """(round trips one after the other, requests) of `work`."""
-        before = len(self._arrivals)
-        self._held = _HELD
-        try:
-            work()
-        finally:
-            self._held = 0.0
-        arrivals = sorted(self._arrivals[before:])
-        waves, began = 0, float("-inf")
-        for arrival in arrivals:
-            if arrival >= began + 0.9 * _HELD:
-                waves, began = waves + 1, arrival
-        return waves, len(arrivals)
+        before, waves = self._arrived, 0
+        self._gate = threading.Event()
+        with ThreadPoolExecutor(1) as thread:
+            working = thread.submit(work)
+            while not working.done():
+                time.sleep(0.02)
+                with self._lock:
+                    if self._waiting and time.monotonic() > self._latest + _SILENCE:
+                        self._gate.set()
+                        self._gate, self._waiting = threading.Event(), 0
+                        waves += 1
+            self._gate.set()
+            self._gate = None
+        working.result()
+        return waves, self._arrived - before
 
     @property
     def most(self) -> int:

@@ -289,7 +289,7 @@ def test_an_answer_that_is_cut_anywhere_is_whole_or_an_error(at: Setting, order:
 
 @pytest.mark.parametrize("fault", [SILENT, SILENT_ANSWER], ids=["request", "answer"])
 def test_silence_ends_at_half_of_the_timeout(at: Setting, fault: Fault) -> None:
-    store = at.fresh(timeout=0.6)
+    store = at.fresh(timeout=4)
     store.get(PARTITION, [b"first"])
     started = time.monotonic()
     at.proxy.once(fault, is_put)
@@ -298,7 +298,7 @@ def test_silence_ends_at_half_of_the_timeout(at: Setting, fault: Fault) -> None:
     at.proxy.once(fault, is_get)
     with pytest.raises(Unavailable):
         store.get(PARTITION, [KEY])
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30, "the SDK itself would wait for a minute"
     assert at.value() == (b"value" if fault.applied else None)
 
 
@@ -847,7 +847,7 @@ def test_a_forked_child_works_and_leaves_the_parents_connections_alone(at: Setti
     if child == 0:
         outcome = 1
         try:
-            signal.alarm(30)
+            signal.alarm(60)
             assert [row.data for row in rows] == [b"%d" % n for n in range(1, 40)]
             assert at.store.get(PARTITION, [b"first", b"none"])[1] is None
             at.store.write(PARTITION, [Append(KEY, b"child")])

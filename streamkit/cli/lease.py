@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated
@@ -45,12 +45,13 @@ def lease(
 
 def _run(command: list[str], name: str, held: Lease) -> int:
     environment = {**os.environ, "STREAMKIT_LEASE": name, "STREAMKIT_LEASE_TOKEN": str(held.token)}
-    try:
-        child = subprocess.Popen(command, env=environment)
-    except OSError as error:
-        raise typer.BadParameter(f"cannot run {command[0]!r}: {error.strerror}") from None
-    threading.Thread(target=_end_when_lost, args=(child, held), daemon=True).start()
-    with _signals_to(child):
+    with _signals() as reaches:
+        try:
+            child = subprocess.Popen(command, env=environment)
+        except OSError as error:
+            raise typer.BadParameter(f"cannot run {command[0]!r}: {error.strerror}") from None
+        reaches(child)
+        threading.Thread(target=_end_when_lost, args=(child, held), daemon=True).start()
         code = child.wait()
     return code if code >= 0 else 128 - code
 
@@ -65,16 +66,38 @@ def _end_when_lost(child: subprocess.Popen[bytes], held: Lease) -> None:
 
 
 @contextmanager
-def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ctrl-C reaches the child through the terminal; a signal to us alone is passed on. Either way we see its end."""
+def _signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Ctrl-C reaches the child through the terminal; a signal to us alone is passed on. Either way we see its end.
+
+    From before there is a child, as it may be known to others before it is known here; what came until then is passed
+    on when it is. What is ignored stays so, for the child as well.
+    """
+    children: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        child.send_signal(number)
+        for child in children:
+            child.send_signal(number)
+        if not children:
+            early.append(number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    def reaches(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        for number in early:
+            child.send_signal(number)
+
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {
+        signal.SIGTERM: pass_on,
+        signal.SIGHUP: pass_on,
+        signal.SIGINT: lambda _number, _frame: None,
+    }
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
-        yield
+        yield reaches
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
