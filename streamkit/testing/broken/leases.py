@@ -53,7 +53,7 @@ class LeaseSeenAndTaken(Sound):
     def acquire(self, name: str, ttl: float) -> Grant | None:
         if self.shared.get((self.store, name)):
             return None
-        time.sleep(0.001)
+        time.sleep(0.02)
         grant = Grant(name, next(_tokens), ttl, "")
         self.shared[self.store, name] = grant
         return grant
