@@ -314,6 +314,7 @@ def _check_data(log: _Log, rows: Sequence[tuple[bytes, bytes]]) -> None:
     """Every piece is where the log has it, and all up to the watermark are there."""
     truth = {(segment, piece.first_sequence): piece for segment, pieces in log.pieces.items() for piece in pieces}
     expected = {segment: pieces[0].first_sequence for segment, pieces in log.pieces.items()}
+    hiding: dict[str, tuple[bytes, int]] = {}
     for key, data in rows:
         segment = key[len(DATA) + 1 : -9].decode(errors="replace")
         try:
@@ -323,6 +324,8 @@ def _check_data(log: _Log, rows: Sequence[tuple[bytes, bytes]]) -> None:
             continue
         if not found or found[-1].last_sequence != int.from_bytes(key[-8:], "big"):
             log.found(key, "the row does not end where its key says")
+        if found and found[0].first_sequence > expected.get(segment, found[0].first_sequence):
+            hiding.setdefault(segment, (key, expected[segment]))
         for piece in found:
             real = truth.get((segment, piece.first_sequence))
             if real is None:
@@ -338,6 +341,9 @@ def _check_data(log: _Log, rows: Sequence[tuple[bytes, bytes]]) -> None:
         if expected[segment] <= _reached(log, pieces):
             key = bytes(DATA) + b"\x00" + segment.encode()
             log.found(key, f"the index has a hole: nothing holds sequence {expected[segment]} of {segment!r}")
+        elif segment in hiding:
+            key, sequence = hiding[segment]
+            log.found(key, f"a reader looks here for sequence {sequence} of {segment!r}, which a later row holds")
 
 
 def _check_keys(log: _Log, rows: dict[bytes, bytes]) -> None:

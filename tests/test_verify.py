@@ -12,7 +12,7 @@ import streamkit
 from streamkit import Record
 from streamkit.backend import Backend, Delete, Put
 from streamkit.errors import CorruptData, StreamkitError
-from streamkit.keys import CATALOG, DATA, HEAD, KEYS, data_key, partition_key, segment_key, space_key
+from streamkit.keys import CATALOG, DATA, HEAD, KEYS, data_key, data_range, partition_key, segment_key, space_key
 from streamkit.keys import transaction_key as log_key
 from streamkit.rows import DataRow, Head, KeyRow, SegmentRow, decode_row, encode_row
 from streamkit.store import Store
@@ -94,6 +94,15 @@ def _begin_elsewhere(patient: Patient) -> None:
     patient.put(data_key("a", 2), encode_row(data_key("a", 2), DataRow([piece])))
 
 
+def _hide_the_beginning(patient: Patient) -> None:
+    rows = list(patient.backend.scan(P, *data_range("a", 1)))
+    pieces = [piece for row in rows for piece in decode_row(DataRow, row.key, row.data).pieces]
+    patient.backend.write(P, [Delete(row.key) for row in rows])
+    for part in (pieces[1:2], pieces):
+        key = data_key("a", part[-1].last_sequence)
+        patient.put(key, encode_row(key, DataRow(part)))
+
+
 INDEX: dict[str, tuple[Callable[[Patient], object], Callable[[Patient], bytes]]] = {
     "a segment row is gone": (lambda p: p.delete(segment_key("b")), lambda p: segment_key("b")),
     "a segment row is damaged": (lambda p: flip(p, segment_key("b")), lambda p: segment_key("b")),
@@ -122,6 +131,7 @@ INDEX: dict[str, tuple[Callable[[Patient], object], Callable[[Patient], bytes]]]
     "a data row points elsewhere": (_stretch_pieces, lambda p: p.one(DATA)),
     "a copy in a data row is another": (_change_copy, lambda p: p.one(DATA)),
     "a data row of what never was": (_begin_elsewhere, lambda p: data_key("a", 2)),
+    "a data row hides what comes before it": (_hide_the_beginning, lambda p: data_key("a", 4)),
     "a data row of no segment": (
         lambda p: p.put(data_key("x", 2), b"nonsense"),
         lambda p: data_key("x", 2),
