@@ -47,7 +47,7 @@ class Archiving:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(300)
         assert not self._thread.is_alive(), "the archiver hangs"
 
 
@@ -122,6 +122,9 @@ def race(url: str, space: str, partitions: int, *, writers: int = 3, each: int =
 
         def write(store: streamkit.Store, name: int) -> None:
             for at in range(each):
+                end = time.monotonic() + 120
+                while at == each // 2 and archiver.runs < 2 and time.monotonic() < end:
+                    time.sleep(0.01)  # half of it is written beside an archiver that has begun
                 store.produce(space, f"w{name}-{at % 4}", [Record(b"%d" % at)] * 2)
                 time.sleep(0.01)
 
