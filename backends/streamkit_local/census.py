@@ -13,6 +13,7 @@ from typing import Final
 
 from streamkit.errors import CorruptData
 
+from .index import content
 from .layout import BRANCH, LARGE_START, branch, kind, large_pages, large_values, leaf, well_formed, well_formed_large
 from .meta import Meta, Tree
 
@@ -22,6 +23,8 @@ Load = Callable[[int], bytes]
 """The bytes of a page, as they are or checked."""
 
 _COUNT: Final = struct.Struct("=Q")
+_END: Final = b"\xff" * 512
+"""After every key."""
 
 
 class Census:
@@ -103,30 +106,55 @@ class Inspector:
                 raise self._damage(page)
 
     def _walk(self, tree: Tree, written: set[int] | None) -> None:
+        """`written`: this is the tree of rows, and what is not in it was there before, and is only looked at."""
         meta, reached = self._meta, self._reached
-        stack = [(tree.root, 1)] if tree.depth else []
+        numbers = written is None
+        stack: list[tuple[int, int, bytes, bytes]] = [(tree.root, 1, b"", _END)] if tree.depth else []
         while stack:
-            page, level = stack.pop()
-            if written is not None and page not in written:
-                continue
+            page, level, low, high = stack.pop()
+            new = written is None or page in written
             if page in reached or not 1 < page <= meta.last or level > tree.depth:
                 raise self._damage(page)
-            reached.add(page)
+            if new:
+                reached.add(page)
             data = self._read(page)
-            if len(data) != meta.size or not well_formed(data, page, meta.last, numbers=written is None):
+            if len(data) != meta.size or not well_formed(data, page, meta.last, numbers=numbers):
                 raise self._damage(page)
-            if kind(data) == BRANCH:
-                stack += [(child, level + 1) for child in branch(data)[1]]
+            if (kind(data) == BRANCH) != (level < tree.depth):
+                raise self._damage(page)
+            keys, children = branch(data) if level < tree.depth else ([row[0] for row in leaf(data)], [])
+            if not numbers and keys and not low <= keys[0] <= keys[-1] < high:
+                raise self._damage(page)
+            if not new:
                 continue
-            if level != tree.depth:
-                raise self._damage(page)
+            ends = [low, *keys, high]
+            stack += [(child, level + 1, ends[at], ends[at + 1]) for at, child in enumerate(children)]
+            if children:
+                continue
+            if written is not None:
+                self._check_rows(data, written)
+                continue
             for _, length, first in large_values(data):
-                if written is not None and first not in written:
-                    continue
-                start = self._read(first)
-                if len(start) != meta.size or not well_formed_large(start, first, length, meta.last):
-                    raise self._damage(first)
-                run = range(first, first + large_pages(start))
-                if not reached.isdisjoint(run):
-                    raise self._damage(first)
-                reached.update(run)
+                self._large(first, length)
+
+    def _check_rows(self, data: bytes, written: set[int]) -> None:
+        """The rows of a leaf page: a value that was there before is only pointed to, and is not followed."""
+        large = {key: first for key, _, first in large_values(data)}
+        for key, size, value in leaf(data):
+            if key not in large:
+                content(key, value)
+            elif large[key] in written:
+                run = self._large(large[key], size)
+                content(key, b"".join(map(self._read, run))[LARGE_START : LARGE_START + size])
+
+    def _large(self, first: int, length: int) -> range:
+        """The pages of a large value."""
+        meta = self._meta
+        start = self._read(first)
+        if len(start) != meta.size or not well_formed_large(start, first, length, meta.last):
+            raise self._damage(first)
+        run = range(first, first + large_pages(start))
+        if not self._reached.isdisjoint(run):
+            raise self._damage(first)
+        self._reached.update(run)
+        return run
