@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..errors import CorruptData
-from ..model import TRX, Entry, Origin
+from ..model import NO_TRX, TRX, Entry, Origin
 from ..read import Batch, Bounds
 from .place import Place
 from .table import File, Snapshot, Table
@@ -33,6 +33,8 @@ _COLUMNS = [
     "payload",
     "metadata",
 ]
+_KEYS = ["segment", "sequence"]
+_REST = [name for name in _COLUMNS if name not in _KEYS]
 _WORDS = ["segment", "trx_id", "trx_node"]
 _ROWS = 8192
 _WINDOW = 1_500_000
@@ -106,6 +108,7 @@ class Archive:
 
     def _rows(self, snapshot: Snapshot, files: Sequence[File], low: int, high: int) -> pa.Table:
         """The rows with numbers low..high, in commit order."""
+        import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -117,13 +120,17 @@ class Archive:
             parts.append(rows)
         with self.table.mapped():
             rows = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
-            rows = rows.take(pc.sort_indices(rows["position"]))
-        positions = rows["position"]
-        if len(positions) and positions[-1].as_py() - positions[0].as_py() != len(positions) - 1:
+        # Positions are dense: where each row belongs is known without sorting.
+        position = rows["position"].to_numpy()
+        where = position - (position.min() if len(position) else 0)
+        order = np.full(len(where), -1)
+        order[where[where < len(order)]] = np.flatnonzero(where < len(order))
+        if len(order) and order.min() < 0:
             raise CorruptData(
                 f"{self.table.url}, version {snapshot.version}: transactions {low} to {high} are not there once each"
             )
-        return rows
+        with self.table.mapped():
+            return rows if (where == np.arange(len(where))).all() else rows.take(pa.array(order))
 
     def _batches(self, partition: Partition, rows: pa.Table, start: tuple[int, int], bounds: Bounds) -> Iterator[Batch]:
         """Rows in commit or in sequence order, as batches of consecutive entries of one segment and transaction."""
@@ -145,6 +152,7 @@ class Archive:
             (np.diff(number) != 0) | (np.diff(at) != 1) | (np.diff(sequence) != 1) | (np.diff(codes["segment"]) != 0)
         )
         cuts = np.flatnonzero(breaks) + 1
+        trx, trx_code = NO_TRX, -1
         for begin in range(0, rows.num_rows, _ROWS):
             end = min(begin + _ROWS, rows.num_rows)
             payloads = rows["payload"].slice(begin, end - begin).to_pylist()
@@ -173,7 +181,8 @@ class Archive:
                 elif trx_number < first_number or moment < low or (high and moment > high):
                     continue
                 segment = names[segment_code]
-                trx = TRX(raw_ids[id_code], raw_nodes[node_code], trx_number)
+                if id_code != trx_code:
+                    trx, trx_code = TRX(raw_ids[id_code], raw_nodes[node_code], trx_number), id_code
                 origin = Origin(index, partitions, place, trx_index, first, "cold")
                 some = payloads[here - begin : stop - begin]
                 if metadata is None:
@@ -304,10 +313,10 @@ class Archive:
     def _segment_rows(
         self, snapshot: Snapshot, files: Sequence[File], segment: str, first: int, last: int
     ) -> pa.Table | None:
+        import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        wanted = (pc.field("segment") == segment) & (pc.field("sequence") >= first) & (pc.field("sequence") <= last)
         parts = []
         for file in files:
             source = self._open(snapshot, file)
@@ -320,11 +329,22 @@ class Archive:
                 continue
             with self.table.mapped():
                 # First two narrow columns: most files have other segments before and after, and not this one.
-                keys = source.read_row_groups(groups, columns=["segment", "sequence"], use_threads=False)
-                if not keys.filter(wanted).num_rows:
+                keys = source.read_row_groups(groups, columns=_KEYS, use_threads=False)
+                keys = keys.unify_dictionaries().combine_chunks()
+                names = keys["segment"].chunk(0)
+                code = pc.index(names.dictionary, segment).as_py()
+                sequence = keys["sequence"].to_numpy()
+                wanted = (names.indices.to_numpy() == code) & (sequence >= first) & (sequence <= last)
+                if code < 0 or not wanted.any():
                     continue
-                rows = source.read_row_groups(groups, columns=_COLUMNS, use_threads=False)
-                parts.append(rows.filter(wanted))
+                group = np.repeat(groups, [source.metadata.row_group(at).num_rows for at in groups])
+                hit = np.unique(group[wanted])
+                rest = source.read_row_groups(hit.tolist(), columns=_REST, use_threads=False).unify_dictionaries()
+                rows = rest.filter(pa.array(wanted[np.isin(group, hit)]))
+                some = keys.filter(pa.array(wanted))
+                for name in _KEYS:
+                    rows = rows.append_column(name, some[name])
+                parts.append(rows)
         if not parts:
             return None
         with self.table.mapped():
@@ -385,7 +405,8 @@ class Archive:
     def _read(self, snapshot: Snapshot, file: File, columns: list[str]) -> pa.Table:
         source = self._open(snapshot, file)
         with self.table.mapped():
-            return source.read(columns=columns)
+            # Each row group has its own words.
+            return source.read(columns=columns).unify_dictionaries()
 
 
 class _Gone(CorruptData):

@@ -17,8 +17,8 @@ from ..index import bring_forward
 from ..keys import HEAD, transaction_key, transaction_number
 from ..partition import Partition
 from ..rows import Head, decode_row, encode_row
-from ..transactions import decode_header, split_frames
-from .parquet import Draft, write_file
+from .draft import Draft
+from .parquet import write_file
 from .table import File, Table
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Archived", "archive_partition", "move_watermark"]
 
-_ROWS = 600_000
+_ROWS = 1_000_000
 _FILES = 32
 """In one commit to the table."""
 _TRIES = 1000
@@ -99,24 +99,22 @@ def _files(
         if transaction_number(row.key) != number + 1:
             break
         try:
-            header = decode_header(row.data, partition.seed)
-            if header.timestamp > until:
+            if not draft.add(number + 1, row.data, until):
                 last = number
                 break
-            if draft.rows and (draft.bytes >= target_bytes or draft.rows >= _ROWS):
-                files.append(write_file(table, draft.table()))
-                draft = Draft(partition)
-                if len(files) >= _FILES:
-                    yield files, number
-                    files = []
-            number += 1
-            draft.add(number, split_frames(row.data, partition.seed))
         except (CorruptData, UnsupportedVersion) as error:
-            raise partition.located(error, number) from error
+            raise partition.located(error, number + 1) from error
+        number += 1
+        if draft.bytes >= target_bytes or draft.rows >= _ROWS:
+            files.append(write_file(table, draft.sorted()))
+            draft = Draft(partition)
+            if len(files) >= _FILES:
+                yield files, number
+                files = []
     if number < last:
         raise CorruptData(f"{partition.where(number + 1)} is missing from the log")
     if draft.rows:
-        files.append(write_file(table, draft.table()))
+        files.append(write_file(table, draft.sorted()))
     if number > reached and files:
         yield files, number
 
