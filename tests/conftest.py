@@ -13,6 +13,7 @@ pytest_plugins = [
     "fix_local",
     "fix_proxy",
     "fix_s3",
+    "fix_spark",
     "fix_stores",
     "fix_archiving",  # after what it imports
 ]

@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from fix_archiving import ArchivedConformance, race
+from harmed_tables import HARMS, damaged_file, deleted_rows, doubled_rows, missing_file
 
 import streamkit
 from streamkit import Record, Store
@@ -482,59 +483,7 @@ def test_compacted_by_us_it_reads_the_same_also_for_who_had_it_open(make: Make) 
     assert look(make().store(store.id))["space"][0] == before["space"][0]
 
 
-def foreign(path: Path) -> None:
-    import pyarrow as pa
-    from deltalake import write_deltalake
-
-    shutil.rmtree(path, ignore_errors=True)
-    write_deltalake(str(path), pa.table({"x": [1, 2]}))
-
-
-def missing_file(path: Path) -> None:
-    next(path.glob("*.parquet")).unlink()
-
-
-def damaged_file(path: Path) -> None:
-    file = next(path.glob("*.parquet"))
-    data = bytearray(file.read_bytes())
-    data[len(data) // 3 : len(data) // 3 + 100] = bytes(100)
-    file.write_bytes(data)
-
-
-def deleted_rows(path: Path) -> None:
-    from deltalake import DeltaTable
-
-    DeltaTable(str(path)).delete("sequence = 1")
-
-
-def doubled_rows(path: Path) -> None:
-    from deltalake import DeltaTable, write_deltalake
-
-    table = DeltaTable(str(path))
-    write_deltalake(table, table.to_pyarrow_table(), mode="append")
-
-
-def gone(path: Path) -> None:
-    shutil.rmtree(path)
-
-
-def future(path: Path) -> None:
-    log = next(path.glob("_delta_log/*0000.json"))
-    log.write_text(log.read_text().replace('"streamkit.format":"1"', '"streamkit.format":"7"'))
-
-
-@pytest.mark.parametrize(
-    ("harm", "error", "says"),
-    [
-        (foreign, CorruptData, "did not write"),
-        (missing_file, CorruptData, "missing"),
-        (damaged_file, CorruptData, "cannot be read"),
-        (deleted_rows, CorruptData, "changed by something else"),
-        (doubled_rows, CorruptData, "changed by something else"),
-        (gone, CorruptData, "restore the table"),
-        (future, UnsupportedVersion, "Upgrade streamkit"),
-    ],
-)
+@pytest.mark.parametrize(("harm", "error", "says"), HARMS)
 def test_a_table_that_was_tampered_with_is_refused(
     make: Make, harm: Callable[[Path], None], error: type[Exception], says: str
 ) -> None:

@@ -3,61 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
+from fix_spark import SPACE, entries_of, fill, load, rows_of, stream
+from harmed_tables import HARMS
 
 import streamkit
-from streamkit import Record, Store
+from streamkit import Store
 
 pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
 
-from streamkit.errors import MissingDependency
-from streamkit.spark import read_space, session, write_space
+from streamkit.errors import MissingDependency, Unavailable
+from streamkit.spark import read_space, write_space
 from streamkit.spark.options import parse
 from streamkit.spark.session import check_java
 
-pytestmark = pytest.mark.spark
-
-SPACE = "orders/ü"
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    try:
-        check_java()
-    except MissingDependency as error:
-        pytest.skip(str(error))
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    found = session(
-        spark__master="local[2]",
-        spark__ui__enabled="false",
-        spark__ui__showConsoleProgress="false",
-        spark__sql__shuffle__partitions="2",
-        spark__driver__bindAddress="127.0.0.1",
-        spark__driver__host="127.0.0.1",
-        spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
-    )
-    found.sparkContext.setLogLevel("OFF")
-    yield found
-    found.stop()
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tmp_path_factory.mktemp("stores").as_uri()
-
-
-def fill(store: Store, transactions: int, start: int = 0) -> None:
-    for at in range(start, start + transactions):
-        records = [Record(b'{"at":%d,"n":%d}' % (at, n), {"n": str(n)} if n % 2 else None) for n in range(at % 6 + 1)]
-        store.produce(SPACE, f"s{at % 7}", records)
 
 
 @pytest.fixture(scope="module")
@@ -70,23 +42,6 @@ def both(url: str) -> Iterator[Store]:
         store.archive(SPACE, target_file_bytes=500)
         fill(store, 30, start=60)
         yield store
-
-
-def rows_of(frame: Any) -> list[tuple[Any, ...]]:
-    rows = frame.select("segment", "sequence", "payload", "metadata", "trx_id", "number", "partition", "tier").collect()
-    return sorted((r[0], r[1], bytes(r[2]), r[3] or {}, *r[4:]) for r in rows)
-
-
-def entries_of(store: Store, space: str = SPACE) -> list[tuple[Any, ...]]:
-    return sorted(
-        (e.segment, e.sequence, e.payload, e.metadata, str(e.trx.id), e.trx.number, e.origin.partition, e.tier)
-        for e in store.consume_space(space)
-    )
-
-
-def load(spark: Any, url: str, store: Store, **options: str) -> Any:
-    given = {"url": url, "store": str(store.id), "space": SPACE, **options}
-    return spark.read.format("streamkit").options(**given).load()
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -259,13 +214,6 @@ def test_a_frame_that_cannot_be_written_is_refused_on_the_driver(spark: Any, url
 # -- streams ---------------------------------------------------------------------------------------------------------
 
 
-def stream(spark: Any, url: str, source: UUID, into: UUID, checkpoint: Path, **options: str) -> Any:
-    given = {"url": url, "store": str(source), "space": SPACE, **options}
-    frame = spark.readStream.format("streamkit").options(**given).load().select("segment", "payload", "sequence")
-    out = {"url": url, "store": str(into), "space": "out", "order": "sequence", "checkpointLocation": str(checkpoint)}
-    return frame.writeStream.format("streamkit").options(**out).trigger(availableNow=True).start()
-
-
 def test_a_stream_goes_on_from_its_checkpoint_without_loss_or_double(spark: Any, url: str, tmp_path: Path) -> None:
     source, into = uuid4(), uuid4()
     with streamkit.connect(url) as client:
@@ -368,3 +316,70 @@ def test_verify_finds_what_is_missing(spark: Any, tmp_path: Path) -> None:
     gone = next(line for line in lines if "add" in line)
     log.write_text("\n".join(json.dumps(line) for line in lines if line is not gone))
     assert verify.job(["--url", tmp_path.as_uri()]) == 1
+
+
+def test_of_two_rollups_at_once_one_counts(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltalake import DeltaTable
+
+    from streamkit.spark.jobs import rollup
+
+    root, output = tmp_path.as_uri(), str(tmp_path / "rollup")
+    with streamkit.connect(root) as client:
+        store = client.store(uuid4())
+        fill(store, 10)
+        options = {"url": root, "store": str(store.id), "space": SPACE}
+        sql = "SELECT count(*) AS n FROM entries"
+        read = rollup._read
+
+        def overtaken(*arguments: Any) -> Any:
+            monkeypatch.setattr(rollup, "_read", read)
+            assert rollup.roll_up(spark, options, sql, output) == 1
+            return read(*arguments)
+
+        for _ in range(2):  # with a table that is new, and with one that is there
+            monkeypatch.setattr(rollup, "_read", overtaken)
+            with pytest.raises(Unavailable, match="run it again"):
+                rollup.roll_up(spark, options, sql, output)
+            assert sum(DeltaTable(output).to_pyarrow_table()["n"].to_pylist()) == sum(
+                1 for _ in store.consume_space(SPACE)
+            )
+            fill(store, 5, start=10)
+        assert rollup.roll_up(spark, options, sql, output) == 1
+        assert rollup.roll_up(spark, options, sql, output) == 0
+
+
+@pytest.mark.parametrize("name", ["archive", "compact", "verify", "rollup", "restore"])
+def test_a_job_refuses_in_one_line(name: str, both: Store, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib import import_module
+
+    from streamkit.spark.jobs.command import main
+
+    job = import_module(f"streamkit.spark.jobs.{name}").job
+    more = {"rollup": ["--sql", "SELECT 1", "--output", "x"], "restore": ["--into", str(uuid4())]}.get(name, [])
+    for given, says in (
+        (["--store", str(nobody := uuid4())], f"the store {nobody} does not exist"),
+        (["--store", str(both.id), "--space", "nothing"], "no space 'nothing'"),
+        (["--store", "me"], "badly formed"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(lambda _, given=given: job(["--url", url, *given, *more]))
+        assert ended.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert says in line
+
+
+@pytest.mark.parametrize(("harm", "says"), [(harm, says) for harm, _, says in HARMS])
+def test_a_table_that_was_tampered_with_is_refused_on_the_driver(
+    spark: Any, tmp_path: Path, harm: Callable[[Path], None], says: str
+) -> None:
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(uuid4())
+        fill(store, 10)
+        store.archive(SPACE, target_file_bytes=100)
+    (table,) = tmp_path.glob("archive/*/*")
+    harm(table)
+    with pytest.raises(Exception, match=says):
+        load(spark, tmp_path.as_uri(), store).collect()
+    # Spark's own reader of files has its own words.
+    with pytest.raises(Exception, match=rf"{says}|FAILED_READ_FILE|does not exist"):
+        read_space(spark, tmp_path.as_uri(), store.id, SPACE).collect()

@@ -5,25 +5,54 @@ python -m streamkit.spark.jobs.archive --url s3://bucket/prefix --min-age 86400
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from ...client import connect
+from ...errors import LeaseNotAcquired
+from ...store import Store
 from .command import arguments, main, on_executors, start, targets
 
 __all__ = ["job"]
+
+
+def _archive(store: Store, space: str, min_age: float | None, size: int, wait: float) -> tuple[int, int, int]:
+    """(entries, files, transactions removed). LeaseNotAcquired if others are at it all the time."""
+    ends = time.monotonic() + wait
+    entries = files = removed = 0
+    while True:
+        try:
+            report = store.archive(space, min_age=min_age, target_file_bytes=size)
+        except LeaseNotAcquired:
+            if time.monotonic() >= ends:
+                raise
+        else:
+            entries, files, removed = entries + report.entries, files + report.files, removed + report.removed
+            if not report.busy:
+                return entries, files, removed
+            if time.monotonic() >= ends:
+                raise LeaseNotAcquired(
+                    f"space {space!r}: other archivers are at the partitions {', '.join(map(str, report.busy))}; "
+                    f"{entries} entries of the others were archived. Run it again later"
+                )
+        time.sleep(1.0)
 
 
 def job(given: Sequence[str] | None = None) -> int:
     parser = arguments("archive", "Move committed transactions into Delta tables.")
     parser.add_argument("--min-age", type=float, default=None, help="only what is older than so many seconds")
     parser.add_argument("--target-file-bytes", type=int, default=64 << 20, help="payload in a file")
+    parser.add_argument(
+        "--wait", type=float, default=90.0, help="seconds for other archivers to end; a killed one's lease lasts 60"
+    )
     options = parser.parse_args(given)
-    url, place, min_age, size = options.url, options.archive, options.min_age, options.target_file_bytes
+    url, place, wait = options.url, options.archive, options.wait
+    min_age, size = options.min_age, options.target_file_bytes
 
     def task(store: str, space: str) -> str:
         with connect(url, archive=place) as client:
-            report = client.store(store).archive(space, min_age=min_age, target_file_bytes=size)
-        return f"{report.entries} entries in {report.files} files, {report.removed} transactions left the log"
+            entries, files, removed = _archive(client.store(store), space, min_age, size, wait)
+        return f"{entries} entries in {files} files, {removed} transactions left the log"
 
     found = on_executors(start("archive"), targets(options), task, "archiving")
     return 1 if any(error for *_, error in found) else 0

@@ -78,11 +78,16 @@ def on_executors(
 
 def main(job: Callable[[Sequence[str] | None], int]) -> None:
     """Run a job; what it refuses is one line on standard error."""
+    from pyspark.errors import PySparkException
+
     try:
         code = job(None)
     except (StreamkitError, ValueError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         code = 2 if isinstance(error, ValueError) and not isinstance(error, StreamkitError) else 1
+    except PySparkException as error:
+        print(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", file=sys.stderr)
+        code = 1
     sys.exit(code)
 
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ...archive.table import check_installed
 from ...errors import CorruptData, Unavailable
 from ..options import parse
 from ..plan import Span, spans
@@ -31,6 +33,7 @@ def roll_up(spark: SparkSession, options: dict[str, str], sql: str, output: str)
 
     One commit holds the rows and how far they go. `options`: as of format("streamkit").
     """
+    check_installed()
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -51,7 +54,14 @@ def roll_up(spark: SparkSession, options: dict[str, str], sql: str, output: str)
     marks = [Transaction(_mark(span), span.last) for span in new]
     properties = CommitProperties(app_transactions=marks, max_commit_retries=0)
     try:
-        write_deltalake(table if table is not None else output, rows, mode="append", commit_properties=properties)
+        if table is None:
+            # Without rows, so that the rows are only ever added to a version that has been looked at.
+            with suppress(DeltaError):
+                write_deltalake(output, rows.slice(0, 0), mode="error")
+            table = DeltaTable(output)
+        if any(_after(span, table) != span for span in new):
+            raise Unavailable(f"{output}: another rollup was faster: run it again")
+        write_deltalake(table, rows, mode="append", commit_properties=properties)
     except DeltaError as error:
         raise Unavailable(f"{output}: {error}; another rollup may be running: run it again") from error
     return int(rows.num_rows)

@@ -1,0 +1,161 @@
+"""A real Spark, one session a run; and processes of their own that run jobs until they are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from streamkit import Record, Store
+
+SPACE = "orders/ü"
+_PATIENCE = 240.0
+_SHORT_LEASES = str(Path(__file__).parent / "short_leases")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, s3_credentials: None) -> Iterator[Any]:
+    """The credentials first: Spark's processes have the environment that its JVM was started with."""
+    pytest.importorskip("pyspark")
+    from streamkit.errors import MissingDependency
+    from streamkit.spark import session
+    from streamkit.spark.session import check_java
+
+    try:
+        check_java()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    found = session(
+        spark__master="local[2]",
+        spark__ui__enabled="false",
+        spark__ui__showConsoleProgress="false",
+        spark__sql__shuffle__partitions="2",
+        spark__driver__bindAddress="127.0.0.1",
+        spark__driver__host="127.0.0.1",
+        spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
+    )
+    found.sparkContext.setLogLevel("OFF")
+    yield found
+    found.stop()
+
+
+def fill(store: Store, transactions: int, start: int = 0, space: str = SPACE) -> None:
+    for at in range(start, start + transactions):
+        records = [Record(b'{"at":%d,"n":%d}' % (at, n), {"n": str(n)} if n % 2 else None) for n in range(at % 6 + 1)]
+        store.produce(space, f"s{at % 7}", records)
+
+
+def rows_of(frame: Any) -> list[tuple[Any, ...]]:
+    rows = frame.select("segment", "sequence", "payload", "metadata", "trx_id", "number", "partition", "tier").collect()
+    return sorted((r[0], r[1], bytes(r[2]), r[3] or {}, *r[4:]) for r in rows)
+
+
+def entries_of(store: Store, space: str = SPACE) -> list[tuple[Any, ...]]:
+    return sorted(
+        (e.segment, e.sequence, e.payload, e.metadata, str(e.trx.id), e.trx.number, e.origin.partition, e.tier)
+        for e in store.consume_space(space)
+    )
+
+
+def load(spark: Any, url: str, store: Store, **options: str) -> Any:
+    given = {"url": url, "store": str(store.id), "space": SPACE, **options}
+    return spark.read.format("streamkit").options(**given).load()
+
+
+def stream(spark: Any, url: str, source: UUID, into: UUID, checkpoint: Path, **options: str) -> Any:
+    """A query from the space of one store to the space `out` of another, that ends at what is there now."""
+    given = {"url": url, "store": str(source), "space": SPACE, **options}
+    frame = spark.readStream.format("streamkit").options(**given).load().select("segment", "payload", "sequence")
+    out = {"url": url, "store": str(into), "space": "out", "order": "sequence", "checkpointLocation": str(checkpoint)}
+    return frame.writeStream.format("streamkit").options(**out).trigger(availableNow=True).start()
+
+
+class Doomed:
+    """A Python program in a session of its own, with all that it starts: JVM, workers."""
+
+    def __init__(self, arguments: Sequence[str], output: Path) -> None:
+        self.output = output
+        environment = dict(
+            os.environ,
+            PYTHONPATH=os.pathsep.join([_SHORT_LEASES, *filter(None, [os.environ.get("PYTHONPATH")])]),
+            SPARK_LOCAL_IP="127.0.0.1",
+            # A JVM that starts fast; it does not live long.
+            JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            PYSPARK_SUBMIT_ARGS="--master local[2] --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 "
+            "--conf spark.driver.bindAddress=127.0.0.1 --conf spark.sql.shuffle.partitions=2 "
+            "--conf spark.ui.showConsoleProgress=false pyspark-shell",
+            PYTHONUNBUFFERED="1",
+        )
+        with output.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait_until(self, holds: Callable[[], bool]) -> bool:
+        """False if it ended before. AssertionError if neither comes."""
+        ends = time.monotonic() + _PATIENCE
+        while not holds():
+            if self.process.poll() is not None:
+                return holds()
+            assert time.monotonic() < ends, self.said()
+            time.sleep(0.02)
+        return True
+
+    def kill(self) -> bool:
+        """SIGKILL to all of the session at once. False if it had ended by itself; then it must have ended well."""
+        running = self.process.poll() is None
+        while members := _members(self.process.pid):
+            for process in members:
+                try:
+                    os.kill(process, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            self.process.poll()
+        self.process.wait()
+        assert running or self.process.returncode == 0, self.said()
+        return running
+
+
+def _members(session: int) -> list[int]:
+    """The processes of a session that are alive. A worker has a group of its own, but not a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, of = path.read_text().rpartition(") ")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(of) == session and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.fixture
+def doomed(tmp_path: Path) -> Iterator[Callable[..., Doomed]]:
+    """Starts programs: doomed("-m", "streamkit.spark.jobs.archive", …). What still runs at the end is killed."""
+    started: list[Doomed] = []
+
+    def start(*arguments: str) -> Doomed:
+        started.append(Doomed(arguments, tmp_path / f"output-{len(started)}"))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.kill()
