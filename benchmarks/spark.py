@@ -1,58 +1,77 @@
-"""The cold tier and Spark: python -m benchmarks.spark [entries]
+"""The cold tier and Spark: python -m benchmarks.spark [entries] [--folder FOLDER] [--step STEP]
 
-Archiving, its memory, reading the cold tier by library and by Spark, one segment out of very many, and bytes on disk.
+Archiving and its memory, reading the archive by library and by Spark, one segment out of very many, bytes on disk. With
+a folder the steps (fill, archive, read, spark, table) may be run one by one; `table` prints what they found.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import shutil
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID
 
 import streamkit
 from streamkit import Record
 
+from .machine import describe
+
 SPACE = "orders"
+STORE = UUID(int=7)
+STEPS = ("fill", "archive", "read", "spark", "table")
+TIMES = 3
 
 
-def timed(work: Callable[[], Any], times: int = 3) -> float:
+class Bench:
+    """A folder with the stores, and what was found so far."""
+
+    def __init__(self, folder: Path, entries: int) -> None:
+        self.entries = entries
+        self.segments = max(1000, entries // 5)
+        self.filled = folder / "filled"
+        self.root = folder / "stores"
+        self._notes = folder / "found.json"
+
+    @property
+    def found(self) -> dict[str, Any]:
+        return json.loads(self._notes.read_text()) if self._notes.exists() else {}
+
+    def note(self, **found: Any) -> None:
+        self._notes.write_text(json.dumps({**self.found, **found}))
+        for name, value in found.items():
+            print(f"{name:24} {value}", flush=True)
+
+    def store(self, root: Path) -> streamkit.Store:
+        return streamkit.connect(root.as_uri()).store(STORE)
+
+
+def median(work: Callable[[], Any]) -> float:
+    """Seconds, of three times."""
     found = []
-    for _ in range(times):
+    for _ in range(TIMES):
         begin = time.perf_counter()
         work()
         found.append(time.perf_counter() - begin)
     return statistics.median(found)
 
 
-def fill(store: streamkit.Store, entries: int, segments: int) -> None:
-    per = entries // segments
-    for begin in range(0, segments, 1000):
-        with store.transaction(SPACE) as trx:
-            for at in range(begin, min(begin + 1000, segments)):
-                trx.produce(
-                    f"order-{at:07}",
-                    [
-                        Record(
-                            json.dumps(
-                                {"order": at, "n": n, "item": f"item-{(at * 31 + n) % 997}", "price": (at * n) % 9999}
-                            ).encode()
-                        )
-                        for n in range(per)
-                    ],
-                )
-
-
-def bytes_in(path: Path) -> int:
-    """What is allocated on disk."""
+def allocated(path: Path) -> int:
+    """Bytes on disk."""
     return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
+
+
+def bytes_read() -> int:
+    """What this process has read from files until now."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 class Memory:
@@ -83,41 +102,72 @@ class Memory:
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
 
 
-def library(entries: int, segments: int, root: Path) -> Any:
-    client = streamkit.connect(root.as_uri())
-    store = client.store(uuid4())
+def fill(bench: Bench) -> None:
+    """Five entries a segment, a thousand segments a transaction."""
+    shutil.rmtree(bench.filled, ignore_errors=True)
+    store, per = bench.store(bench.filled), bench.entries // bench.segments
     store.create_space(SPACE, archive_grace=0.5)
-    fill(store, entries, segments)
-    client.close()
-    before = bytes_in(root)
-    client = streamkit.connect(root.as_uri())
-    store = client.store(store.id)
-    with Memory() as memory:
-        begin = time.perf_counter()
-        report = store.archive(SPACE)
-        took = time.perf_counter() - begin
-    say("archiving", f"{report.entries / took:,.0f} entries/s, {report.files} files, {memory.megabytes:.0f} MB more")
-    took = timed(lambda: sum(1 for _ in store.consume_space(SPACE)))
-    say("consume_space, cold", f"{report.entries / took:,.0f} entries/s")
-    names = [f"order-{at:07}" for at in range(7, segments, max(1, segments // 20))]
-    begin = time.perf_counter()
-    list(streamkit.connect(root.as_uri()).store(store.id).consume_segment(SPACE, names[0]))
-    say("one segment, first of a process", f"{(time.perf_counter() - begin) * 1000:.0f} ms")
-    found = []
-    for name in names[1:]:
-        begin = time.perf_counter()
-        assert len(list(store.consume_segment(SPACE, name))) == entries // segments
-        found.append(time.perf_counter() - begin)
-    say("one segment", f"{statistics.median(found) * 1000:.1f} ms")
+    for begin in range(0, bench.segments, 1000):
+        with store.transaction(SPACE) as trx:
+            for at in range(begin, min(begin + 1000, bench.segments)):
+                records = [
+                    {"order": at, "n": n, "item": f"item-{(at * 31 + n) % 997}", "price": (at * n) % 9999}
+                    for n in range(per)
+                ]
+                trx.produce(f"order-{at:07}", [Record(json.dumps(record).encode()) for record in records])
+    store.close()
+    bench.note(entries=bench.entries, segments=bench.segments, before=allocated(bench.filled))
+
+
+def archive(bench: Bench) -> None:
+    rates, memory = [], 0.0
+    for _ in range(TIMES):
+        shutil.rmtree(bench.root, ignore_errors=True)
+        shutil.copytree(bench.filled, bench.root)
+        store = bench.store(bench.root)
+        with Memory() as used:
+            begin = time.perf_counter()
+            report = store.archive(SPACE)
+            rates.append(report.entries / (time.perf_counter() - begin))
+        memory = max(memory, used.megabytes)
+        store.close()
     time.sleep(1)
+    store = bench.store(bench.root)
     store.maintain()
-    client.close()
-    after = bytes_in(root)
-    say("bytes after / before", f"{after / before:.2f} ({after / 1e6:.0f} / {before / 1e6:.0f} MB)")
-    return store.id
+    store.close()
+    table = allocated(bench.root / "archive")
+    bench.note(archiving=statistics.median(rates), memory=memory, files=report.files, table=table)
+    bench.note(after=allocated(bench.root))
 
 
-def spark(root: Path, id: Any) -> None:
+def read(bench: Bench) -> None:
+    # As in a process that has just begun, which has the libraries, and knows nothing of the table.
+    bench.store(bench.root).peek(SPACE, "order-0000000")
+    names = [f"order-{at:07}" for at in range(7, bench.segments, max(1, bench.segments // 20))]
+    first, then = [], []
+    for name in names[:TIMES]:
+        first.append(_look_up(bench.store(bench.root), name))
+    store = bench.store(bench.root)
+    for name in names:
+        _look_up(store, name)
+    for name in names:
+        then.append(_look_up(store, name))
+    milliseconds, size = (statistics.median(parts) for parts in zip(*first, strict=True))
+    bench.note(first_milliseconds=milliseconds, first_bytes=size)
+    milliseconds, size = (statistics.median(parts) for parts in zip(*then, strict=True))
+    bench.note(segment_milliseconds=milliseconds, segment_bytes=size)
+    took = median(lambda: sum(1 for _ in store.consume_space(SPACE)))
+    bench.note(consume=bench.entries / took)
+
+
+def _look_up(store: streamkit.Store, name: str) -> tuple[float, int]:
+    """(ms, bytes read) of reading one segment."""
+    size, begin = bytes_read(), time.perf_counter()
+    assert len(list(store.consume_segment(SPACE, name))) == 5
+    return (time.perf_counter() - begin) * 1000, bytes_read() - size
+
+
+def spark(bench: Bench) -> None:
     from pyspark.sql import functions as F
 
     from streamkit.spark import read_space, session
@@ -125,35 +175,75 @@ def spark(root: Path, id: Any) -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     running = session(spark__master="local[2]", spark__ui__enabled="false", spark__ui__showConsoleProgress="false")
     running.sparkContext.setLogLevel("ERROR")
-    url = root.as_uri()
-    files = [file.as_uri() for file in root.glob("archive/*/*/*.parquet")]
+    url = bench.root.as_uri()
+    files = [file.as_uri() for file in bench.root.glob("archive/*/*/*.parquet")]
 
     def aggregate(frame: Any) -> None:
         frame.groupBy((F.col("sequence") % 10).alias("g")).agg(F.sum(F.length("payload")), F.count("*")).collect()
 
-    options = {"url": url, "store": str(id), "space": SPACE, "columns": "sequence,payload"}
-    aggregate(running.read.parquet(*files))
-    plain = timed(lambda: aggregate(running.read.parquet(*files)))
-    native = timed(lambda: aggregate(read_space(running, url, id, SPACE, columns=["sequence", "payload"])))
-    source = timed(lambda: aggregate(running.read.format("streamkit").options(**options).load()))
-    say("spark.read.parquet", f"{plain:.2f} s")
-    say("read_space", f"{native:.2f} s, {native / plain:.2f} x")
-    say("the source", f"{source:.2f} s, {source / plain:.2f} x")
+    columns = ["sequence", "payload"]
+    options = {"url": url, "store": str(STORE), "space": SPACE, "columns": ",".join(columns)}
+    ways = {
+        "plain": lambda: aggregate(running.read.parquet(*files)),
+        "native": lambda: aggregate(read_space(running, url, STORE, SPACE, columns=columns)),
+        "source": lambda: aggregate(running.read.format("streamkit").options(**options).load()),
+    }
+    for way in ways.values():
+        way()
+    # In turns, so that what else happens on the machine meets all of them.
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(TIMES):
+        for name, way in ways.items():
+            begin = time.perf_counter()
+            way()
+            took[name].append(time.perf_counter() - begin)
     running.stop()
+    bench.note(**{name: statistics.median(times) for name, times in took.items()})
 
 
-def say(what: str, figure: str) -> None:
-    print(f"{what:34} {figure}", flush=True)
+def table(bench: Bench) -> None:
+    """What was found, as Markdown."""
+    found = bench.found
+    machine = describe(bench.root)
+    size = found["table"]
+    rows = [
+        ("`spark.read.parquet` on the files of the archive, an aggregate", "", f"{found['plain']:.2f} s"),
+        ("`read_space`, the same", "≤ 1.3 ×", f"{found['native']:.2f} s, {found['native'] / found['plain']:.2f} ×"),
+        ("the source, the same", "≤ 3 ×", f"{found['source']:.2f} s, {found['source'] / found['plain']:.2f} ×"),
+        ("archiving", "≥ 300,000 entries/s", f"{found['archiving']:,.0f} entries/s"),
+        ("its memory", "< 500 MB", f"{found['memory']:.0f} MB"),
+        ("`consume_space`, cold", "≥ 500,000 entries/s", f"{found['consume']:,.0f} entries/s"),
+    ]
+    for what, name in (("the first of a client", "first"), ("another", "segment")):
+        milliseconds, read = found[f"{name}_milliseconds"], found[f"{name}_bytes"]
+        figure = f"{milliseconds:.1f} ms, {read / 1000:,.0f} kB, {100 * read / size:.2f} %"
+        rows.append((f"one segment, {what}", "≤ 100 ms, ≤ 1 % of the table's bytes", figure))
+    share = f"{found['after'] / found['before']:.2f}"
+    sizes = f"{found['after'] / 1e6:,.0f} of {found['before'] / 1e6:,.0f} MB, {size / 1e6:,.0f} of them the table"
+    rows.append(("bytes on disk after archiving and the grace / before", "≤ 0.6", f"{share} ({sizes})"))
+    print(
+        f"{found['entries']:,} entries of {found['segments']:,} segments, {found['files']} files; "
+        f"{machine['processor']}, {machine['memory']}, {machine['disk'].split()[0]}; "
+        f"Python {machine['python']}, Spark {version('pyspark')} as `local[2]`; medians of {TIMES}.\n"
+    )
+    print("| work | reach | is |\n|---|---|---|")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
 
 
 def main() -> None:
-    entries = int(sys.argv[1]) if len(sys.argv) > 1 else 5_000_000
-    segments = max(1000, entries // 5)
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder, "stores")
-        say("entries, segments", f"{entries:,}, {segments:,}")
-        id = library(entries, segments, root)
-        spark(root, id)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("entries", nargs="?", type=int, default=5_000_000)
+    parser.add_argument("--folder", type=Path, help="where the stores are kept; else they are gone at the end")
+    parser.add_argument("--step", choices=STEPS, help="all, if none is named")
+    given = parser.parse_args()
+    steps = {"fill": fill, "archive": archive, "read": read, "spark": spark, "table": table}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        bench = Bench(folder.resolve(), given.entries)
+        for name in [given.step] if given.step else STEPS:
+            steps[name](bench)
 
 
 if __name__ == "__main__":
