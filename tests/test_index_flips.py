@@ -216,6 +216,7 @@ def sample(store: Damaged, name: str, count: int, chance: random.Random) -> list
         metas = [bit for bit in candidates if bit < 8192 * 8]
         bits[: count // 2] = chance.sample(candidates, min(count // 2, len(candidates)))
         bits[: count // 10] = chance.sample(metas, min(count // 10, len(metas)))
+        bits += [(page * 4096 + 144) * 8 + bit for page in (0, 1) for bit in range(3)]
     return bits
 
 

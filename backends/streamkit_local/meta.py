@@ -8,12 +8,14 @@ from typing import Final, NamedTuple
 
 from streamkit.errors import CorruptData
 
-__all__ = ["Meta", "Tree", "parse_meta", "read_metas"]
+__all__ = ["NUMBER", "Meta", "Tree", "parse_meta", "read_metas"]
 
 _META: Final = struct.Struct("=16xIIQQ96xQQ")
 """Magic, version, address, map size; after the trees, the last page and the number of the transaction."""
 _TREE: Final = struct.Struct("=IHHQQQQQ")
 """In that of free pages the page size; flags, depth, branch pages, leaf pages, pages of large values, rows, root."""
+NUMBER: Final = 144
+"""Where the number of the transaction is."""
 _META_FREE: Final = 40
 _META_ROWS: Final = 88
 _MAGIC: Final = 0xBEEFC0DE

@@ -22,7 +22,7 @@ from streamkit.errors import CorruptData
 
 from .census import Census, Inspector
 from .layout import LARGE, branch, kind, large_pages, large_values
-from .meta import Meta, Tree, parse_meta, read_metas
+from .meta import NUMBER, Meta, Tree, parse_meta, read_metas
 from .place import INDEXED, PAGED, OpenFile, Place, sync_directory
 from .sums import Sums
 
@@ -39,7 +39,7 @@ _BRANCHES: Final = 4096
 _EMPTY: Final = array("I", b"\xff" * 4)
 
 
-def _sum(data: bytes | memoryview, page: int) -> int:
+def _sum(data: bytes | bytearray | memoryview, page: int) -> int:
     found = crc32(data, page)
     return found if found != 0xFFFFFFFF else 0
 
@@ -282,12 +282,25 @@ class Pages:
         census = inspector.census()
         if before is not None:
             written = census.written_since(after, self._free(before), before.last)
+            self._check_new(after, written)
         else:
             written = set(range(2, after.last + 1)) - census.free
         inspector.inspect(census, written)
         if before is None:
             written |= {0, 1}
         self._note(after, census, written)
+
+    def _check_new(self, meta: Meta, written: set[int]) -> None:
+        """CorruptData if a state is the last but one, and only its number was damaged: then nothing of it is new."""
+        slot = meta.transaction & 1
+        data, table = bytearray(self._read(slot)), self._sums.table
+        if _sum(data, slot) == table[slot] or any(_sum(self._read(page), page) != table[page] for page in written):
+            return
+        for bit in range(64):
+            data[NUMBER + (bit >> 3)] ^= 1 << (bit & 7)
+            if _sum(data, slot) == table[slot]:
+                raise self.damage(slot)
+            data[NUMBER + (bit >> 3)] ^= 1 << (bit & 7)
 
     def _note(self, meta: Meta, census: Census, written: set[int]) -> None:
         self._sums.reserve(meta.last + 1)
