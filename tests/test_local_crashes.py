@@ -19,7 +19,7 @@ from fix_local import LocalStore, P, in_child
 
 from streamkit.backend import Ambiguous, Append, Delete, Put
 from streamkit.errors import StreamkitError, Unavailable
-from streamkit_local import log
+from streamkit_local import log, store
 
 HEADER = 28
 
@@ -306,6 +306,45 @@ def test_an_interrupted_append_never_appears_later(local: LocalStore, monkeypatc
         rows |= {key + b" after": b"x"}
         assert found == rows
     assert local.rows_anew() == rows
+
+
+def test_a_log_whose_maker_ended_before_it_said_so_is_seen_by_those_who_looked_before(local: LocalStore) -> None:
+    local.backend.write(P, [Put(b"row", b"x")])
+    assert local.rows() == {b"row": b"x"}
+
+    def end_between() -> None:
+        store.sync_directory = lambda path: os._exit(77)  # type: ignore[assignment]
+        local.open().write(P, [Append(b"1", b"never")])
+
+    assert in_child(end_between) == 77
+    local.run("b.write(P, [Append(b'2', b'y')])")
+    assert local.rows() == {b"2": b"y", b"row": b"x"}
+
+
+_STOPS = """
+import signal
+from streamkit_local.pages import Pages
+def stop(*_):
+    print("ready", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+Pages._note = stop
+b.write(P, [Put(b"row", b"y")])
+"""
+
+
+def test_nobody_waits_for_a_writer_that_stopped_before_it_noted_its_checksums(local: LocalStore) -> None:
+    local.backend.write(P, [Put(b"row", b"x")])
+    process = local.start(_STOPS)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    try:
+        for _ in range(3):
+            assert local.rows() == {b"row": b"y"}
+    finally:
+        process.kill()
+        process.communicate()
+    local.backend.write(P, [Append(b"1", b"z")])
+    assert local.rows() == local.rows_anew() == {b"1": b"z", b"row": b"y"}
 
 
 def test_a_store_can_be_used_while_a_stopped_process_has_it_open(local: LocalStore) -> None:

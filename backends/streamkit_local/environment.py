@@ -12,7 +12,7 @@ from typing import Final, TypeVar, cast
 import lmdb
 
 from streamkit.backend import Ambiguous
-from streamkit.errors import CorruptData, StoreClosed
+from streamkit.errors import CorruptData, StoreClosed, Unavailable
 
 from .checked import CheckedTransaction
 from .faults import index_fault, system_fault
@@ -30,6 +30,8 @@ _LOCK_SIZE: Final = 128 + 64 * (_READERS + 2)
 _DATA: Final = "data.mdb"
 _PATIENCE: Final = 1000
 """Looks, 20 µs apart and more, for a writer that has committed and is about to say so."""
+_STOPPED: Final = 1.0
+"""Seconds after which such a writer, which still holds the lock, is taken to be stopped."""
 
 
 class Environment:
@@ -47,6 +49,8 @@ class Environment:
         self._shut = False
         self._gate = threading.Lock()
         self._held = False
+        self._unchecked = 0
+        """A state that is read without its checksums, because the process that is to note them is stopped."""
         self._data: OpenFile | None = None
         self._env: lmdb.Environment | None = None
         with place.locked(timeout):
@@ -110,7 +114,7 @@ class Environment:
             if not self._shut and self._env is not None:
                 txn = self._env.begin()
                 number = txn.id()
-                if number == self._pages.sound:
+                if number == self._pages.sound or self._unchecked == number > self._place.words[INDEXED]:
                     return txn
                 checked = self._watch(txn)
                 if checked is not None:
@@ -159,7 +163,12 @@ class Environment:
             if words[INDEXED] >= number:
                 return
             time.sleep(2e-5)
-        with self._place.locked(self._timeout):
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(self._place.locked(min(self._timeout, _STOPPED)))
+            except Unavailable:
+                self._unchecked = number
+                return
             self._settle()
 
     def _settle(self) -> None:

@@ -42,8 +42,9 @@ _STATIC: Final = struct.Struct("<24sI")
 _SIZE: Final = 4096
 _WORDS: Final = 512
 GONE, LOGS, INDEXED, PAGED = 0, 1, 2, 4
-"""Words that all processes share: 0, or DELETED once the store is deleted; the number of partition logs that were
-made; the last transaction of the index that may be read; not 0 once the pages of the index have checksums."""
+"""Words that all processes share: 0, or DELETED once the store is deleted; a number that grows with each log of a
+partition that is made, and is odd while one is being made, or if its maker ended; the last transaction of the index
+that may be read; not 0 once the pages of the index have checksums."""
 
 DELETED: Final = int.from_bytes(b"deleted!", "little")
 """No bit that flips makes it out of 0."""

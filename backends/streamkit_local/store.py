@@ -51,9 +51,10 @@ class OpenStore:
                 return None
             log = self._attach(partition, create=False)
             if log is None:
-                if len(self._absent) > _ABSENT:
-                    self._absent.clear()
-                self._absent[partition] = made
+                if made % 2 == 0:
+                    if len(self._absent) > _ABSENT:
+                        self._absent.clear()
+                    self._absent[partition] = made
                 return None
         elif log.words[END] != log.view.word:
             self._catch_up(partition, log)
@@ -154,6 +155,9 @@ class OpenStore:
             if os.path.exists(name):
                 return
             make_directories(path)
+            # Odd before it is there, even afterwards: whoever looked before will look again, also if this ends between.
+            words = self.place.words
+            words[LOGS] |= 1
             draft = name + ".new"
             with open(draft, "wb") as file:
                 file.write(Head.blank(partition, boot_id()))
@@ -161,7 +165,7 @@ class OpenStore:
                 os.fsync(file.fileno())
             os.rename(draft, name)
             sync_directory(path)
-            self.place.words[LOGS] += 1
+            words[LOGS] += 1
 
     def flush(self, partition: bytes, log: PartitionLog) -> None:
         """Bring the index forward to the end of the log."""
