@@ -107,8 +107,9 @@ class Put(NamedTuple):
 class Append(NamedTuple):
     """Put with ABSENT, of a row that is never replaced and whose key is greater than that of every earlier Append.
 
-    Otherwise Conflict. Rows written so are mostly read in key order and deleted from the front, and a backend may
-    keep them apart: the local one does, in append-only files. Get, read, scan and Delete see them like other rows.
+    Otherwise Conflict. A key that is ever appended is never put. Rows written so are mostly read in key order and
+    deleted from the front, and a backend may keep them apart: the local one does, in append-only files. Get, read, scan
+    and Delete see them like other rows.
     """
 
     key: bytes

@@ -36,12 +36,18 @@ _TAIL_FRAMES = 1 << 15
 """Whoever opens the space reads them first, in a microsecond each."""
 
 
+_chance = random.Random()
+"""Of this module alone, so that a program that seeds the common one makes no id twice."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_chance.seed)
+
+
 def new_id(milliseconds: int) -> bytes:
     """A version 7 UUID: unique, and it tells when it was made."""
-    random = bytearray(os.urandom(10))
-    random[0] = random[0] & 0x0F | 0x70
-    random[2] = random[2] & 0x3F | 0x80
-    return milliseconds.to_bytes(6, "big") + random
+    bits = _chance.getrandbits(74)
+    return (milliseconds << 80 | 0x7 << 76 | bits >> 62 << 64 | 0b10 << 62 | bits & 0x3FFFFFFFFFFFFFFF).to_bytes(
+        16, "big"
+    )
 
 
 class Part:
@@ -115,17 +121,19 @@ class Committer:
     def commit(self, request: Request) -> None:
         """Returns when `request` has its result; raises its error."""
         with self._mutex:
-            self._queue.append(request)
             leads, self._led = not self._led, True
             if not leads:
                 request.turn = threading.Lock()
                 request.turn.acquire()
+                self._queue.append(request)
         if not leads:
             self._follow(request)
         if not request.done:
             try:
+                if leads:
+                    self._commit_together([request])  # nobody leads, so nobody waits
                 while not request.done:
-                    self._commit_queued()
+                    self._commit_together(self._take())
             finally:
                 self._hand_over(request)
         if request.error is not None:
@@ -163,7 +171,7 @@ class Committer:
 
     def _take(self) -> list[Request]:
         """From the head of the queue, as much as one transaction may hold; at least one request."""
-        limits = self.partition.backend.limits
+        limits = self.partition.limits
         most_frames = min(_MOST_FRAMES, (limits.ops - 4) // 2 if limits.atomic else _MOST_FRAMES)
         taken: list[Request] = []
         size = frames = 0
@@ -177,8 +185,7 @@ class Committer:
                 taken.append(self._queue.popleft())
         return taken
 
-    def _commit_queued(self) -> None:
-        requests = self._take()
+    def _commit_together(self, requests: list[Request]) -> None:
         try:
             self._commit(requests)
         except StreamkitError as error:
@@ -199,12 +206,13 @@ class Committer:
     def _commit(self, requests: list[Request]) -> None:
         partition = self.partition
         segments = [part.segment for request in requests for part in request.parts]
+        atomic = partition.limits.atomic
         sure = not partition.is_fresh()
         if sure:
             partition.refresh(segments)
         lost = 0
         while True:
-            if partition.backend.limits.atomic and partition.watermark != partition.number:
+            if atomic and partition.watermark != partition.number:
                 bring_forward(partition)
             with partition.lock:
                 base = _Base(partition)
@@ -233,7 +241,7 @@ class Committer:
                     f"space {partition.space!r}, partition {partition.partition}: {lost} commits in a row met others' "
                     "writes; spread the writers over more partitions, or try again"
                 )
-            if partition.backend.limits.remote and lost > 2:
+            if partition.limits.remote and lost > 2:
                 partition.clock.sleep(random.random() * min(0.01 * 2**lost, 0.5))
             partition.unlearn(segments)
             partition.refresh(segments)
@@ -242,7 +250,7 @@ class Committer:
     def _write(self, base: _Base, requests: Sequence[Request], verdict: _Verdict) -> bool:
         """Write one transaction of `requests`; False if another writer's is at its number."""
         partition = self.partition
-        backend = partition.backend
+        limits = partition.limits
         now = partition.clock.now()
         number, id = self._attempt = base.number + 1, new_id(now)
         timestamp = max(now, base.timestamp)
@@ -276,10 +284,10 @@ class Committer:
         )
         ops: list[Op] = [Append(transaction_key(number), record)]
         indexed = False
-        if backend.limits.atomic:
+        if limits.atomic:
             rows = rows_of(partition, header, record, after, partition.etags)
             size = min(len(record), 1 << 20) + sum(len(put.key) + len(put.value) + 256 for put in rows)
-            indexed = len(rows) + 2 <= backend.limits.ops and size <= backend.limits.batch_bytes
+            indexed = len(rows) + 2 <= limits.ops and size <= limits.batch_bytes
             head = Head(
                 partition.settings,
                 number,
@@ -297,7 +305,7 @@ class Committer:
             return False
         with partition.lock:
             if partition.number == base.number:
-                if backend.limits.atomic:
+                if limits.atomic:
                     partition.head, partition.head_etag = head, etags[1] if etags else None
                     partition.etags.update(
                         (segment, etag)
@@ -378,7 +386,7 @@ class Committer:
     def _still_counts(self, number: int, id: bytes) -> bool:
         """A commit that took very long may have landed where the archive already was: then it is none."""
         partition = self.partition
-        if partition.backend.limits.atomic or partition.is_fresh():
+        if partition.limits.atomic or partition.is_fresh():
             return True
         try:
             if not partition.archived_since(number) or partition.archive().has(partition, id, number, 0):
@@ -391,12 +399,8 @@ class Committer:
     def keep_index(self) -> None:
         """Bring the index forward if it is far behind. Whoever comes along pays; the others go on."""
         partition = self.partition
-        behind = partition.number - partition.watermark
-        if (
-            behind < partition.backend.limits.upkeep
-            and partition.tail_bytes < _TAIL_BYTES
-            and partition.tail_frames < _TAIL_FRAMES
-        ):
+        behind, upkeep = partition.number - partition.watermark, partition.limits.upkeep
+        if behind < upkeep and partition.tail_bytes < _TAIL_BYTES and partition.tail_frames < _TAIL_FRAMES:
             return
         if partition.number < self._next_upkeep or not self._indexing.acquire(blocking=False):
             return
@@ -404,7 +408,7 @@ class Committer:
             bring_forward(partition)
         except StreamkitError as error:
             # What was acknowledged is in the log; the index may follow later.
-            self._next_upkeep = partition.number + max(1, partition.backend.limits.upkeep // 4)
+            self._next_upkeep = partition.number + max(1, upkeep // 4)
             partition.counters["upkeep_failures"] += 1
             _log.warning("%s: the index could not be brought forward: %s", partition.where(partition.number), error)
         finally:

@@ -5,13 +5,12 @@ News from the same process wakes it at once. It holds nothing while it waits, an
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 from .clock import Clock
 from .errors import CorruptData
 from .keys import transaction_key, transaction_number
-from .partition import Partition
+from .partition import News, Partition
 
 __all__ = ["Patience", "touched"]
 
@@ -22,7 +21,7 @@ class Patience:
     def __init__(
         self,
         clock: Clock,
-        news: threading.Condition,
+        news: News,
         poll: tuple[float, float],
         timeout: float | None,
         known: Callable[[], tuple[int, ...]],
@@ -53,11 +52,15 @@ class Patience:
             end = min(end, self._heard + self._timeout)
         self._pause = min(self._pause * 2, self._most)
         with self._news:
-            while self._known() == seen:
-                rest = end - self._clock.monotonic()
-                if rest <= 0:
-                    break
-                self._clock.wait(self._news, rest)
+            self._news.waiting += 1
+            try:
+                while self._known() == seen:
+                    rest = end - self._clock.monotonic()
+                    if rest <= 0:
+                        break
+                    self._clock.wait(self._news, rest)
+            finally:
+                self._news.waiting -= 1
         return True
 
 

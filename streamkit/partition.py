@@ -10,7 +10,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 
-from .backend import Backend, Etag, Value
+from .backend import Backend, Etag, Range, Value
 from .clock import Clock
 from .cold import Cold
 from .errors import CorruptData, StreamkitError, UnsupportedVersion
@@ -20,14 +20,28 @@ from .rows import Head, KeyRow, Piece, SegmentRow, Settings, decode_row
 from .statistics import Counters
 from .transactions import Header, decode_header, frames_start
 
-__all__ = ["NOTHING", "Partition"]
+__all__ = ["NOTHING", "News", "Partition"]
 
 NOTHING = SegmentRow(0, 0, 0, 0)
 _KNOWN = 200_000
 _LATEST = 4096
 _LATEST_BYTES = 65_536
+_START = 2048
+"""Bytes of a record that hold the header of most."""
 _FRESH = 1 / 30
 """Of the grace before archived rows are deleted: for so long knowledge of the head may be relied on."""
+
+
+class News(threading.Condition):
+    """Notified when a transaction of any partition of a store becomes known here."""
+
+    waiting = 0
+    """Who waits counts itself before its last look: so who tells need not take the lock if nobody does."""
+
+    def tell(self) -> None:
+        if self.waiting:
+            with self:
+                self.notify_all()
 
 
 class Partition:
@@ -41,9 +55,10 @@ class Partition:
         settings: Settings,
         clock: Clock,
         counters: Counters,
-        news: threading.Condition,
+        news: News,
     ) -> None:
         self.backend = backend
+        self.limits = backend.limits
         self.space = space
         self.partition = partition
         self.settings = settings
@@ -54,7 +69,6 @@ class Partition:
         """Starts the checksums of this partition's transactions, so that a record of another one is not taken."""
         self.lock = threading.RLock()
         self.news = news
-        """Notified when a transaction of any partition of the store becomes known."""
         self.head: Head = Head(settings)
         """The head row as last read or written."""
         self.head_etag: Etag | None = None
@@ -110,12 +124,20 @@ class Partition:
 
     def header(self, number: int) -> Header | None:
         """The header of a transaction, from the log; None if it is not there."""
-        value = self.backend.get(self.key, [transaction_key(number)])[0]
-        return None if value is None else self.decode_header(value.data, number)
+        start = self._starts([transaction_key(number)])[0]
+        return None if start is None else self.decode_header(start, number, whole=False)
 
-    def decode_header(self, record: bytes, number: int) -> Header:
+    def _starts(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The starts of records, with their headers."""
+        starts = self.backend.read(self.key, [Range(key, 0, _START) for key in keys])
+        for at, start in enumerate(starts):
+            if start is not None and len(start) == _START and (end := frames_start(start)) > _START:
+                starts[at] = self.backend.read(self.key, [Range(keys[at], 0, end)])[0]
+        return starts
+
+    def decode_header(self, record: bytes, number: int, *, whole: bool = True) -> Header:
         try:
-            return decode_header(record, self.seed)
+            return decode_header(record, self.seed, whole=whole)
         except (CorruptData, UnsupportedVersion) as error:
             raise self.located(error, number) from error
 
@@ -133,7 +155,7 @@ class Partition:
             if not self.loaded or self._completed <= arrived:
                 self._started += 1
                 ticket = self._started
-                if self.backend.limits.atomic:
+                if self.limits.atomic:
                     self._look(segments)
                 elif self.loaded:
                     self._look_at_tail()
@@ -153,7 +175,7 @@ class Partition:
         fresh = self.settings.archive_grace * _FRESH
         if not self.loaded or self.clock.monotonic() - self._looked >= fresh:
             return False
-        return not self.backend.limits.remote or abs(self.clock.now() - self._looked_at) < fresh * 1000
+        return not self.limits.remote or abs(self.clock.now() - self._looked_at) < fresh * 1000
 
     def _stamp(self) -> None:
         self._looked = self.clock.monotonic()
@@ -186,8 +208,7 @@ class Partition:
             if not self._fold_next():
                 self.look_at_head()
                 self._fold_tail(())
-                with self.lock:
-                    self._tell()
+                self.news.tell()
                 return
             if self.is_fresh():
                 # Nothing that was looked for can have been archived and removed meanwhile.
@@ -197,11 +218,17 @@ class Partition:
         """Fold a few transactions after `number`; whether there is none after them."""
         for ahead in (1, 8):
             keys = [transaction_key(self.number + step) for step in range(1, ahead + 1)]
-            for key, value in zip(keys, self.backend.get(self.key, keys), strict=True):
-                if value is None:
+            for key, record in zip(keys, self._records(keys), strict=True):
+                if record is None:
                     return True
-                self.fold(value.data, transaction_number(key))
+                self.fold(record, transaction_number(key))
         return False
+
+    def _records(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As much of the records as folding takes: all where frames are kept, else the headers."""
+        if not self.limits.inline:
+            return self._starts(keys)
+        return [None if value is None else value.data for value in self.backend.get(self.key, keys)]
 
     def look_at_head(self) -> None:
         """Learn how far the index is by now, whoever brought it there."""
@@ -225,7 +252,7 @@ class Partition:
                 self.timestamp, self.position = head.timestamp, head.position
                 for name, token in head.fences.items():
                     self.fences[name] = max(token, self.fences.get(name, 0))
-                self._tell()
+                self.news.tell()
             else:
                 self.drop_tail(head.watermark)
 
@@ -241,28 +268,38 @@ class Partition:
             if not batch and not also:
                 break
             generation = self.generation
-            values = self.backend.get(self.key, [*batch, *also])
-            for key, value in zip(batch, values, strict=False):
+            values: list[Value | None]
+            if self.limits.inline:
+                values = self.backend.get(self.key, [*batch, *also])
+                records = [None if value is None else value.data for value in values[: len(batch)]]
+                values = values[len(batch) :]
+            else:
+                records = self._starts(batch)
+                values = self.backend.get(self.key, also) if also else []
+            for key, record in zip(batch, records, strict=True):
                 number = transaction_number(key)
-                if number > self.number + 1 or value is None:
+                if number > self.number + 1 or record is None:
                     # What is not there may have been archived and removed since it was listed.
                     self.look_at_head()
                 if number <= self.number:
                     continue
-                if value is None:
+                if record is None:
                     raise CorruptData(f"{self.where(number)} is listed but not there")
-                self.fold(value.data, number)
+                self.fold(record, number)
             if also:
-                self._learn(names, values[len(batch) :], generation)
+                self._learn(names, values, generation)
 
     # -- folding ------------------------------------------------------------------------------------------------
 
     def fold(self, record: bytes, number: int) -> None:
-        """Take the record of transaction `number` into what is known. One that is known already is fine."""
+        """Take the record of transaction `number` into what is known, or its start if frames are not kept.
+
+        One that is known already is fine.
+        """
         with self.lock:
             if number <= self.number:
                 return
-            header = self.decode_header(record, number)
+            header = self.decode_header(record, number, whole=self.limits.inline > 0)
             if header.number != number or number != self.number + 1:
                 raise CorruptData(
                     f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}"
@@ -273,7 +310,7 @@ class Partition:
         """Fold a transaction that follows on what is known; the caller holds the lock."""
         number, timestamp = header.number, header.timestamp
         known, tail = self.known, self.tail
-        inline = self.backend.limits.inline
+        inline = self.limits.inline
         base = frames_start(record)
         count = 0
         for ref in header.frames:
@@ -314,11 +351,7 @@ class Partition:
         self.position = header.position + count
         if indexed:
             self.watermark = number
-        self._tell()
-
-    def _tell(self) -> None:
-        with self.news:
-            self.news.notify_all()
+        self.news.tell()
 
     def drop_tail(self, watermark: int) -> None:
         """The index holds everything up to `watermark`."""
@@ -381,7 +414,7 @@ class Partition:
                     row = NOTHING
                     if value is not None:
                         row = decode_row(SegmentRow, segment_key(name), value.data)
-                        if self.backend.limits.atomic:
+                        if self.limits.atomic:
                             self.etags[name] = value.etag
                     pieces = self.tail.get(name)
                     if pieces and pieces[-1].last_sequence > row.last_sequence:

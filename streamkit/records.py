@@ -37,21 +37,23 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
     if isinstance(records, (Record, bytes, str, Mapping)):
         raise TypeError(f"records is an iterable of Record, not one {type(records).__name__}: put it into a list")
     batch = list(records)
-    for record in batch:
-        if type(record) is not Record:
-            raise TypeError(f"records must be streamkit.Record, not {type(record).__name__}")
-    payloads = [record.payload for record in batch]
+    for kind in set(map(type, batch)):
+        if kind is not Record:
+            raise TypeError(f"records must be streamkit.Record, not {kind.__name__}")
+    payloads = [record.payload for record in batch if record.metadata is None and record.sequence is None]
+    plain = len(payloads) == len(batch)
+    if not plain:
+        payloads = [record.payload for record in batch]
     if not set(map(type, payloads)) <= {bytes}:
         payloads = [_payload(payload) for payload in payloads]
-    sizes = list(map(len, payloads))
-    size = sum(sizes)
-    if size > most_bytes and max(sizes) > most_bytes:
+    size = sum(map(len, payloads))
+    if size > most_bytes and (largest := max(map(len, payloads))) > most_bytes:
         raise RecordTooLarge(
-            f"a record of {max(sizes)} bytes; one record holds at most {most_bytes}. Store large objects elsewhere and "
+            f"a record of {largest} bytes; one record holds at most {most_bytes}. Store large objects elsewhere and "
             "a reference here, or raise max_transaction_bytes of connect()"
         )
     metadata = None
-    if [1 for record in batch if record.metadata is not None or record.sequence is not None]:
+    if not plain:
         if any(record.metadata is not None for record in batch):
             metadata = [_metadata(record.metadata) for record in batch]
         if any(record.sequence is not None for record in batch):

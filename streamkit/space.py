@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 from .backend import ABSENT, Ambiguous, Backend, Conflict, Put
 from .clock import Clock
 from .commit import Committer
 from .errors import SpaceExists, Unavailable
 from .keys import CATALOG, HEAD, partition_key, space_key
 from .names import partition_of
-from .partition import Partition
+from .partition import News, Partition
 from .rows import Head, Settings, decode_row, encode_row
 from .statistics import Counters
 
@@ -33,7 +31,7 @@ def open_space(
     space: str,
     clock: Clock,
     counters: Counters,
-    news: threading.Condition,
+    news: News,
     node: bytes,
     most_bytes: int,
     segments: tuple[str, ...] = (),

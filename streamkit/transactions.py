@@ -211,7 +211,7 @@ def encode_transaction(
     return header, b"".join((_MAGIC, _CRC.pack(zlib.crc32(rest, seed)), rest, *frames))
 
 
-def _open(record: bytes, seed: int) -> tuple[bytes | memoryview, int]:
+def _open(record: bytes, seed: int, *, whole: bool = True) -> tuple[bytes | memoryview, int]:
     """The record, and where its frames begin, after checking everything before them."""
     # Slices of a short record are copied sooner than viewed.
     view = record if len(record) <= _SHORT else memoryview(record)
@@ -225,7 +225,7 @@ def _open(record: bytes, seed: int) -> tuple[bytes | memoryview, int]:
         raise UnsupportedVersion(
             f"the transaction record has format version {version}; this release reads {VERSION}. Upgrade streamkit."
         )
-    if record_bytes != len(view):
+    if record_bytes != len(view) and (whole or record_bytes < len(view)):
         raise CorruptData(f"the transaction record has {len(view)} bytes instead of {record_bytes}")
     return view, end
 
@@ -235,9 +235,9 @@ def frames_start(record: bytes) -> int:
     return _HEADER_AT + int(_PREFIX.unpack_from(record)[3])
 
 
-def decode_header(record: bytes, seed: int) -> Header:
-    """The header of a whole record. CorruptData, or UnsupportedVersion."""
-    view, end = _open(record, seed)
+def decode_header(record: bytes, seed: int, *, whole: bool = True) -> Header:
+    """The header of a whole record, or of the start of one. CorruptData, or UnsupportedVersion."""
+    view, end = _open(record, seed, whole=whole)
     try:
         return _headers.decode(view[_HEADER_AT:end])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -26,7 +26,6 @@ from streamkit.backend import (
 from streamkit.errors import StoreClosed, StreamkitError
 
 from . import leases
-from .faults import index_fault
 from .index import checkpoint, checksummed, content, keys_of, look_up, put_pending
 from .reading import LOGGED, get_one, get_rows, read_one, read_parts, scan_page
 from .sharing import enlist, enter, leave
@@ -35,7 +34,7 @@ from .store import OpenStore
 __all__ = ["LocalBackend"]
 
 _KEY_LIMIT: Final = 300
-_LIMITS: Final = Limits(atomic=False, atomic_rows=True, ops=100_000, inline=0, row=1024, upkeep=1024, page=1000)
+_LIMITS: Final = Limits(atomic=False, atomic_rows=True, ops=100_000, inline=0, row=1024, upkeep=2048, page=1000)
 
 
 class LocalBackend:
@@ -134,9 +133,10 @@ class LocalBackend:
         store = self._store(create=True)
         assert store is not None
         self._requests["write"] += 1
-        if len(ops) == 1 and isinstance(ops[0], Append) and len(ops[0].key) <= _KEY_LIMIT:
-            self._append(store, partition, [ops[0]], durable)
-            self._requests["bytes_written"] += len(ops[0].value)
+        if len(ops) == 1 and isinstance(op := ops[0], Append) and len(op.key) <= _KEY_LIMIT:
+            if store.append(partition, [op], durable=durable):
+                raise Conflict(op.key)
+            self._requests["bytes_written"] += len(op.value)
             return [LOGGED]
         appends: list[Append] = []
         rows: list[Put | Delete] = []
@@ -160,7 +160,9 @@ class LocalBackend:
         first: StreamkitError | None = None
         if appends:
             try:
-                self._append(store, partition, appends, durable)
+                refused = store.append(partition, sorted(appends), durable=durable)
+                if refused:
+                    first = Conflict(refused[0])
             except StreamkitError as error:
                 first = error
         if rows:
@@ -172,24 +174,6 @@ class LocalBackend:
             raise first
         self._requests["bytes_written"] += size
         return etags
-
-    def _append(self, store: OpenStore, partition: bytes, rows: Sequence[Append], durable: bool) -> None:
-        """Append what can be; Conflict names one that cannot."""
-        if len(rows) > 1:
-            rows = sorted(rows)
-        prefix = keys_of(partition).rows
-        txn = store.env.begin()
-        try:
-            refused = [row[0] for row in rows if txn.get(prefix + row[0]) is not None]
-        except lmdb.Error as error:
-            raise index_fault(error, store.env.path) from error
-        finally:
-            store.env.end(txn)
-        if refused:
-            rows = [row for row in rows if row[0] not in refused]
-        refused += store.append(partition, rows, durable=durable)
-        if refused:
-            raise Conflict(refused[0])
 
     def _apply(self, store: OpenStore, partition: bytes, ops: Sequence[Put | Delete]) -> None:
         """Write rows to the index, and with them those of the log that it does not have."""

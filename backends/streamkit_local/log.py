@@ -189,7 +189,10 @@ class PartitionLog:
             return refused
         words = self.words
         words[DIRTY] = 1
-        self._write(self._active(end), parts, end, position - end, durable)
+        file = self.files.holding(end)
+        if file is None or end - file.base >= ROLL:
+            file = self._next(end)
+        self._write(file, parts, end, position - end, durable)
         word = seal(position)
         words[END] = word
         if durable:
@@ -204,11 +207,8 @@ class PartitionLog:
         self.view = View(word, position, last)
         return refused
 
-    def _active(self, end: int) -> OpenFile:
-        """The file that an append at `end` goes to; a new one if the last is full."""
-        file = self.files.holding(end)
-        if file is not None and end - file.base < ROLL:
-            return file
+    def _next(self, end: int) -> OpenFile:
+        """The file that an append at `end` goes to, as the last one is full; others may have made it."""
         self.files.refresh()
         file = self.files.holding(end)
         if file is not None:
