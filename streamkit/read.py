@@ -8,6 +8,7 @@ on the way: a hole raises CorruptData.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -27,6 +28,10 @@ __all__ = ["Batch", "Bounds", "Cursor", "last_entry", "merge", "partition_batche
 _ENOUGH = 1 << 63
 _PIECES = 512
 _BYTES = 4 << 20
+
+
+_range = partial(tuple.__new__, Range)
+"""Range from a tuple, in a third of the time."""
 
 
 class Bounds(NamedTuple):
@@ -232,7 +237,7 @@ def _hole(partition: Partition, segment: str, sequence: int) -> _NotLogged:
 
 def _load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int = 0) -> Iterator[Batch]:
     absent = [piece for piece in pieces if piece.frame is None]
-    ranges = [Range(transaction_key(piece.number), piece.start, piece.length) for piece in absent]
+    ranges = [_range((transaction_key(piece.number), piece.start, piece.length)) for piece in absent]
     loaded = iter(partition.backend.read(partition.key, ranges) if ranges else ())
     space, index, partitions, seed = partition.space, partition.partition, partition.settings.partitions, partition.seed
     for piece in pieces:

@@ -34,7 +34,7 @@ from .store import OpenStore
 __all__ = ["LocalBackend"]
 
 _KEY_LIMIT: Final = 300
-_LIMITS: Final = Limits(atomic=False, atomic_rows=True, ops=100_000, inline=0, row=1024, upkeep=2048, page=1000)
+_LIMITS: Final = Limits(atomic=False, atomic_rows=True, ops=100_000, inline=0, row=1024, upkeep=1024, page=1000)
 
 
 class LocalBackend:

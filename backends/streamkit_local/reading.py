@@ -131,7 +131,9 @@ def _find_all(
                     if low <= key <= last:
                         if settled is None:
                             settled = _settled(log, pending, partition, txn)
-                        refs[index] = _find_ref(settled, txn, prefix, key)
+                            first = settled.keys[0] if settled.keys else last + b"\0"
+                        stored_ref = get(prefix + key) if key < first else None
+                        refs[index] = ref_of(stored_ref) if stored_ref else _find_ref(settled, txn, prefix, key)
                 if settled is not None:
                     pairs = zip(keys, refs, strict=True)
                     return log, refs, [look_up(txn, rows + key) if ref is None else None for key, ref in pairs]
