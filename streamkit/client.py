@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from types import TracebackType
 from uuid import UUID
 
@@ -38,7 +38,7 @@ def connect(
     installed.
     """
     if url is None:
-        url = os.environ.get("STREAMKIT_URL") or Path("streamkit-data").absolute().as_uri()
+        url = os.environ.get("STREAMKIT_URL") or _default_url()
     if not isinstance(url, str):
         raise TypeError(f"a store URL is str, not {type(url).__name__}")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
@@ -56,25 +56,48 @@ def connect(
     return Client(url, _driver(url, float(timeout)), float(timeout), poll, max_transaction_bytes, clock, archive)
 
 
-def _driver(url: str, timeout: float) -> Driver:
-    from importlib.metadata import entry_points  # as slow to import as all of streamkit
+def _default_url() -> str:
+    from pathlib import Path
 
+    return Path("streamkit-data").absolute().as_uri()
+
+
+_OURS = {
+    "memory": "streamkit_memory",
+    "file": "streamkit_local",
+    "s3": "streamkit_s3",
+    "azure": "streamkit_azure",
+    "azurite": "streamkit_azure",
+}
+"""Entry points too; but to look these up takes longer than to open a store."""
+
+
+def _driver(url: str, timeout: float) -> Driver:
     scheme, separator, _ = url.partition("://")
+    module = _OURS.get(scheme) if separator else None
+    try:
+        connect = import_module(module).connect if module else _find(url, scheme, separator)
+    except ImportError as error:
+        raise MissingDependency(
+            f"{scheme}:// needs {error.name}, which is not installed: pip install "
+            f"'streamkit[{(module or scheme).removeprefix('streamkit_')}]'"
+        ) from error
+    driver: Driver = connect(url, timeout=timeout)
+    return driver
+
+
+def _find(url: str, scheme: str, separator: str) -> Callable[..., Driver]:
+    """What another package offers for the scheme."""
+    from importlib.metadata import entry_points
+
     found = {point.name: point for point in entry_points(group="streamkit.backends")}
     known = ", ".join(f"{name}://" for name in sorted(found)) or "none: is streamkit installed?"
     if not separator:
         raise ValueError(f"{url[:80]!r} is not a store URL; it starts with one of {known}")
     if scheme not in found:
         raise ValueError(f"no backend for {scheme[:40]}://; installed: {known}")
-    try:
-        make = found[scheme].load()
-    except ImportError as error:
-        raise MissingDependency(
-            f"{scheme}:// needs {error.name}, which is not installed: pip install "
-            f"'streamkit[{found[scheme].module.removeprefix('streamkit_')}]'"
-        ) from error
-    driver: Driver = make(url, timeout=timeout)
-    return driver
+    make: Callable[..., Driver] = found[scheme].load()
+    return make
 
 
 class Client:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import random
 import threading
@@ -27,7 +26,6 @@ from .transactions import Body, KeyUse, encode_transaction
 
 __all__ = ["Committer", "Part", "Request", "new_id"]
 
-_log = logging.getLogger("streamkit")
 _MOST_FRAMES = 4096
 _ATTEMPTS = 6
 _LOSSES = 1000
@@ -410,7 +408,11 @@ class Committer:
             # What was acknowledged is in the log; the index may follow later.
             self._next_upkeep = partition.number + max(1, upkeep // 4)
             partition.counters["upkeep_failures"] += 1
-            _log.warning("%s: the index could not be brought forward: %s", partition.where(partition.number), error)
+            import logging  # not worth its import where all goes well
+
+            logging.getLogger("streamkit").warning(
+                "%s: the index could not be brought forward: %s", partition.where(partition.number), error
+            )
         finally:
             self._indexing.release()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 import threading
 from types import TracebackType
@@ -14,7 +13,6 @@ from .errors import LeaseLost, LeaseNotAcquired, TransientError, Unavailable
 
 __all__ = ["Lease"]
 
-_log = logging.getLogger("streamkit")
 _LONGEST_PAUSE = 0.5
 _EARLY = 0.05
 """`lost` is set so much of the ttl before it ends, so that a thread that wakes up late is still in time."""
@@ -127,11 +125,11 @@ class Lease:
             try:
                 renewed = self._backend.renew(grant)
             except (TransientError, Ambiguous) as error:
-                _log.warning("the lease %r could not be renewed, trying again: %s", self.key, error)
+                _warn("the lease %r could not be renewed, trying again: %s", self.key, error)
                 pause = self.ttl / 10
                 continue
             except Exception as error:
-                _log.warning("the lease %r is lost: %s", self.key, error)
+                _warn("the lease %r is lost: %s", self.key, error)
                 self.lost.set()
                 return
             if self.lost.is_set():
@@ -152,3 +150,9 @@ class Lease:
     def __repr__(self) -> str:
         state = "lost" if self.lost.is_set() else f"held, token {self._grant.token}" if self._grant else "not acquired"
         return f"<Lease {self.key!r} {state}>"
+
+
+def _warn(message: str, *args: object) -> None:
+    import logging  # not worth its import where all goes well
+
+    logging.getLogger("streamkit").warning(message, *args)

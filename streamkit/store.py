@@ -31,11 +31,11 @@ from .rows import SegmentRow, Settings
 from .space import Space, create_space, open_space, settings_of
 from .statistics import Counters, Statistics
 from .transactions import encode_body
-from .verify import VerifyReport, repair_space, verify_space
 
 if TYPE_CHECKING:
     from .archive import ArchiveReport
     from .archive.read import Archive
+    from .verify import VerifyReport
 
 __all__ = ["Store", "Transaction"]
 
@@ -574,6 +574,8 @@ class Store:
 
         `progress(done, all)` counts transactions of the partition at hand. Findings name the row that is wrong.
         """
+        from .verify import VerifyReport, verify_space
+
         reports = [verify_space(self._backend, name, self._unread(name), progress) for name in self._names(space)]
         return VerifyReport(
             tuple(finding for report in reports for finding in report.findings),
@@ -587,6 +589,8 @@ class Store:
 
         The log is never touched: CorruptData if it is damaged itself. Nobody may write to the store meanwhile.
         """
+        from .verify import repair_space
+
         count = 0
         for name in self._names(space):
             count += repair_space(self._backend, name, self._unread(name))
