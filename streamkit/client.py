@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from types import TracebackType
 from uuid import UUID
@@ -74,20 +74,22 @@ _OURS = {
 
 def _driver(url: str, timeout: float) -> Driver:
     scheme, separator, _ = url.partition("://")
-    module = _OURS.get(scheme) if separator else None
+    module, name = (_OURS.get(scheme), "connect") if separator else (None, "")
+    if module is None:
+        module, name = _look_up(url, scheme, separator)
     try:
-        connect = import_module(module).connect if module else _find(url, scheme, separator)
+        connect = getattr(import_module(module), name)
     except ImportError as error:
         raise MissingDependency(
             f"{scheme}:// needs {error.name}, which is not installed: pip install "
-            f"'streamkit[{(module or scheme).removeprefix('streamkit_')}]'"
+            f"'streamkit[{module.removeprefix('streamkit_')}]'"
         ) from error
     driver: Driver = connect(url, timeout=timeout)
     return driver
 
 
-def _find(url: str, scheme: str, separator: str) -> Callable[..., Driver]:
-    """What another package offers for the scheme."""
+def _look_up(url: str, scheme: str, separator: str) -> tuple[str, str]:
+    """Module and name of the function that another package offers for the scheme."""
     from importlib.metadata import entry_points
 
     found = {point.name: point for point in entry_points(group="streamkit.backends")}
@@ -96,8 +98,7 @@ def _find(url: str, scheme: str, separator: str) -> Callable[..., Driver]:
         raise ValueError(f"{url[:80]!r} is not a store URL; it starts with one of {known}")
     if scheme not in found:
         raise ValueError(f"no backend for {scheme[:40]}://; installed: {known}")
-    make: Callable[..., Driver] = found[scheme].load()
-    return make
+    return found[scheme].module, found[scheme].attr
 
 
 class Client:

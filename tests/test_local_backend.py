@@ -155,13 +155,6 @@ def test_a_row_that_was_put_over_an_appended_one_replaces_it(local: LocalStore) 
     assert b"000001" not in local.rows()
 
 
-def test_an_append_conflicts_with_a_row_of_its_key(local: LocalStore) -> None:
-    local.backend.write(P, [Put(b"5", b"x")])
-    with pytest.raises(Conflict):
-        local.backend.write(P, [Append(b"5", b"y")])
-    assert local.rows() == {b"5": b"x"}
-
-
 def test_of_several_appends_those_that_can_be_are_made(local: LocalStore) -> None:
     fill(local, 2)
     with pytest.raises(Conflict) as caught:
