@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
-from ..archive.table import File
+from ..archive.table import File, Table
 from .options import COLUMNS, Options, parse, schema
 from .plan import Piece, pieces, spans
 from .session import register
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["read_space"]
 
 _OWN = ("store", "space", "tier")
-_HADOOP = {"file": "file", "s3": "s3a", "s3a": "s3a", "az": "abfss", "abfss": "abfss"}
 
 
 def read_space(
@@ -39,7 +39,7 @@ def read_space(
     empty: store, space, partition, number, index, position, segment, sequence, timestamp, trx_id, trx_node, payload,
     metadata, tier. `since`, `until`: inclusive timestamps (ms or ISO 8601), or offsets. What is committed when this is
     called is what the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does.
-    Where Spark has no connector for the archive's storage, the source reads the cold part too.
+    Where Spark has no connector for the archive's storage, or is not let in, the source reads the cold part too.
     """
     ids = [store] if isinstance(store, str | UUID) else list(store)
     given = {
@@ -57,12 +57,13 @@ def read_space(
     register(spark)
     with options.client() as client:
         found = spans(client, options)
-        root = client._archive_root()[0] if any(span.archived for span in found) else ""
-        native = root and _has_connector(spark, root)
-        cold = [piece for piece in pieces(client, options, found) if piece.file is not None] if native else []
+        archived = any(span.archived for span in found)
+        cold = [piece for piece in pieces(client, options, found) if piece.file is not None] if archived else []
         tables = {
-            piece.file.path: client.store(piece.store)._archive(piece.space).table.url for piece in cold if piece.file
+            piece.file.path: client.store(piece.store)._archive(piece.space).table for piece in cold if piece.file
         }
+    native = bool(tables) and _can_read(spark, *next(iter(tables.items())))
+    cold = cold if native else []
     rest = "hot" if native else options.tier
     parts = [_parquet(spark, tables, group, options) for group in _groups(cold)]
     if options.tier != "cold" or not native:
@@ -97,7 +98,7 @@ def _whole(piece: Piece) -> bool:
     )
 
 
-def _parquet(spark: SparkSession, tables: dict[str, str], group: list[Piece], options: Options) -> DataFrame:
+def _parquet(spark: SparkSession, tables: dict[str, Table], group: list[Piece], options: Options) -> DataFrame:
     from pyspark.sql import functions as F
 
     files = [piece.file for piece in group if piece.file is not None]
@@ -123,24 +124,32 @@ def _cut(frame: DataFrame, piece: Piece, file: File) -> DataFrame:
     return frame
 
 
-def _hadoop(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{_HADOOP.get(scheme, scheme)}://{rest}"
+def _hadoop(table: Table) -> str:
+    """The table's directory, as Hadoop names it."""
+    scheme, _, rest = table.url.partition("://")
+    host = urlsplit(table.options.get("azure_storage_endpoint", "")).hostname or ""
+    if scheme == "az" and ".blob." in host:
+        container, _, path = rest.partition("/")
+        return f"abfss://{container}@{host.replace('.blob.', '.dfs.')}/{path}"
+    return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
 
 
-def _has_connector(spark: SparkSession, root: str) -> bool:
-    """Whether Spark itself can read files there. Spark Connect does not tell: only local files are certain then."""
-    scheme = root.partition("://")[0]
-    if scheme == "file":
+def _can_read(spark: SparkSession, file: str, table: Table) -> bool:
+    """Whether Spark itself reads the file: it has a connector, and is let in. Spark Connect does not tell."""
+    path = f"{_hadoop(table)}/{file}"
+    if path.startswith("file:"):
         return True
     jvm = getattr(spark, "_jvm", None)
-    if jvm is None or scheme not in _HADOOP:
+    if jvm is None:
         return False
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     try:
         configuration = spark._jsc.hadoopConfiguration()
-        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(_HADOOP[scheme], configuration)
+        endpoint = table.options.get("AWS_ENDPOINT_URL")
+        if endpoint and configuration.get("fs.s3a.endpoint") != endpoint:
+            return False
+        place = jvm.org.apache.hadoop.fs.Path(path)
+        return bool(place.getFileSystem(configuration).exists(place))
     except Py4JJavaError:
         return False
-    return True
