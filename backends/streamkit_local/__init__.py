@@ -2,6 +2,7 @@
 
     <path>/<uuid>/format                        marks the store; its format version; lock of the index
     <path>/<uuid>/index/                        LMDB: rows, where appended rows are, leases
+    <path>/<uuid>/index/pages                   the checksum of each of its pages
     <path>/<uuid>/log/<partition>/head          how far the partition's log is written and synced
     <path>/<uuid>/log/<partition>/<base>.log    appended rows, 64 MiB a file
 

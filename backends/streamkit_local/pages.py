@@ -77,6 +77,8 @@ class Pages:
                 raise CorruptData(f"{path} is missing: restore the store from a backup") from None
             words[INDEXED] = self._sums.durable  # a writer, or the machine, may have ended just before
             self.settle()
+            for page in (0, 1):
+                self._load(page)
         else:
             self._sums = Sums.create(path)
             self._accept(None, newest)
@@ -178,6 +180,8 @@ class Pages:
 
     def look(self, meta: Meta) -> bool:
         """Check more of a state, which a transaction holds; True if it is known to be whole."""
+        if self.sound == meta.transaction:
+            return True
         number, at = self._sweep
         left = _RUN
         if number != meta.transaction:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -39,8 +40,10 @@ class Sums:
 
     @staticmethod
     def create(path: str) -> Sums:
-        """An empty one. What is there is not in use, and is replaced."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        """An empty one. Who has mapped one that is there already goes on with that."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             os.write(fd, _STATIC.pack(_MAGIC, VERSION).ljust(_START, b"\0"))
         finally:
