@@ -124,6 +124,7 @@ def archive(bench: Bench) -> None:
     for _ in range(TIMES):
         shutil.rmtree(bench.root, ignore_errors=True)
         shutil.copytree(bench.filled, bench.root)
+        os.sync()
         store = bench.store(bench.root)
         with Memory() as used:
             begin = time.perf_counter()

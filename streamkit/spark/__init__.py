@@ -10,6 +10,7 @@ The extra `spark` brings pyspark; Java 17 must be there.
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingDependency
 
@@ -18,6 +19,17 @@ if find_spec("pyspark") is None:
 
 from .native import read_space
 from .session import register, session
-from .sink import write_space
+
+if TYPE_CHECKING:
+    from .sink import write_space
 
 __all__ = ["read_space", "register", "session", "write_space"]
+
+
+def __getattr__(name: str) -> Any:
+    # Not before it is used: Spark before 4.1 has no sinks of this kind, and runs jobs that only work on executors.
+    if name == "write_space":
+        from .sink import write_space
+
+        return write_space
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,8 +23,10 @@ _JAVA = 17
 def register(spark: SparkSession) -> None:
     """Make `format("streamkit")` known to a session, and switch filter pushdown to Python sources on.
 
-    Again is fine.
+    Again is fine. Spark before 4.1 has no such sources: there it does nothing, and jobs that need none still run.
     """
+    if tuple(map(int, spark.version.split(".")[:2])) < (4, 1):
+        return
     from .source import StreamkitSource
 
     spark.dataSource.register(StreamkitSource)
