@@ -118,6 +118,19 @@ class Doomed:
             time.sleep(0.02)
         return True
 
+    def kill_workers(self) -> int:
+        """SIGKILL to the Python processes that read and write for it, so that its query fails; how many there were."""
+        killed = 0
+        for process in _members(self.process.pid):
+            try:
+                command = Path(f"/proc/{process}/cmdline").read_bytes()
+                if process != self.process.pid and b"pyspark." in command and b"java" not in command:
+                    os.kill(process, signal.SIGKILL)
+                    killed += 1
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return killed
+
     def kill(self) -> bool:
         """SIGKILL to all of the session at once. False if it had ended by itself; then it must have ended well."""
         running = self.process.poll() is None
