@@ -40,6 +40,7 @@ _EMPTY: Final = array("I", b"\xff" * 4)
 
 
 def _sum(data: bytes | bytearray | memoryview, page: int) -> int:
+    """Never that of _EMPTY."""
     found = crc32(data, page)
     return found if found != 0xFFFFFFFF else 0
 
@@ -207,14 +208,14 @@ class Pages:
             stop = min(at + _RUN, meta.last + 1)
             if known[at:stop].tobytes() != table[at:stop].tobytes():
                 left -= stop - at
-                data = os.pread(self._fd, (stop - at) * size, at * size)
+                data = memoryview(os.pread(self._fd, (stop - at) * size, at * size))
                 for page in range(at, stop):
-                    if known[page] == table[page]:
+                    wanted = table[page]
+                    if known[page] == wanted:
                         continue
                     piece = data[(page - at) * size : (page - at + 1) * size]
-                    found = _sum(piece, page)
-                    if len(piece) == size and found == table[page]:
-                        known[page] = found
+                    if len(piece) == size and _sum(piece, page) == wanted:
+                        known[page] = wanted
                     elif not self._is_free(meta, page):
                         return page
             at = stop
@@ -266,6 +267,8 @@ class Pages:
             return
         census = Census.take(newest, self._read)
         self._note(newest, census, census.written_since(newest, self._free(before), before.last))
+        if self._sweep[0] == before.transaction:
+            self._sweep = newest.transaction, self._sweep[1]
         if self.sound == before.transaction:
             self.sound = newest.transaction
 
@@ -290,9 +293,7 @@ class Pages:
         else:
             written = set(range(2, after.last + 1)) - census.free
         inspector.inspect(census, written)
-        if before is None:
-            written |= {0, 1}
-        self._note(after, census, written)
+        self._note(after, census, written if before is not None else set(range(after.last + 1)))
 
     def _check_new(self, meta: Meta, written: set[int]) -> None:
         """CorruptData if a state is the last but one, and only its number was damaged: then nothing of it is new."""
