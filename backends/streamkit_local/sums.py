@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import struct
@@ -41,7 +40,7 @@ class Sums:
     @staticmethod
     def create(path: str) -> Sums:
         """An empty one. Who has mapped one that is there already goes on with that."""
-        with contextlib.suppress(FileNotFoundError):
+        if os.path.exists(path):
             os.unlink(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
