@@ -29,6 +29,7 @@ from streamkit_local import pages
 from streamkit_local.census import Census
 from streamkit_local.meta import read_metas
 from streamkit_local.pages import Pages
+from streamkit_local.sums import Sums
 
 SEED = 7_112_024
 ID = UUID("7d9f2c1e-0000-4000-8000-000000000002")
@@ -332,11 +333,12 @@ def test_what_others_commit_is_checked_anew(tmp_path: Path) -> None:
 # -- a writer that ends between a commit and its checksums -------------------------------------------------------------
 
 
+@pytest.mark.parametrize("where", ["before", "meanwhile", "after"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_a_commit_whose_checksums_are_not_noted_is_looked_at_and_taken(
-    shape: Callable[..., None], tmp_path: Path
+    shape: Callable[..., None], where: str, tmp_path: Path
 ) -> None:
-    store, rows = unnoted(shape, tmp_path)
+    store, rows = unnoted(shape, tmp_path, where)
     assert use(store, dict(rows), random.Random(1))
 
 
@@ -350,7 +352,23 @@ def test_a_flipped_bit_in_such_a_commit_is_found_or_harmless(tmp_path: Path) -> 
     assert noticed
 
 
-def unnoted(shape: Callable[..., None], root: Path) -> tuple[Damaged, Rows]:
+def interrupt(where: str) -> None:
+    """Let this process end before checksums are noted, when half of them are, or before they are durable."""
+    note = Pages._note_pages
+
+    def half(self: Pages, pages: list[int]) -> None:
+        note(self, pages[: len(pages) // 2 + 1])
+        os._exit(0)
+
+    if where == "before":
+        Pages.committed = lambda self, before: os._exit(0)  # type: ignore[method-assign]
+    elif where == "meanwhile":
+        Pages._note_pages = half  # type: ignore[method-assign]
+    else:
+        Sums.settle = lambda self, transaction: os._exit(0)  # type: ignore[method-assign]
+
+
+def unnoted(shape: Callable[..., None], root: Path, where: str = "before") -> tuple[Damaged, Rows]:
     """A store whose last commit was interrupted after LMDB had done with it."""
     rows: Rows = {}
     chance = random.Random(SEED)
@@ -359,7 +377,7 @@ def unnoted(shape: Callable[..., None], root: Path) -> tuple[Damaged, Rows]:
     driver.close()
     child = os.fork()
     if child == 0:
-        Pages.committed = lambda self, before: os._exit(0)  # type: ignore[method-assign]
+        interrupt(where)
         backend = streamkit_local.connect(f"file://{root}", timeout=10).open(ID)
         put(backend, rows, chance.sample(sorted(rows), 10), 300, chance)
         os._exit(1)
