@@ -39,7 +39,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small and short, about a minute: does it run, roughly")
     parser.add_argument("--dir", type=Path, default=ROOT / "build", help="where to write; it decides which disk")
     parser.add_argument("--publish", action="store_true", help="also write docs/benchmarks.md and docs/benchmarks.png")
-    parser.add_argument("--again", type=Path, metavar="JSON", help="measure nothing, show the results of that run")
+    parser.add_argument(
+        "--again",
+        type=Path,
+        nargs="+",
+        metavar="JSON",
+        help="measure nothing, show the results of that run, or of one that was made in parts",
+    )
     options = parser.parse_args()
     unknown = [name for name in options.subjects if name not in SUBJECTS]
     if unknown:
@@ -48,7 +54,8 @@ def main() -> None:
     if missing:
         parser.error(f"{' and '.join(missing)} missing: pip install -r benchmarks/requirements.txt")
     if options.again is not None:
-        run = msgspec.json.decode(options.again.read_bytes(), type=Run)
+        parts = [msgspec.json.decode(path.read_bytes(), type=Run) for path in options.again]
+        run = msgspec.structs.replace(parts[0], results=[result for part in parts for result in part.results])
         print(table(run))
     else:
         run = measure(options.subjects or list(SUBJECTS), options.dir, quick=options.quick)
