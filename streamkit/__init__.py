@@ -30,7 +30,8 @@ from .leases import Lease
 from .lexkey import LexKey, Unsigned
 from .model import TRX, Entry, Record, SegmentStatus
 from .statistics import Statistics
-from .store import Store, Transaction
+from .store import Store
+from .writing import Transaction
 
 __version__ = "0.1.0"
 

@@ -5,14 +5,19 @@ News from the same process wakes it at once. It holds nothing while it waits, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from .clock import Clock
 from .errors import CorruptData
 from .keys import transaction_key, transaction_number
+from .model import Entry, SegmentStatus
 from .partition import News, Partition
+from .read import Batch
 
-__all__ = ["Patience", "touched"]
+__all__ = ["Patience", "batches_onward", "changes", "changes_of_all", "entries_onward"]
+
+_TOLD = 100_000
+"""Segments whose last status is remembered."""
 
 
 class Patience:
@@ -30,7 +35,7 @@ class Patience:
         self._news = news
         self._least, self._most = poll
         self._timeout = timeout
-        self._known = known
+        self.known = known
         """What this process knows of the logs that are followed; does no I/O."""
         self._pause = self._least
         self._heard = clock.monotonic()
@@ -54,7 +59,7 @@ class Patience:
         with self._news:
             self._news.waiting += 1
             try:
-                while self._known() == seen:
+                while self.known() == seen:
                     rest = end - self._clock.monotonic()
                     if rest <= 0:
                         break
@@ -64,7 +69,80 @@ class Patience:
         return True
 
 
-def touched(partition: Partition, after: int, until: int) -> Iterator[str]:
+def entries_onward(patience: Patience, last: int, consume: Callable[[int], Iterator[Entry]]) -> Iterator[Entry]:
+    """The entries that `consume(last)` gives, again and again; `last` is the sequence of the last one."""
+    while True:
+        seen = patience.known()
+        for entry in consume(last):
+            last = entry.sequence
+            yield entry
+            patience.reset()
+        if not patience.wait(seen):
+            return
+
+
+def batches_onward(patience: Patience, news: Callable[[], Iterator[Batch]]) -> Iterator[Entry]:
+    """The entries of the batches that `news()` gives, again and again."""
+    while True:
+        seen = patience.known()
+        for batch in news():
+            yield from batch.entries
+            patience.reset()
+        if not patience.wait(seen):
+            return
+
+
+def changes(patience: Patience, latest: Callable[[], SegmentStatus]) -> Iterator[SegmentStatus]:
+    """A status, and again when it is another one."""
+    told: SegmentStatus | None = None
+    while True:
+        seen = patience.known()
+        status = latest()
+        if status != told:
+            told = status
+            yield status
+            patience.reset()
+        if not patience.wait(seen):
+            return
+
+
+def changes_of_all(
+    patience: Patience,
+    partitions: Callable[[], Sequence[Partition]],
+    segments: Callable[[], Iterator[str]],
+    latest: Callable[[str], SegmentStatus],
+) -> Iterator[SegmentStatus]:
+    """The status of each segment, then the latest of each that was written to. No partitions: there is no space yet."""
+    told: dict[str, int] = {}
+
+    def tell(segment: str) -> Iterator[SegmentStatus]:
+        status = latest(segment)
+        if status.last_sequence > told.get(segment, 0):
+            if len(told) >= _TOLD:
+                told.clear()
+            told[segment] = status.last_sequence
+            yield status
+            patience.reset()
+
+    known = partitions()
+    reached = [partition.refresh() for partition in known]
+    for segment in segments():
+        yield from tell(segment)
+    while True:
+        seen = patience.known()
+        if not known:
+            known = partitions()
+            reached = [0] * len(known)
+        for at, partition in enumerate(known):
+            until = partition.refresh()
+            for segment in _touched(partition, reached[at], until) if until > reached[at] else ():
+                yield from tell(segment)
+            reached[at] = until
+        if not patience.wait(seen):
+            return
+
+
+def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:
     """The segments that transactions after `after` up to `until` wrote to, each once, the last touched last."""
     found: dict[str, None] = {}
     while after < until:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .backend import ABSENT, Ambiguous, Backend, Conflict, Put
 from .clock import Clock
 from .commit import Committer
 from .errors import SpaceExists, Unavailable
-from .keys import CATALOG, HEAD, partition_key, space_key
+from .keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_name, space_key
 from .names import partition_of
 from .partition import News, Partition
 from .rows import Head, Settings, decode_row, encode_row
 from .statistics import Counters
 
-__all__ = ["Space", "create_space", "open_space"]
+__all__ = ["Space", "create_space", "open_space", "segments_of", "settings_of"]
 
 
 class Space:
@@ -101,3 +103,18 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
     if not archive_grace > 0:
         raise ValueError(f"archive_grace is a positive number of seconds, not {archive_grace}")
     return Settings(partitions, durability, float(idempotency_window), float(archive_grace))
+
+
+def segments_of(partition: Partition) -> Iterator[str]:
+    """Indexed names, and those that are only in the tail yet."""
+    with partition.lock:
+        fresh = sorted(partition.tail, key=str.encode, reverse=True)
+    for row in partition.backend.scan(partition.key, *SEGMENTS.children(), values=False):
+        name = segment_name(row.key)
+        while fresh and fresh[-1] < name:
+            yield fresh.pop()
+        if fresh and fresh[-1] == name:
+            fresh.pop()
+        yield name
+    while fresh:
+        yield fresh.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import attrgetter
 from types import TracebackType
@@ -16,28 +16,29 @@ from .backend import Ambiguous, Backend
 from .clock import Clock
 from .commit import Part, Request
 from .errors import CrossPartition, Fenced, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
-from .follow import Patience, touched
+from .follow import Patience, batches_onward, changes, changes_of_all, entries_onward
 from .index import bring_forward
-from .keys import CATALOG, SEGMENTS, SPACES, segment_name
+from .keys import CATALOG, SPACES, segment_name
 from .leases import Lease
 from .lexkey import LexKey
-from .model import TRX, Entry, Record, SegmentStatus, no_entry
+from .model import Entry, Record, SegmentStatus, no_entry
 from .names import check_name
 from .offsets import Offset
 from .partition import NOTHING, News, Partition
 from .read import Batch, Bounds, Cursor, last_entry, merge, segment_batches
 from .records import prepare
-from .rows import SegmentRow, Settings
-from .space import Space, create_space, open_space, settings_of
+from .rows import Settings
+from .space import Space, create_space, open_space, segments_of, settings_of
 from .statistics import Counters, Statistics
 from .transactions import encode_body
+from .writing import Transaction, check_key, check_lease, fence, status_of
 
 if TYPE_CHECKING:
     from .archive import ArchiveReport
     from .archive.read import Archive
     from .verify import VerifyReport
 
-__all__ = ["Store", "Transaction"]
+__all__ = ["Store"]
 
 _T = TypeVar("_T")
 AnyOffset = LexKey | bytes | str
@@ -128,7 +129,7 @@ class Store:
                 return
             for partition in known.partitions:
                 partition.refresh()
-            yield from heapq.merge(*map(_segments_of, known.partitions))
+            yield from heapq.merge(*map(segments_of, known.partitions))
 
         return names()
 
@@ -186,19 +187,19 @@ class Store:
         """
         check_name(space, "space")
         check_name(segment, "segment")
-        _check_key(idempotency_key)
-        _check_lease(lease)
+        check_key(idempotency_key)
+        check_lease(lease)
         part = self._part(segment, records, expected_sequence, idempotency_key is not None)
         if part is None:
             return self.segment_status(space, segment)
-        request = Request((part,), idempotency_key, _fence(lease))
+        request = Request((part,), idempotency_key, fence(lease))
         self._commit(space, request, lease)
         row = request.result[segment]
-        return _status(space, segment, row, request.trx)
+        return status_of(space, segment, row, request.trx)
 
     def transaction(self, space: str, idempotency_key: str | None = None, lease: Lease | None = None) -> Transaction:
         """A transaction over several segments: `with store.transaction(space) as trx: trx.produce(…)`."""
-        return Transaction(self, check_name(space, "space"), _check_key(idempotency_key), _check_lease(lease))
+        return Transaction(self, check_name(space, "space"), check_key(idempotency_key), check_lease(lease))
 
     def _part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         prepared = prepare(records, expected, self._most_bytes)
@@ -277,10 +278,10 @@ class Store:
         since = self._since(check_name(space, "space"))
         known = self._known(space, self._hint(segment))
         if known is None:
-            return _status(space, segment, NOTHING, None)
+            return status_of(space, segment, NOTHING, None)
         partition = known.partition(segment)
         partition.refresh(self._hint(segment), since)
-        return _status(space, segment, partition.status(segment), None)
+        return status_of(space, segment, partition.status(segment), None)
 
     def consume_segment(
         self,
@@ -381,19 +382,7 @@ class Store:
         if after < 0:
             raise ValueError(f"after is a sequence, 0 for all, not {after}")
         patience = self._patience(space, timeout)
-
-        def entries() -> Iterator[Entry]:
-            last = after
-            while True:
-                seen = self._numbers(space)
-                for entry in self.consume_segment(space, segment, min_sequence=last + 1):
-                    last = entry.sequence
-                    yield entry
-                    patience.reset()
-                if not patience.wait(seen):
-                    return
-
-        return entries()
+        return entries_onward(patience, after, lambda last: self.consume_segment(space, segment, min_sequence=last + 1))
 
     def follow_space(
         self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None
@@ -403,19 +392,16 @@ class Store:
         after = None if offset is None else Offset.decode(offset, space)
         patience = self._patience(space, timeout)
 
-        def entries() -> Iterator[Entry]:
-            cursor: Cursor | None = None
-            while True:
-                seen, since = self._numbers(space), self._since(space)
-                self._check_open()
-                cursor = cursor or self._cursor(space, after)
-                for batch in cursor.batches(Bounds(), since) if cursor else ():
-                    yield from batch.entries
-                    patience.reset()
-                if not patience.wait(seen):
-                    return
+        cursor: Cursor | None = None
 
-        return entries()
+        def news() -> Iterator[Batch]:
+            nonlocal cursor
+            since = self._since(space)
+            self._check_open()
+            cursor = cursor or self._cursor(space, after)
+            return cursor.batches(Bounds(), since) if cursor else iter(())
+
+        return batches_onward(patience, news)
 
     def subscribe_to_segment(
         self, space: str, segment: str, *, timeout: float | None = None
@@ -424,20 +410,7 @@ class Store:
         check_name(space, "space")
         check_name(segment, "segment")
         patience = self._patience(space, timeout)
-
-        def statuses() -> Iterator[SegmentStatus]:
-            told: SegmentStatus | None = None
-            while True:
-                seen = self._numbers(space)
-                status = self.segment_status(space, segment)
-                if status != told:
-                    told = status
-                    yield status
-                    patience.reset()
-                if not patience.wait(seen):
-                    return
-
-        return statuses()
+        return changes(patience, lambda: self.segment_status(space, segment))
 
     def subscribe_to_space(self, space: str, *, timeout: float | None = None) -> Iterator[SegmentStatus]:
         """The status of each segment of the space, then the latest of each that has changed.
@@ -447,36 +420,16 @@ class Store:
         check_name(space, "space")
         patience = self._patience(space, timeout)
 
-        def statuses() -> Iterator[SegmentStatus]:
-            told: dict[str, int] = {}
-
-            def latest(segment: str) -> Iterator[SegmentStatus]:
-                status = self.segment_status(space, segment)
-                if status.last_sequence > told.get(segment, 0):
-                    if len(told) >= 100_000:
-                        told.clear()
-                    told[segment] = status.last_sequence
-                    yield status
-                    patience.reset()
-
+        def partitions() -> Sequence[Partition]:
             known = self._known(space)
-            reached = [partition.refresh() for partition in known.partitions] if known else []
-            for segment in self.get_segments(space):
-                yield from latest(segment)
-            while True:
-                seen = self._numbers(space)
-                if known is None:
-                    known = self._known(space)
-                    reached = [0] * len(known.partitions) if known else []
-                for at, partition in enumerate(known.partitions if known else ()):
-                    until = partition.refresh()
-                    for segment in touched(partition, reached[at], until) if until > reached[at] else ():
-                        yield from latest(segment)
-                    reached[at] = until
-                if not patience.wait(seen):
-                    return
+            return known.partitions if known else ()
 
-        return statuses()
+        return changes_of_all(
+            patience,
+            partitions,
+            lambda: self.get_segments(space),
+            lambda segment: self.segment_status(space, segment),
+        )
 
     def _numbers(self, space: str) -> tuple[int, ...]:
         """What is known of the space's logs, without asking the storage."""
@@ -642,76 +595,7 @@ class Store:
         return f"<Store {self.id} {state}>"
 
 
-class Transaction:
-    """Several segments, all or nothing. Committed at the end of its `with` block, dropped if that raises."""
-
-    def __init__(self, store: Store, space: str, key: str | None, lease: Lease | None) -> None:
-        self.space = space
-        self.statuses: dict[str, SegmentStatus] = {}
-        """After the commit: each segment's status."""
-        self.trx: TRX | None = None
-        """After the commit."""
-        self._store = store
-        self._key = key
-        self._lease = lease
-        self._parts: list[Part] = []
-        self._ended = False
-
-    def produce(self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None) -> None:
-        """Add records. What is wrong with them is said here; what is wrong with their place, at the commit."""
-        if self._ended:
-            raise StoreClosed("the transaction has ended: begin another one")
-        part = self._store._part(check_name(segment, "segment"), records, expected_sequence, self._key is not None)
-        if part is not None:
-            self._parts.append(part)
-
-    def __enter__(self) -> Transaction:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended = True
-        if kind is not None or not self._parts:
-            return
-        request = Request(self._parts, self._key, _fence(self._lease))
-        self._store._commit(self.space, request, self._lease)
-        self.trx = request.trx
-        self.statuses = {
-            segment: _status(self.space, segment, row, request.trx) for segment, row in request.result.items()
-        }
-
-
 _entries_of: Callable[[Batch], list[Entry]] = attrgetter("entries")
-
-
-def _status(space: str, segment: str, row: SegmentRow, trx: TRX | None) -> SegmentStatus:
-    return SegmentStatus(
-        space, segment, row.first_sequence, row.first_timestamp, row.last_sequence, row.last_timestamp, trx
-    )
-
-
-def _check_key(key: str | None) -> str | None:
-    if key is not None and not isinstance(key, str):
-        raise TypeError(f"an idempotency key is str or None, not {type(key).__name__}")
-    if key == "":
-        raise ValueError("an idempotency key is not empty; None is for no key")
-    if key is not None and not key.isascii():
-        try:
-            key.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError("an idempotency key has no lone surrogates, which are not text") from error
-    return key
-
-
-def _check_lease(lease: Lease | None) -> Lease | None:
-    if lease is not None and not isinstance(lease, Lease):
-        raise TypeError(f"lease is what `store.lease(…)` gave, not {type(lease).__name__}")
-    return lease
-
-
-def _fence(lease: Lease | None) -> tuple[str, int] | None:
-    return None if lease is None else (lease.key, lease.token)
 
 
 def _newest(until: int | None, min_age: float | None, now: int) -> int:
@@ -748,18 +632,3 @@ def _entries(batches: Iterator[Batch], limit: int) -> Iterator[Entry]:
     # Whoever reads a lot spends its time between entries, so there no code of ours runs.
     entries = chain.from_iterable(map(_entries_of, batches))
     return islice(entries, limit) if limit else entries
-
-
-def _segments_of(partition: Partition) -> Iterator[str]:
-    """Indexed names, and those that are only in the tail yet."""
-    with partition.lock:
-        fresh = sorted(partition.tail, key=str.encode, reverse=True)
-    for row in partition.backend.scan(partition.key, *SEGMENTS.children(), values=False):
-        name = segment_name(row.key)
-        while fresh and fresh[-1] < name:
-            yield fresh.pop()
-        if fresh and fresh[-1] == name:
-            fresh.pop()
-        yield name
-    while fresh:
-        yield fresh.pop()
