@@ -11,6 +11,7 @@ A state of which all pages are known is `sound`, and LMDB is used as it is. For 
 from __future__ import annotations
 
 import os
+import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -57,6 +58,7 @@ class Pages:
         newest, _ = read_metas(file.fd, path)
         self._size = newest.size
         self._known = _EMPTY
+        self._growing = threading.Lock()
         self._branches: dict[int, tuple[int, list[bytes], list[int]]] = {}
         self._large: dict[int, int] = {}
         self._meta: Meta | None = None
@@ -113,9 +115,10 @@ class Pages:
         return data
 
     def _make_known(self, pages: int) -> None:
-        count = len(self._known)
-        if pages > count:
-            self._known = self._known + _EMPTY * (max(pages, 2 * count, _ROOM) - count)
+        if pages > len(self._known):
+            with self._growing:
+                count = len(self._known)
+                self._known = self._known + _EMPTY * (max(pages, 2 * count, _ROOM) - count)
 
     def _branch(self, page: int) -> tuple[list[bytes], list[int]]:
         """What a branch page says, which is checked."""
