@@ -52,12 +52,14 @@ def end_at_call(number: int, half: bool) -> None:
         def counted(*args: Any, **kwargs: Any) -> Any:
             nonlocal calls
             calls += 1
-            if calls == number:
-                if half and name == "pwrite":
-                    call(args[0], args[1][: len(args[1]) // 2], args[2])
-                elif half:
-                    call(*args, **kwargs)
-                os._exit(77)
+            if calls >= number:
+                try:
+                    if half and name == "pwrite":
+                        call(args[0], args[1][: len(args[1]) // 2], args[2])
+                    elif half:
+                        call(*args, **kwargs)
+                finally:  # also if it failed, as making what is there does
+                    os._exit(77)
             return call(*args, **kwargs)
 
         return counted
