@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ..errors import CorruptData
 from ..model import Entry
-from ..transactions import decode_transaction
+from ..transactions import decode_header, decode_transaction
 from .table import schema
 
 if TYPE_CHECKING:
@@ -52,13 +52,16 @@ class Draft:
         transaction = len(self._transactions)
         settings = partition.settings
         entries: list[Entry] = []
-        for head, _, some in decode_transaction(
-            partition.space, partition.partition, settings.partitions, record, partition.seed
-        ):
+        decoded = decode_transaction(partition.space, partition.partition, settings.partitions, record, partition.seed)
+        # One without entries only uses a number, or keeps an idempotency key.
+        made = decoded[0][0].timestamp if decoded else decode_header(record, partition.seed).timestamp
+        if made > until:
+            return False
+        for head, _, some in decoded:
             if head.number != number:
                 raise CorruptData(f"a frame of transaction {head.number} is in its place")
-            if head.timestamp > until:
-                return False
+            if not some:
+                continue
             entries += some
             segment = segments.setdefault(head.segment, len(segments))
             frames.extend(
@@ -73,6 +76,8 @@ class Draft:
                     transaction,
                 )
             )
+        if not entries:
+            return True
         trx = entries[0].trx
         self._transactions.append((trx.raw_id, self._nodes.setdefault(trx.raw_node, len(self._nodes))))
         metadata = [entry.metadata for entry in entries]

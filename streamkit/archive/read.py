@@ -135,18 +135,26 @@ class Archive:
     def _batches(self, partition: Partition, rows: pa.Table, start: tuple[int, int], bounds: Bounds) -> Iterator[Batch]:
         """Rows in commit or in sequence order, as batches of consecutive entries of one segment and transaction."""
         import numpy as np
+        import pyarrow as pa
 
         space, index, partitions = partition.space, partition.partition, partition.settings.partitions
-        first_number, first_index = start
-        low, high = bounds.min_timestamp, bounds.max_timestamp
+        number, at, position, sequence = (rows[name].to_numpy() for name in ("number", "index", "position", "sequence"))
+        timestamp = rows["timestamp"].cast("int64").to_numpy() // 1000
+        keep = (number > start[0]) | ((number == start[0]) & (at >= start[1]))
+        keep &= timestamp >= bounds.min_timestamp
+        if bounds.max_timestamp:
+            keep &= timestamp <= bounds.max_timestamp
+        if not keep.all():
+            rows = rows.filter(pa.array(keep))
+            number, at, position, sequence, timestamp = (
+                column[keep] for column in (number, at, position, sequence, timestamp)
+            )
         words = {name: rows[name].combine_chunks() for name in _WORDS}
         words = {name: word.chunk(0) if hasattr(word, "chunks") else word for name, word in words.items()}
         codes = {name: word.indices.to_numpy() for name, word in words.items()}
         names, ids, nodes = (words[name].dictionary.to_pylist() for name in _WORDS)
         raw_ids = [bytes.fromhex(id.replace("-", "")) for id in ids]
         raw_nodes = [bytes.fromhex(node.replace("-", "")) for node in nodes]
-        number, at, position, sequence = (rows[name].to_numpy() for name in ("number", "index", "position", "sequence"))
-        timestamp = rows["timestamp"].cast("int64").to_numpy() // 1000
         plain = rows["metadata"].null_count == rows.num_rows
         breaks = (
             (np.diff(number) != 0) | (np.diff(at) != 1) | (np.diff(sequence) != 1) | (np.diff(codes["segment"]) != 0)
@@ -157,11 +165,11 @@ class Archive:
             end = min(begin + _ROWS, rows.num_rows)
             payloads = rows["payload"].slice(begin, end - begin).to_pylist()
             metadata = None if plain else rows["metadata"].slice(begin, end - begin).to_pylist()
-            inner = cuts[np.searchsorted(cuts, begin, "right") : np.searchsorted(cuts, end, "left")].tolist()
-            starts = np.array([begin, *inner])
+            inner = cuts[np.searchsorted(cuts, begin, "right") : np.searchsorted(cuts, end, "left")]
+            starts = np.concatenate(([begin], inner))
             fields = zip(
-                starts.tolist(),
-                [*inner, end],
+                (starts - begin).tolist(),
+                [*(inner - begin).tolist(), end - begin],
                 number[starts].tolist(),
                 at[starts].tolist(),
                 position[starts].tolist(),
@@ -172,29 +180,22 @@ class Archive:
                 codes["trx_node"][starts].tolist(),
                 strict=True,
             )
+            # Readers of small transactions spend their time here.
             for here, stop, trx_number, trx_index, place, first, moment, segment_code, id_code, node_code in fields:
-                if trx_number == first_number and trx_index < first_index:
-                    skip = first_index - trx_index
-                    if skip >= stop - here:
-                        continue
-                    here, trx_index, place, first = here + skip, trx_index + skip, place + skip, first + skip
-                elif trx_number < first_number or moment < low or (high and moment > high):
-                    continue
-                segment = names[segment_code]
                 if id_code != trx_code:
                     trx, trx_code = TRX(raw_ids[id_code], raw_nodes[node_code], trx_number), id_code
+                segment = names[segment_code]
                 origin = Origin(index, partitions, place, trx_index, first, "cold")
-                some = payloads[here - begin : stop - begin]
                 if metadata is None:
                     entries = [
                         Entry(space, segment, number_, moment, trx, payload, {}, origin)
-                        for number_, payload in enumerate(some, first)
+                        for number_, payload in enumerate(payloads[here:stop], first)
                     ]
                 else:
                     entries = [
                         Entry(space, segment, number_, moment, trx, payload, dict(data or ()), origin)
                         for number_, (payload, data) in enumerate(
-                            zip(some, metadata[here - begin : stop - begin], strict=True), first
+                            zip(payloads[here:stop], metadata[here:stop], strict=True), first
                         )
                     ]
                 yield Batch(moment, trx_number, origin, entries)
