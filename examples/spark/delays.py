@@ -47,6 +47,7 @@ def draw(rows: list, path: str) -> None:
         own = [row for row in rows if row.carrier == carrier and row.departures >= 30]
         axes.plot([row.hour for row in own], [row.delay for row in own], marker="o", label=carrier)
     axes.set(xlabel="scheduled hour", ylabel="minutes late, on average", title="Departures from New York, 2013")
+    axes.set_xticks(range(5, 24, 2))
     axes.legend(title="carrier")
     figure.savefig(path, dpi=120, bbox_inches="tight")
     print(f"drawn: {path}")

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Packs a Python with streamkit for platforms that bring none: environment.sh s3 → streamkit-env.tar.gz
-# Run it on the platform's own system, for example in its image: libraries are compiled for one system.
+# Packs streamkit for platforms that bring Python, but no packages: environment.sh s3 → streamkit-env.tar.gz
+# Run it on the platform's own system, for example in its image: libraries are compiled for one system, and the packed
+# environment goes on using the Python at the same path.
 set -eu
 
 cloud="${1:?s3 or azure}"
-python="${PYTHON:-python3.11}"
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 
-"$python" -m venv --copies "$folder/env"
+"${PYTHON:-python3.11}" -m venv "$folder/env"
 "$folder/env/bin/pip" install --quiet venv-pack "${STREAMKIT:-streamkit}[archive,$cloud]"
-"$folder/env/bin/venv-pack" --python-prefix "${PREFIX:-/home/hadoop/environment}" -o streamkit-env.tar.gz
+"$folder/env/bin/venv-pack" -o streamkit-env.tar.gz
 echo "streamkit-env.tar.gz: upload it beside job.py"
