@@ -287,9 +287,11 @@ class Pages:
 
     def _accept(self, before: Meta | None, after: Meta) -> None:
         """Take a state for what was written, if it is right in itself; all of `before` has its checksums."""
-        self._sums.reserve(after.last + _ROOM)
         inspector = Inspector(after, self._read, self.damage)
         census = inspector.census()
+        if after.last >= os.fstat(self._fd).st_size // self._size + len(census.free):
+            raise self.damage(after.transaction & 1)  # what was never written can only be free
+        self._sums.reserve(after.last + _ROOM)
         if before is not None:
             written = census.written_since(after, self._free(before), before.last)
             self._check_new(after, written)
