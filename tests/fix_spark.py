@@ -72,11 +72,26 @@ def load(spark: Any, url: str, store: Store, **options: str) -> Any:
 
 
 def stream(spark: Any, url: str, source: UUID, into: UUID, checkpoint: Path, **options: str) -> Any:
-    """A query from the space of one store to the space `out` of another, that ends at what is there now."""
+    """A query from the space of one store to the space `out` of another, run until it has what is there now.
+
+    Spark waits ten seconds for the Python process of a stream to come up, which a busy machine may not give it: then
+    the query is started again.
+    """
+    from pyspark.errors import StreamingQueryException
+
     given = {"url": url, "store": str(source), "space": SPACE, **options}
-    frame = spark.readStream.format("streamkit").options(**given).load().select("segment", "payload", "sequence")
     out = {"url": url, "store": str(into), "space": "out", "order": "sequence", "checkpointLocation": str(checkpoint)}
-    return frame.writeStream.format("streamkit").options(**out).trigger(availableNow=True).start()
+    ends = time.monotonic() + _PATIENCE
+    while True:
+        frame = spark.readStream.format("streamkit").options(**given).load().select("segment", "payload", "sequence")
+        query = frame.writeStream.format("streamkit").options(**out).trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error) or time.monotonic() > ends:
+                raise
+        else:
+            return query
 
 
 class Doomed:

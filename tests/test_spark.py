@@ -222,7 +222,6 @@ def test_a_stream_goes_on_from_its_checkpoint_without_loss_or_double(spark: Any,
         for round in range(3):
             fill(store, 40, start=round * 40)
             query = stream(spark, url, source, into, tmp_path / "checkpoint", maxRowsPerTrigger="60")
-            query.awaitTermination()
             sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
             assert max(sizes) <= 60
             store.archive(SPACE)
@@ -238,7 +237,7 @@ def test_a_batch_that_spark_repeats_is_written_once(spark: Any, url: str, tmp_pa
     with streamkit.connect(url) as client:
         store = client.store(source)
         fill(store, 50)
-        stream(spark, url, source, into, checkpoint, maxRowsPerTrigger="50").awaitTermination()
+        stream(spark, url, source, into, checkpoint, maxRowsPerTrigger="50")
         wanted = sum(1 for _ in store.consume_space(SPACE))
         commits = sorted(
             (file for file in (checkpoint / "commits").iterdir() if file.name.isdecimal()),
@@ -249,7 +248,7 @@ def test_a_batch_that_spark_repeats_is_written_once(spark: Any, url: str, tmp_pa
             (checkpoint / "commits" / name).unlink(missing_ok=True)
         fill(store, 10, start=50)
         store.archive(SPACE)
-        stream(spark, url, source, into, checkpoint, maxRowsPerTrigger="50").awaitTermination()
+        stream(spark, url, source, into, checkpoint, maxRowsPerTrigger="50")
         assert (
             sum(1 for _ in client.store(into).consume_space("out"))
             == sum(1 for _ in store.consume_space(SPACE))

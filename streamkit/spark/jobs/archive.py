@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ...client import connect
 from ...errors import LeaseNotAcquired
 from ...store import Store
-from .command import arguments, main, on_executors, start, targets
+from .command import arguments, existing, main, on_executors, start, targets
 
 __all__ = ["job"]
 
@@ -51,7 +51,7 @@ def job(given: Sequence[str] | None = None) -> int:
 
     def task(store: str, space: str) -> str:
         with connect(url, archive=place) as client:
-            entries, files, removed = _archive(client.store(store), space, min_age, size, wait)
+            entries, files, removed = _archive(existing(client, store, space), space, min_age, size, wait)
         return f"{entries} entries in {files} files, {removed} transactions left the log"
 
     found = on_executors(start("archive"), targets(options), task, "archiving")

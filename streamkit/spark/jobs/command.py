@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ...client import connect
-from ...errors import StreamkitError
+from ...client import Client, connect
+from ...errors import PermanentError, StreamkitError
+from ...store import Store
 from ..session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["arguments", "main", "on_executors", "say", "start", "targets"]
+__all__ = ["arguments", "existing", "main", "on_executors", "say", "start", "targets"]
 
 
 def arguments(name: str, about: str) -> argparse.ArgumentParser:
@@ -48,6 +49,14 @@ def targets(options: argparse.Namespace) -> list[tuple[str, str]]:
             found += [(str(store), space) for space in spaces if options.space in ("*", space)]
     if not found:
         raise ValueError(f"there is no space {options.space!r} in {len(stores)} stores")
+    return found
+
+
+def existing(client: Client, store: str, space: str) -> Store:
+    """The store of a planned pair. PermanentError if its space is gone by now."""
+    found = client.store(store)
+    if found._known(space) is None:
+        raise PermanentError(f"the space {space!r} of the store {store} is gone: was the store deleted?")
     return found
 
 

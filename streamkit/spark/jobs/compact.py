@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ...archive.compact import compact_space
 from ...client import connect
-from .command import arguments, main, on_executors, start, targets
+from .command import arguments, existing, main, on_executors, start, targets
 
 __all__ = ["job"]
 
@@ -25,7 +25,7 @@ def job(given: Sequence[str] | None = None) -> int:
 
     def task(store: str, space: str) -> str:
         with connect(url, archive=place) as client:
-            before, after, removed = compact_space(client.store(store)._archive(space), size, hours)
+            before, after, removed = compact_space(existing(client, store, space)._archive(space), size, hours)
         return f"{before} files became {after}; {removed} old ones removed"
 
     found = on_executors(start("compact"), targets(options), task, "compacting")

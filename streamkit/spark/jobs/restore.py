@@ -17,7 +17,7 @@ from ...model import Record
 from ...read import Batch, Bounds, partition_batches
 from ...store import Store
 from ..options import bound
-from .command import arguments, main, on_executors, say, start, targets
+from .command import arguments, existing, main, on_executors, say, start, targets
 
 __all__ = ["job", "restore_space"]
 
@@ -99,7 +99,8 @@ def job(given: Sequence[str] | None = None) -> int:
 
     def task(store: str, space: str) -> str:
         with connect(url, archive=place) as client, connect(into_url) as other:
-            count = restore_space(client.store(store), other.store(into), space, until, cold)
+            source = client.store(store) if cold else existing(client, store, space)
+            count = restore_space(source, other.store(into), space, until, cold)
         return f"{count} transactions copied"
 
     say(f"into the store {into}" + (f", up to {options.until}" if until else ""))

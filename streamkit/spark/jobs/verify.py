@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...client import connect
 from ...errors import StreamkitError
 from ..native import read_space
-from .command import arguments, main, on_executors, say, start, targets
+from .command import arguments, existing, main, on_executors, say, start, targets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,7 @@ def find(spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive
 
     def log(store: str, space: str) -> Any:
         with connect(url, archive=archive) as client:
-            report = client.store(store).verify(space)
+            report = existing(client, store, space).verify(space)
         return [(f"partition {one.partition}, row {one.key!r}", one.problem) for one in report.findings]
 
     for store, space, found, error in on_executors(spark, work, log, "checking logs and indexes"):
