@@ -93,6 +93,10 @@ class Draft:
             self._pack()
         return True
 
+    @property
+    def frames(self) -> int:
+        return len(self._frames) // _FIELDS
+
     def _pack(self) -> None:
         import pyarrow as pa
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Archived", "archive_partition", "move_watermark"]
 
 _ROWS = 1_000_000
+_FRAMES = 600_000
+"""Of single entries: more memory is needed for where a frame is than for what is in it."""
 _FILES = 32
 """In one commit to the table."""
 _TRIES = 1000
@@ -105,7 +107,7 @@ def _files(
         except (CorruptData, UnsupportedVersion) as error:
             raise partition.located(error, number + 1) from error
         number += 1
-        if draft.bytes >= target_bytes or draft.rows >= _ROWS:
+        if draft.bytes >= target_bytes or draft.rows >= _ROWS or draft.frames >= _FRAMES:
             files.append(write_file(table, draft.sorted()))
             draft = Draft(partition)
             if len(files) >= _FILES:
