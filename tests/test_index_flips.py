@@ -291,7 +291,7 @@ def test_a_state_of_which_not_all_is_known_reads_and_writes_the_same(
 ) -> None:
     """As it is in a large store: pages are checked as they are needed."""
     monkeypatch.setattr(pages, "_AT_ONCE", 0)
-    monkeypatch.setattr(pages, "_RUN", 0)
+    monkeypatch.setattr(pages, "_EACH", 0)
     rows: Rows = {}
     driver = streamkit_local.connect(f"file://{tmp_path}", timeout=10)
     shape(driver.open(ID), rows, random.Random(SEED))

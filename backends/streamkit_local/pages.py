@@ -34,8 +34,9 @@ _ROOM: Final = 1024
 _RUN: Final = 16
 """Pages that are looked at together."""
 _LEAP: Final = 1024
-_AT_ONCE: Final = 512
-"""Pages that are checked at once when a state is first seen; then _RUN at a time, whenever it is read."""
+_AT_ONCE: Final = 4096
+_EACH: Final = 64
+"""Pages that are checked when a state is first seen, which takes some ms, and then whenever it is read."""
 _BRANCHES: Final = 4096
 _EMPTY: Final = array("I", b"\xff" * 4)
 
@@ -187,7 +188,7 @@ class Pages:
         if self.sound == meta.transaction:
             return True
         number, at = self._sweep
-        left = _RUN
+        left = _EACH
         if number != meta.transaction:
             at, left = 2, _AT_ONCE
         self._make_known(meta.last + 1)
