@@ -43,7 +43,8 @@ class Following(StoreSubject):
         for space in self.spaces():
             other = self.stranger()
             self.put(space, "s", numbered(1, 3))
-            start = self.store.peek(space, "s")
+            # Of a reading of the space: one of a segment alone knows no more than the time of what it is after.
+            *_, start = self.store.consume_space(space)
 
             def write() -> None:
                 for number in range(12):
