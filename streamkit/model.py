@@ -110,7 +110,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def space_offset(self) -> LexKey:
-        """ "After this entry" in its space, for `consume_space(offset=…)`."""
+        """ "After this entry" in its space, for `consume_space(offset=…)`.
+
+        Page a space by the offsets of `consume_space`: they name a place in every partition. That of an entry which
+        was read from its segment knows its own partition, and the others by timestamp.
+        """
         origin = self.origin
         here = (self.trx.number, origin.index + self.sequence - origin.first_sequence + 1)
         if origin.partitions == 1:
