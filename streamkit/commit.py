@@ -23,6 +23,7 @@ from .model import TRX
 from .partition import Partition
 from .rows import Head, KeyRow, SegmentRow, decode_row, encode_row
 from .transactions import Body, KeyUse, encode_transaction
+from .warn import warn
 
 __all__ = ["Committer", "Part", "Request", "new_id"]
 
@@ -408,11 +409,7 @@ class Committer:
             # What was acknowledged is in the log; the index may follow later.
             self._next_upkeep = partition.number + max(1, upkeep // 4)
             partition.counters["upkeep_failures"] += 1
-            import logging  # not worth its import where all goes well
-
-            logging.getLogger("streamkit").warning(
-                "%s: the index could not be brought forward: %s", partition.where(partition.number), error
-            )
+            warn("%s: the index could not be brought forward: %s", partition.where(partition.number), error)
         finally:
             self._indexing.release()
 

@@ -5,16 +5,18 @@ News from the same process wakes it at once. It holds nothing while it waits, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from .clock import Clock
 from .errors import CorruptData
 from .keys import transaction_key, transaction_number
-from .model import Entry, SegmentStatus
+from .model import SegmentStatus
 from .partition import News, Partition
-from .read import Batch
 
-__all__ = ["Patience", "batches_onward", "changes", "changes_of_all", "entries_onward"]
+__all__ = ["Patience", "changes", "changes_of_all", "onward"]
+
+T = TypeVar("T")
 
 _TOLD = 100_000
 """Segments whose last status is remembered."""
@@ -69,24 +71,12 @@ class Patience:
         return True
 
 
-def entries_onward(patience: Patience, last: int, consume: Callable[[int], Iterator[Entry]]) -> Iterator[Entry]:
-    """The entries that `consume(last)` gives, again and again; `last` is the sequence of the last one."""
+def onward(patience: Patience, look: Callable[[], Iterator[Iterable[T]]]) -> Iterator[T]:
+    """What `look` finds, in batches, again and again: it finds what was not there the last time."""
     while True:
         seen = patience.known()
-        for entry in consume(last):
-            last = entry.sequence
-            yield entry
-            patience.reset()
-        if not patience.wait(seen):
-            return
-
-
-def batches_onward(patience: Patience, news: Callable[[], Iterator[Batch]]) -> Iterator[Entry]:
-    """The entries of the batches that `news()` gives, again and again."""
-    while True:
-        seen = patience.known()
-        for batch in news():
-            yield from batch.entries
+        for found in look():
+            yield from found
             patience.reset()
         if not patience.wait(seen):
             return
@@ -95,15 +85,15 @@ def batches_onward(patience: Patience, news: Callable[[], Iterator[Batch]]) -> I
 def changes(patience: Patience, latest: Callable[[], SegmentStatus]) -> Iterator[SegmentStatus]:
     """A status, and again when it is another one."""
     told: SegmentStatus | None = None
-    while True:
-        seen = patience.known()
+
+    def look() -> Iterator[tuple[SegmentStatus]]:
+        nonlocal told
         status = latest()
         if status != told:
             told = status
-            yield status
-            patience.reset()
-        if not patience.wait(seen):
-            return
+            yield (status,)
+
+    return onward(patience, look)
 
 
 def changes_of_all(
@@ -115,21 +105,19 @@ def changes_of_all(
     """The status of each segment, then the latest of each that was written to. No partitions: there is no space yet."""
     told: dict[str, int] = {}
 
-    def tell(segment: str) -> Iterator[SegmentStatus]:
+    def tell(segment: str) -> Iterator[tuple[SegmentStatus]]:
         status = latest(segment)
         if status.last_sequence > told.get(segment, 0):
             if len(told) >= _TOLD:
                 told.clear()
             told[segment] = status.last_sequence
-            yield status
-            patience.reset()
+            yield (status,)
 
     known = partitions()
     reached = [partition.refresh() for partition in known]
-    for segment in segments():
-        yield from tell(segment)
-    while True:
-        seen = patience.known()
+
+    def look() -> Iterator[tuple[SegmentStatus]]:
+        nonlocal known, reached
         if not known:
             known = partitions()
             reached = [0] * len(known)
@@ -138,8 +126,12 @@ def changes_of_all(
             for segment in _touched(partition, reached[at], until) if until > reached[at] else ():
                 yield from tell(segment)
             reached[at] = until
-        if not patience.wait(seen):
-            return
+
+    for segment in segments():
+        for found in tell(segment):
+            yield from found
+            patience.reset()
+    yield from onward(patience, look)
 
 
 def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:

@@ -37,7 +37,7 @@ def rows_of(
     etags: Mapping[str, Etag],
 ) -> list[Put]:
     """The index rows that go with a transaction. `statuses` are those after it, `etags` those of the rows before."""
-    inline = partition.backend.limits.inline
+    inline = partition.limits.inline
     base = frames_start(record)
     pieces: dict[str, list[Piece]] = {}
     for ref in header.frames:
@@ -135,7 +135,7 @@ def _first(key: bytes, data: bytes) -> int:
 
 
 def _write(partition: Partition, ops: Sequence[Op]) -> None:
-    limits = partition.backend.limits
+    limits = partition.limits
     batch: list[Op] = []
     size = 0
     for op in ops:

@@ -10,6 +10,7 @@ from types import TracebackType
 from .backend import Ambiguous, Backend, Grant
 from .clock import Clock
 from .errors import LeaseLost, LeaseNotAcquired, TransientError, Unavailable
+from .warn import warn
 
 __all__ = ["Lease"]
 
@@ -125,11 +126,11 @@ class Lease:
             try:
                 renewed = self._backend.renew(grant)
             except (TransientError, Ambiguous) as error:
-                _warn("the lease %r could not be renewed, trying again: %s", self.key, error)
+                warn("the lease %r could not be renewed, trying again: %s", self.key, error)
                 pause = self.ttl / 10
                 continue
             except Exception as error:
-                _warn("the lease %r is lost: %s", self.key, error)
+                warn("the lease %r is lost: %s", self.key, error)
                 self.lost.set()
                 return
             if self.lost.is_set():
@@ -150,9 +151,3 @@ class Lease:
     def __repr__(self) -> str:
         state = "lost" if self.lost.is_set() else f"held, token {self._grant.token}" if self._grant else "not acquired"
         return f"<Lease {self.key!r} {state}>"
-
-
-def _warn(message: str, *args: object) -> None:
-    import logging  # not worth its import where all goes well
-
-    logging.getLogger("streamkit").warning(message, *args)

@@ -130,7 +130,7 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: i
     if bounds.empty:
         return
     # Rows fetched beside a head are no use to a reader where writes are atomic; elsewhere they save a round trip.
-    partition.refresh(() if partition.backend.limits.atomic else (segment,), since)
+    partition.refresh(() if partition.limits.atomic else (segment,), since)
     last = partition.status(segment).last_sequence
     first = max(bounds.min_sequence, partition.status(segment).first_sequence, 1)
     last = min(last, bounds.max_sequence or last)

@@ -16,7 +16,7 @@ from .backend import Ambiguous, Backend
 from .clock import Clock
 from .commit import Part, Request
 from .errors import CrossPartition, Fenced, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
-from .follow import Patience, batches_onward, changes, changes_of_all, entries_onward
+from .follow import Patience, changes, changes_of_all, onward
 from .index import bring_forward
 from .keys import CATALOG, SPACES, segment_name
 from .leases import Lease
@@ -300,13 +300,7 @@ class Store:
         bounds = _bounds(min_sequence, max_sequence, min_timestamp, max_timestamp, limit)
         self._check_open()
 
-        def batches() -> Iterator[Batch]:
-            since = self._since(space)
-            known = self._known(space, self._hint(segment))
-            if known is not None:
-                yield from segment_batches(known.partition(segment), segment, bounds, since)
-
-        return _entries(batches(), limit)
+        return _entries(self._segment_batches(space, segment, bounds), limit)
 
     def consume_space(
         self,
@@ -347,6 +341,12 @@ class Store:
         logs = {space: self._space_batches(space, offset, bounds) for space, offset in after.items()}
         return _entries(merge(logs), limit)
 
+    def _segment_batches(self, space: str, segment: str, bounds: Bounds) -> Iterator[Batch]:
+        since = self._since(space)
+        known = self._known(space, self._hint(segment))
+        if known is not None:
+            yield from segment_batches(known.partition(segment), segment, bounds, since)
+
     def _space_batches(self, space: str, offset: Offset | None, bounds: Bounds) -> Iterator[Batch]:
         since = self._since(space)
         cursor = self._cursor(space, offset)
@@ -382,7 +382,16 @@ class Store:
         if after < 0:
             raise ValueError(f"after is a sequence, 0 for all, not {after}")
         patience = self._patience(space, timeout)
-        return entries_onward(patience, after, lambda last: self.consume_segment(space, segment, min_sequence=last + 1))
+        last = after
+
+        def news() -> Iterator[list[Entry]]:
+            nonlocal last
+            self._check_open()
+            for batch in self._segment_batches(space, segment, Bounds(min_sequence=last + 1)):
+                last = batch.entries[-1].sequence
+                yield batch.entries
+
+        return onward(patience, news)
 
     def follow_space(
         self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None
@@ -394,14 +403,14 @@ class Store:
 
         cursor: Cursor | None = None
 
-        def news() -> Iterator[Batch]:
+        def news() -> Iterator[list[Entry]]:
             nonlocal cursor
             since = self._since(space)
             self._check_open()
             cursor = cursor or self._cursor(space, after)
-            return cursor.batches(Bounds(), since) if cursor else iter(())
+            return map(_entries_of, cursor.batches(Bounds(), since) if cursor else ())
 
-        return batches_onward(patience, news)
+        return onward(patience, news)
 
     def subscribe_to_segment(
         self, space: str, segment: str, *, timeout: float | None = None

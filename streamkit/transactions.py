@@ -34,7 +34,6 @@ __all__ = [
     "KeyUse",
     "decode_body",
     "decode_entries",
-    "decode_frame",
     "decode_header",
     "decode_transaction",
     "encode_body",
@@ -260,20 +259,6 @@ def split_frames(record: bytes, seed: int) -> list[memoryview]:
         frames.append(view[at:after])
         at = after
     return frames
-
-
-def decode_frame(frame: bytes | memoryview, seed: int) -> tuple[FrameHead, Body]:
-    """A frame's head and its body, still encoded. CorruptData if a bit of it has changed."""
-    view = memoryview(frame)
-    try:
-        crc, head_bytes, flags, body_bytes, raw = _FRAME.unpack_from(view)
-        body_at = _FRAME.size + head_bytes
-        if len(view) != body_at + body_bytes or zlib.crc32(view[4:], seed) != crc:
-            raise CorruptData("a frame of the transaction is damaged")
-        head = _frame_heads.decode(view[_FRAME.size : body_at])
-        return head, Body(view[body_at:], raw, flags, head.count)
-    except (struct.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptData("a frame of the transaction is damaged") from error
 
 
 Decoded = tuple[FrameHead, Origin, list[Entry]]

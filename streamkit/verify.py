@@ -377,7 +377,7 @@ def _repair(partition: Partition) -> int:
     log.last = log.head.archived
     log.walk()
     faults = [finding for finding in log.findings[damaged:] if finding.key != HEAD]
-    if partition.backend.limits.atomic and log.head.number > log.last:
+    if partition.limits.atomic and log.head.number > log.last:
         faults.append(Finding(partition.space, partition.partition, b"", f"it ends before {log.head.number}"))
     if faults:
         raise CorruptData(f"the log itself is damaged, and nothing else knows what it said: {faults[0].problem}")
@@ -428,7 +428,7 @@ def _differences(partition: Partition, log: _Log) -> Iterator[Op]:
         first, last = pieces[0], pieces[-1]
         row = SegmentRow(first.first_sequence, first.timestamp, last.last_sequence, last.timestamp)
         wanted[key] = encode_row(key, row)
-        for put in data_rows(partition.backend.limits.row, segment, pieces):
+        for put in data_rows(partition.limits.row, segment, pieces):
             wanted[put.key] = put.value
     for digest, uses in log.uses.items():
         key = idempotency_key(digest)

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
+import streamkit
 from streamkit import Record, Store
 
 SPACE = "orders/ü"
@@ -52,6 +54,18 @@ def fill(store: Store, transactions: int, start: int = 0, space: str = SPACE) ->
     for at in range(start, start + transactions):
         records = [Record(b'{"at":%d,"n":%d}' % (at, n), {"n": str(n)} if n % 2 else None) for n in range(at % 6 + 1)]
         store.produce(space, f"s{at % 7}", records)
+
+
+@contextmanager
+def both_tiers(url: str, transactions: int, size: int) -> Iterator[Store]:
+    """A store of two partitions: so many transactions archived in files of `size` bytes, and half as many more."""
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.create_space(SPACE, 2)
+        fill(store, transactions)
+        store.archive(SPACE, target_file_bytes=size)
+        fill(store, transactions // 2, start=transactions)
+        yield store
 
 
 def rows_of(frame: Any) -> list[tuple[Any, ...]]:

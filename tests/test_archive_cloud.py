@@ -161,35 +161,30 @@ def test_readers_lose_nothing_while_writers_and_an_archiver_race(root: str) -> N
     race(root, SPACE, 2, each=12)
 
 
-@pytest.mark.slow
-@pytest.mark.s3
-class TestArchivedOnS3(ArchivedConformance):
+class ArchivedInTheCloud(ArchivedConformance):
     sample = (Paging,)
     rounds = 2
     partitions = (1,)
     patience = 300.0
     pause = 0.1
 
+    _url = ""
+
+    def root(self) -> str:
+        return self._url
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+class TestArchivedOnS3(ArchivedInTheCloud):
     @pytest.fixture(autouse=True)
     def _bucket(self, s3_bucket: Any) -> None:
         self._url = s3_bucket.url("conformance")
 
-    def root(self) -> str:
-        return self._url
-
 
 @pytest.mark.slow
 @pytest.mark.azure
-class TestArchivedOnAzure(ArchivedConformance):
-    sample = (Paging,)
-    rounds = 2
-    partitions = (1,)
-    patience = 300.0
-    pause = 0.1
-
+class TestArchivedOnAzure(ArchivedInTheCloud):
     @pytest.fixture(autouse=True)
     def _prefix(self, azurite: Any) -> None:
         self._url = azurite.url("conf" + uuid4().hex[:12])
-
-    def root(self) -> str:
-        return self._url

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from fix_spark import SPACE, entries_of, fill, load, rows_of, stream
+from fix_spark import SPACE, both_tiers, entries_of, fill, load, rows_of, stream
 from harmed_tables import HARMS
 
 import streamkit
@@ -35,12 +35,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def both(url: str) -> Iterator[Store]:
     """A store of two partitions, half of it archived in several files."""
-    with streamkit.connect(url) as client:
-        store = client.store(uuid4())
-        store.create_space(SPACE, 2)
-        fill(store, 60)
-        store.archive(SPACE, target_file_bytes=500)
-        fill(store, 30, start=60)
+    with both_tiers(url, 60, 500) as store:
         yield store
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from fix_spark import SPACE, entries_of, fill, load, rows_of, stream
+from fix_spark import SPACE, both_tiers, entries_of, fill, load, rows_of, stream
 
 import streamkit
 from streamkit import Record, Store
@@ -38,12 +38,7 @@ def root(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def both(root: str) -> Iterator[Store]:
     """A store of two partitions, half of it archived in several files."""
-    with streamkit.connect(root) as client:
-        store = client.store(uuid4())
-        store.create_space(SPACE, 2)
-        fill(store, 24)
-        store.archive(SPACE, target_file_bytes=200)
-        fill(store, 12, start=24)
+    with both_tiers(root, 24, 200) as store:
         yield store
 
 

@@ -14,7 +14,18 @@ from typing import Final
 from streamkit.errors import CorruptData
 
 from .index import content
-from .layout import BRANCH, LARGE_START, branch, kind, large_pages, large_values, leaf, well_formed, well_formed_large
+from .layout import (
+    BRANCH,
+    END,
+    LARGE_START,
+    branch,
+    kind,
+    large_pages,
+    large_values,
+    leaf,
+    well_formed,
+    well_formed_large,
+)
 from .meta import Meta, Tree
 
 __all__ = ["Census", "Inspector", "Load"]
@@ -23,8 +34,6 @@ Load = Callable[[int], bytes]
 """The bytes of a page, as they are or checked."""
 
 _COUNT: Final = struct.Struct("=Q")
-_END: Final = b"\xff" * 512
-"""After every key."""
 
 
 class Census:
@@ -109,7 +118,7 @@ class Inspector:
         """`written`: this is the tree of rows, and what is not in it was there before, and is only looked at."""
         meta, reached = self._meta, self._reached
         numbers = written is None
-        stack: list[tuple[int, int, bytes, bytes]] = [(tree.root, 1, b"", _END)] if tree.depth else []
+        stack: list[tuple[int, int, bytes, bytes]] = [(tree.root, 1, b"", END)] if tree.depth else []
         while stack:
             page, level, low, high = stack.pop()
             new = written is None or page in written

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import lmdb
 
+from .layout import END
 from .meta import Meta
 from .pages import Pages
 
 __all__ = ["CheckedTransaction"]
-
-_END: Final = b"\xff" * 512
-"""After every key."""
 
 
 class CheckedTransaction:
@@ -86,7 +84,7 @@ class CheckedCursor:
         return self._cursor.first()
 
     def last(self) -> bool:
-        self._around(_END)
+        self._around(END)
         return self._cursor.last()
 
     def next(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Final
 
 __all__ = [
     "BRANCH",
+    "END",
     "LARGE",
     "LARGE_START",
     "branch",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 BRANCH, LEAF, LARGE = 1, 2, 4
+END: Final = b"\xff" * 512
+"""After every key."""
 _HEADER: Final = struct.Struct("=QHHHH")
 _NODE: Final = struct.Struct("=HHHH")
 _RUN: Final = struct.Struct("=QHHI")

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice, repeat
-from operator import itemgetter, le
+from operator import itemgetter
 from typing import Final
 
 import lmdb
@@ -19,7 +19,7 @@ from streamkit.backend import Range, Row, Value
 
 from .faults import index_fault, system_fault
 from .index import KEY, check_neighbour, content, damage, indexed_end, keys_of, look_up, ref_of, seek
-from .loading import Misplaced, load, load_one, load_part, load_parts
+from .loading import Misplaced, Part, load, load_one, load_part, load_parts
 from .log import PartitionLog
 from .pending import Pending
 from .record import Ref
@@ -183,24 +183,13 @@ def read_parts(store: OpenStore, partition: bytes, ranges: Sequence[Range]) -> l
     for attempt in _ATTEMPTS:
         log, refs, stored = _find_all(store, partition, keys)
         out: list[bytes | None] = []
-        logged = [ref for ref in refs if ref is not None]
-        if log is not None and len(logged) == len(keys) and all(map(le, keys, keys[1:])):
-            # All in the log, and asked for in its order, as of a segment that is read.
-            pairs = zip(logged, ranges, strict=True)
-            parts = [(position, key, size, start, length) for (position, size), (key, start, length) in pairs]
-            try:
-                out += load_parts(log.files, parts, log.view.end)
-            except (Misplaced, OSError) as error:
-                _look_again(log, error, attempt)
-                continue
-            return out
         for (key, start, length), data in zip(ranges, stored, strict=True):
             out.append(None if data is None else content(rows + key, data)[start : start + length])
         wanted = [(ref, index) for index, ref in enumerate(refs) if ref is not None]
         if log is None or not wanted:
             return out
         wanted.sort()
-        parts = []
+        parts: list[Part] = []
         for (position, size), index in wanted:
             key, start, length = ranges[index]
             parts.append((position, key, size, start, length))

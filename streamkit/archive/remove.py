@@ -78,7 +78,7 @@ def _split(key: bytes) -> tuple[str, int]:
 
 
 def _delete(partition: Partition, keys: list[bytes]) -> None:
-    limit = partition.backend.limits.ops
+    limit = partition.limits.ops
     for at in range(0, len(keys), limit):
         _write(partition, [Delete(key) for key in keys[at : at + limit]])
 
