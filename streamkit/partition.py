@@ -185,8 +185,10 @@ class Partition:
         """Atomic writes: the head row tells all, and the index is as new as it is."""
         self._stamp()
         names = [name for name in dict.fromkeys(segments) if name not in self.known]
-        generation = self.generation
+        generation, known = self.generation, self.head_etag is not None
         value, *values = self.backend.get(self.key, [bytes(HEAD), *map(segment_key, names)])
+        if value is None and known:
+            raise self.gone()
         if value is None or value.etag == self.head_etag:
             self._learn(names, values, generation)
             return
@@ -233,9 +235,22 @@ class Partition:
     def look_at_head(self) -> None:
         """Learn how far the index is by now, whoever brought it there."""
         self._stamp()
+        known, least = self.head_etag is not None, self.head.watermark
         value = self.backend.get(self.key, [bytes(HEAD)])[0]
         if value is not None:
-            self._adopt(decode_row(Head, HEAD, value.data), value.etag)
+            head = decode_row(Head, HEAD, value.data)
+            if head.watermark < least:
+                raise self.gone()
+            self._adopt(head, value.etag)
+        elif known:
+            raise self.gone()
+
+    def gone(self) -> CorruptData:
+        """The head was there once, and is not, or is that of another space of this name."""
+        return CorruptData(
+            f"space {self.space!r}, partition {self.partition}: its head is gone; if the store was deleted, close it "
+            "and open it again"
+        )
 
     def _adopt(self, head: Head, etag: Etag) -> None:
         """Where the index is ahead of what is known, go on from there; where it has caught up, forget the tail."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from typing import Any
 from uuid import uuid4
 
@@ -48,7 +50,8 @@ class Archiving:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(300)
-        assert not self._thread.is_alive(), "the archiver hangs"
+        where = sys._current_frames().get(self._thread.ident or 0)
+        assert not self._thread.is_alive(), "the archiver hangs:\n" + "".join(traceback.format_stack(where))
 
 
 @pytest.fixture

@@ -68,4 +68,6 @@ def azurite() -> Iterator[Azurite]:
         drain.start()
         yield Azurite(ports["Blob"], ports["Table"])
         server.kill()  # gracefully, it would wait for the clients to hang up
+        assert server.stdin is not None
+        server.stdin.close()  # ends it also where what was killed is another program that had started Node
         drain.join(10)

@@ -427,6 +427,23 @@ def test_stores_are_listed_and_deleted_with_their_archive(make: Make) -> None:
     assert len(list(other.consume_space(SPACE))) == len(list(make().store(other.id).consume_space(SPACE)))
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+def test_archiving_a_store_that_others_have_deleted_ends_with_an_error(make: Make, again: bool) -> None:
+    store = make().store(uuid4())
+    fill(store, 5)
+    store.maintain()  # the head says that something is indexed
+    fill(store, 5)
+    other = make()
+    other.delete_store(store.id)
+    if again:
+        other.store(store.id).produce(SPACE, "new", [Record(b"new")])
+    with pytest.raises(StreamkitError, match=r"deleted|is missing from the log"):
+        store.archive(SPACE)
+    seen = [entry.payload for entry in make().store(store.id).consume_space(SPACE)]
+    assert seen == ([b"new"] if again else [])
+    assert not make().store(store.id).verify().findings
+
+
 def test_the_archive_may_be_elsewhere(make: Make, tmp_path: Path) -> None:
     url = (tmp_path / "else where").as_uri()
     client = make(archive=url)

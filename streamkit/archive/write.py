@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..backend import Ambiguous, Conflict, Put
-from ..errors import CorruptData, LeaseLost, UnsupportedVersion
+from ..errors import CorruptData, LeaseLost, Unavailable, UnsupportedVersion
 from ..index import bring_forward
 from ..keys import HEAD, transaction_key, transaction_number
 from ..partition import Partition
@@ -46,10 +46,7 @@ def archive_partition(
     partition: Partition, table: Table, lease: Lease, until: int, target_bytes: int, progress: Any = None
 ) -> Archived:
     """Archive what is committed now and not younger than `until` (ms). LeaseLost if another archiver took over."""
-    partition.refresh()
-    while not bring_forward(partition):
-        partition.refresh()
-    partition.look_at_head()
+    _index_all(partition)
     last, archived = partition.watermark, partition.head.archived
     there = table.load()
     reached = table.archived(there, partition.partition)
@@ -90,6 +87,15 @@ def archive_partition(
     return total
 
 
+def _index_all(partition: Partition) -> None:
+    for _ in range(_TRIES):
+        partition.refresh()
+        partition.look_at_head()  # a store that was deleted and made again gets no rows of the old one
+        if bring_forward(partition):
+            return
+    raise Unavailable(f"space {partition.space!r}: others bring its index forward all the time, archive again later")
+
+
 def _files(
     partition: Partition, table: Table, reached: int, last: int, until: int, target_bytes: int
 ) -> Iterator[tuple[list[File], int]]:
@@ -127,7 +133,7 @@ def move_watermark(partition: Partition, number: int) -> None:
     for _ in range(_TRIES):
         value = backend.get(partition.key, [bytes(HEAD)])[0]
         if value is None:
-            raise CorruptData(f"space {partition.space!r}, partition {partition.partition}: its head is gone")
+            raise partition.gone()
         head = decode_row(Head, HEAD, value.data)
         if head.archived >= number:
             break
