@@ -17,6 +17,8 @@ _USED = 1000
 _TIMES = 10
 _TOGETHER = 1000
 _MOST = 500_000
+_LONGER = 3
+"""Than others' rounds: whoever has opened a store first checks its index, which is a matter of its size."""
 
 
 def run(bench: Bench) -> Iterator[Result]:
@@ -41,7 +43,7 @@ def run(bench: Bench) -> Iterator[Result]:
                     store.close()
 
             rounds = bench.race(f"growth: {work}", {name: partial(go, name) for name in sizes})
-            setting = f"{durability}; 128 B random; {many}"
+            setting = f"{durability}; 128 B random; {many}; {bench.seconds * _LONGER:g} s from opening it"
             return Result(f"growth: {work}", unit, setting, rounds, [at_least(0.5, "small store")])
 
         # Peeks first: after the appends the last frame of a segment is large in the small store, where each got many.
@@ -60,7 +62,7 @@ def _append(bench: Bench, batches: list[list[bytes]], store: Streamkit, segments
         return len(batch)
 
     step(0)
-    return rate(bench.seconds, _MOST, step)
+    return rate(bench.seconds * _LONGER, _MOST, step)
 
 
 def _peek(bench: Bench, store: Streamkit, segments: list[int]) -> float:
@@ -70,4 +72,4 @@ def _peek(bench: Bench, store: Streamkit, segments: list[int]) -> float:
         return 1
 
     step(0)
-    return rate(bench.seconds, _MOST, step)
+    return rate(bench.seconds * _LONGER, _MOST, step)
