@@ -1,7 +1,8 @@
 """The cold tier and Spark: python -m benchmarks.spark [entries] [--folder FOLDER] [--step STEP]
 
-Archiving and its memory, reading the archive by library and by Spark, one segment out of very many, bytes on disk. With
-a folder the steps (fill, archive, read, spark, table) may be run one by one; `table` prints what they found.
+Archiving and its memory, reading the archive by library and by Spark, one segment out of very many, bytes on disk, a
+stream from a store into another. With a folder the steps (fill, archive, read, spark, stream, table) may be run one by
+one; `table` prints what they found.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from .machine import describe
 
 SPACE = "orders"
 STORE = UUID(int=7)
-STEPS = ("fill", "archive", "read", "spark", "table")
+STEPS = ("fill", "archive", "read", "spark", "stream", "table")
 TIMES = 3
+TRIGGER = 10_000
+TRIGGERS = 20
 
 
 class Bench:
@@ -168,14 +171,22 @@ def _look_up(store: streamkit.Store, name: str) -> tuple[float, int]:
     return (time.perf_counter() - begin) * 1000, bytes_read() - size
 
 
-def spark(bench: Bench) -> None:
-    from pyspark.sql import functions as F
-
-    from streamkit.spark import read_space, session
+def started() -> Any:
+    """Spark on two threads."""
+    from streamkit.spark import session
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     running = session(spark__master="local[2]", spark__ui__enabled="false", spark__ui__showConsoleProgress="false")
     running.sparkContext.setLogLevel("ERROR")
+    return running
+
+
+def spark(bench: Bench) -> None:
+    from pyspark.sql import functions as F
+
+    from streamkit.spark import read_space
+
+    running = started()
     url = bench.root.as_uri()
     files = [file.as_uri() for file in bench.root.glob("archive/*/*/*.parquet")]
 
@@ -202,6 +213,38 @@ def spark(bench: Bench) -> None:
     bench.note(**{name: statistics.median(times) for name, times in took.items()})
 
 
+def stream(bench: Bench) -> None:
+    """From a store into another, which is synced, so many rows a trigger. The first trigger is left out."""
+    running = started()
+    rates, most = [], 0
+    for _ in range(TIMES):
+        root = bench.root.parent / "streams"
+        shutil.rmtree(root, ignore_errors=True)
+        store = bench.store(root)
+        for begin in range(0, TRIGGER * TRIGGERS, 1000):
+            with store.transaction(SPACE) as trx:
+                for segment in range(20):
+                    trx.produce(f"s{segment}", [Record(b'{"at":%d}' % at) for at in range(begin, begin + 50)])
+        options = {"url": root.as_uri(), "store": str(STORE), "space": SPACE, "maxRowsPerTrigger": str(TRIGGER)}
+        frame = running.readStream.format("streamkit").options(**options, columns="segment,payload,sequence").load()
+        sink = {"url": root.as_uri(), "store": str(UUID(int=8)), "space": SPACE, "order": "sequence"}
+        query = (
+            frame.writeStream.format("streamkit")
+            .options(**sink, checkpointLocation=str(root / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        batches = [progress for progress in query.recentProgress if progress.numInputRows]
+        assert sum(progress.numInputRows for progress in batches) == TRIGGER * TRIGGERS
+        most = max(most, *(progress.numInputRows for progress in batches))
+        took = sum(progress.batchDuration for progress in batches[1:]) / 1000
+        rates.append(sum(progress.numInputRows for progress in batches[1:]) / took)
+        store.close()
+    running.stop()
+    bench.note(stream=statistics.median(rates), trigger=most)
+
+
 def table(bench: Bench) -> None:
     """What was found, as Markdown."""
     found = bench.found
@@ -215,6 +258,8 @@ def table(bench: Bench) -> None:
         ("its memory", "< 500 MB", f"{found['memory']:.0f} MB"),
         ("`consume_space`, cold", "≥ 500,000 entries/s", f"{found['consume']:,.0f} entries/s"),
     ]
+    figure = f"{found['stream']:,.0f} rows/s, at most {found['trigger']:,} a trigger"
+    rows.append((f"a stream into another store, {TRIGGER:,} rows a trigger", "", figure))
     for what, name in (("the first of a client", "first"), ("another", "segment")):
         milliseconds, read = found[f"{name}_milliseconds"], found[f"{name}_bytes"]
         figure = f"{milliseconds:.1f} ms, {read / 1000:,.0f} kB, {100 * read / size:.2f} %"
@@ -238,7 +283,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the stores are kept; else they are gone at the end")
     parser.add_argument("--step", choices=STEPS, help="all, if none is named")
     given = parser.parse_args()
-    steps = {"fill": fill, "archive": archive, "read": read, "spark": spark, "table": table}
+    steps = {"fill": fill, "archive": archive, "read": read, "spark": spark, "stream": stream, "table": table}
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
