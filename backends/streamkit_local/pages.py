@@ -35,7 +35,7 @@ _RUN: Final = 16
 """Pages that are looked at together."""
 _LEAP: Final = 1024
 _AT_ONCE: Final = 4096
-_EACH: Final = 16
+_EACH: Final = 64
 """Pages that are checked when a state is first seen, which takes some ms, and then whenever it is read."""
 _BRANCHES: Final = 4096
 _EMPTY: Final = array("I", b"\xff" * 4)
