@@ -6,8 +6,8 @@ PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check
 JOBS ?= 2
 RUNS ?= 20
 # What proves that nothing is lost, in a sample that every `make test` runs, and `make test-again` many times.
-PROOF := $(patsubst %,tests/test_%.py,sweep history state_machine faults fuzz golden verify broken_backends crash \
-    local_crashes)
+PROOF := $(patsubst %,tests/%.py,log/test_sweep log/test_history log/test_faults log/test_fuzz log/test_crash \
+    store/test_state_machine store/test_golden index/test_verify backends/test_broken backends/local/test_crashes)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-again test-exhaustive lint bench clean java

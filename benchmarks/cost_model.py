@@ -21,8 +21,8 @@ from typing import Any
 from uuid import uuid4
 
 from streamkit import Client, Record
-from streamkit import commit as engine_commit
-from streamkit import partition as engine_partition
+from streamkit.log import commit as engine_commit
+from streamkit.log import partition as engine_partition
 
 from .cost_report import Result, line, publish, tables
 from .cost_services import Bill, Service, SimulatedDriver, services

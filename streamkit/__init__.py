@@ -31,7 +31,7 @@ from .lexkey import LexKey, Unsigned
 from .model import TRX, Entry, Record, SegmentStatus
 from .statistics import Statistics
 from .store import Store
-from .writing import Transaction
+from .transaction import Transaction
 
 __version__ = "0.1.0"
 

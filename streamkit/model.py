@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from .lexkey import LexKey, Unsigned
-from .offsets import Offset
+from .log.offsets import Offset
 
 __all__ = ["TRX", "Entry", "Origin", "Record", "SegmentStatus"]
 

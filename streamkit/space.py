@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from .backend import ABSENT, Ambiguous, Backend, Conflict, Put
 from .clock import Clock
-from .commit import Committer
 from .errors import SpaceExists, Unavailable
-from .keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_name, space_key
+from .log.commit import Committer
+from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_name, space_key
+from .log.partition import News, Partition
+from .log.rows import Head, Settings, decode_row, encode_row
 from .names import partition_of
-from .partition import News, Partition
-from .rows import Head, Settings, decode_row, encode_row
 from .statistics import Counters
 
 __all__ = ["Space", "create_space", "open_space", "segments_of", "settings_of"]

@@ -14,29 +14,29 @@ from uuid import UUID, uuid4
 
 from .backend import Ambiguous, Backend
 from .clock import Clock
-from .commit import Part, Request
 from .errors import CrossPartition, Fenced, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
-from .follow import Patience, changes, changes_of_all, onward
-from .index import bring_forward
-from .keys import CATALOG, SPACES, segment_name
+from .index.upkeep import bring_forward
 from .leases import Lease
 from .lexkey import LexKey
+from .log.commit import Part, Request
+from .log.follow import Patience, changes, changes_of_all, onward
+from .log.keys import CATALOG, SPACES, segment_name
+from .log.offsets import Offset
+from .log.partition import NOTHING, News, Partition
+from .log.read import Batch, Bounds, Cursor, last_entry, merge, segment_batches
+from .log.record_format import encode_body
+from .log.rows import Settings
+from .log.validate import prepare
 from .model import Entry, Record, SegmentStatus, no_entry
 from .names import check_name
-from .offsets import Offset
-from .partition import NOTHING, News, Partition
-from .read import Batch, Bounds, Cursor, last_entry, merge, segment_batches
-from .records import prepare
-from .rows import Settings
 from .space import Space, create_space, open_space, segments_of, settings_of
 from .statistics import Counters, Statistics
-from .transactions import encode_body
-from .writing import Transaction, check_key, check_lease, fence, status_of
+from .transaction import Transaction, check_key, check_lease, fence, status_of
 
 if TYPE_CHECKING:
     from .archive import ArchiveReport
     from .archive.read import Archive
-    from .verify import VerifyReport
+    from .index.verify import VerifyReport
 
 __all__ = ["Store"]
 
@@ -536,7 +536,7 @@ class Store:
 
         `progress(done, all)` counts transactions of the partition at hand. Findings name the row that is wrong.
         """
-        from .verify import VerifyReport, verify_space
+        from .index.verify import VerifyReport, verify_space
 
         reports = [verify_space(self._backend, name, self._unread(name), progress) for name in self._names(space)]
         return VerifyReport(
@@ -551,7 +551,7 @@ class Store:
 
         The log is never touched: CorruptData if it is damaged itself. Nobody may write to the store meanwhile.
         """
-        from .verify import repair_space
+        from .index.verify import repair_space
 
         count = 0
         for name in self._names(space):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ..backend import Ambiguous
 from ..errors import LeaseNotAcquired, TransientError
 from ..leases import Lease
-from ..partition import Partition
+from ..log.partition import Partition
 from .place import path_name
 from .read import Archive
 from .remove import note_archived, remove_archived

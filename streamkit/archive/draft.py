@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..errors import CorruptData
+from ..log.record_format import decode_header, decode_transaction
 from ..model import Entry
-from ..transactions import decode_header, decode_transaction
 from .table import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..partition import Partition
+    from ..log.partition import Partition
 
 __all__ = ["Draft", "Rows"]
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..errors import CorruptData
+from ..log.read import Batch, Bounds
 from ..model import NO_TRX, TRX, Entry, Origin
-from ..read import Batch, Bounds
 from .place import Place
 from .table import File, Snapshot, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..partition import Partition
+    from ..log.partition import Partition
 
 __all__ = ["Archive"]
 
@@ -43,7 +43,7 @@ _FOOTERS = 256
 
 
 class Archive:
-    """A space's archive as `streamkit.cold.Cold`. Safe to share between threads."""
+    """A space's archive as `streamkit.log.archive_reader.Cold`. Safe to share between threads."""
 
     def __init__(self, place: Place, store: UUID, space: str) -> None:
         self.space = space

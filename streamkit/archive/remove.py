@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ..backend import Ambiguous, Delete, Op, Put
 from ..errors import Unavailable
-from ..keys import ARCHIVE, data_key, data_range, transaction_key
-from ..partition import Partition
-from ..rows import ArchiveRow, decode_row, encode_row
+from ..log.keys import ARCHIVE, data_key, data_range, transaction_key
+from ..log.partition import Partition
+from ..log.rows import ArchiveRow, decode_row, encode_row
 from .read import Archive
 
 __all__ = ["note_archived", "remove_archived"]

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from ..clock import SYSTEM_CLOCK
 from ..errors import CorruptData
-from ..rows import Head, Settings
+from ..log.rows import Head, Settings
 from .place import Place
 from .table import check_installed, space_of
 
 if TYPE_CHECKING:
     from ..client import Client
-    from ..read import Batch, Bounds
+    from ..log.read import Batch, Bounds
     from .read import Archive
 
 __all__ = ["archived_spaces", "read_archived"]

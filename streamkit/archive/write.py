@@ -13,10 +13,10 @@ import msgspec
 
 from ..backend import Ambiguous, Conflict, Put
 from ..errors import CorruptData, LeaseLost, Unavailable, UnsupportedVersion
-from ..index import bring_forward
-from ..keys import HEAD, transaction_key, transaction_number
-from ..partition import Partition
-from ..rows import Head, decode_row, encode_row
+from ..index.upkeep import bring_forward
+from ..log.keys import HEAD, transaction_key, transaction_number
+from ..log.partition import Partition
+from ..log.rows import Head, decode_row, encode_row
 from .draft import Draft
 from .parquet import write_file
 from .table import File, Table

@@ -10,9 +10,9 @@ from uuid import UUID
 from ..archive.table import File
 from ..client import Client
 from ..errors import PermanentError
-from ..offsets import Offset
-from ..partition import Partition
-from ..read import _first_at
+from ..log.offsets import Offset
+from ..log.partition import Partition
+from ..log.read import _first_at
 from ..store import Store
 from .options import Options
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..archive.table import schema as table_schema
 from ..client import Client
 from ..errors import PermanentError
-from ..read import Batch, Bounds, partition_batches
+from ..log.read import Batch, Bounds, partition_batches
 from .filters import Test, arrow_filter, groups_that_may
 from .options import Options
 from .plan import Piece

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ..archive.read import Archive
 from ..client import Client
-from ..partition import Partition
+from ..log.partition import Partition
 from .options import Options
 from .plan import Span, partitions_of, pieces, spans
 from .rows import read_piece

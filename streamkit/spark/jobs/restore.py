@@ -13,8 +13,8 @@ from uuid import UUID
 from ...archive.restore import archived_spaces, read_archived
 from ...client import connect
 from ...errors import CorruptData
+from ...log.read import Batch, Bounds, partition_batches
 from ...model import Record
-from ...read import Batch, Bounds, partition_batches
 from ...store import Store
 from ..options import bound
 from .command import arguments, existing, main, on_executors, say, start, targets

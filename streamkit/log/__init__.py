@@ -1,0 +1,1 @@
+"""The log: records, the commit, the tail, reading and following. Private."""

@@ -1,0 +1,158 @@
+"""Following: history, then what comes. A follower looks, waits a little longer each time nothing came, and looks again.
+
+News from the same process wakes it at once. It holds nothing while it waits, and never keeps a writer waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from ..clock import Clock
+from ..errors import CorruptData
+from ..model import SegmentStatus
+from .keys import transaction_key, transaction_number
+from .partition import News, Partition
+
+__all__ = ["Patience", "changes", "changes_of_all", "onward"]
+
+T = TypeVar("T")
+
+_TOLD = 100_000
+"""Segments whose last status is remembered."""
+
+
+class Patience:
+    """Waits for news, and ends after `timeout` seconds of silence (None: never)."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        news: News,
+        poll: tuple[float, float],
+        timeout: float | None,
+        known: Callable[[], tuple[int, ...]],
+    ) -> None:
+        self._clock = clock
+        self._news = news
+        self._least, self._most = poll
+        self._timeout = timeout
+        self.known = known
+        """What this process knows of the logs that are followed; does no I/O."""
+        self._pause = self._least
+        self._heard = clock.monotonic()
+
+    def reset(self) -> None:
+        """Something came."""
+        self._pause = self._least
+        self._heard = self._clock.monotonic()
+
+    def wait(self, seen: tuple[int, ...]) -> bool:
+        """True when it is time to look again: after a pause, or as soon as more than `seen` is known.
+
+        False when there was silence for too long.
+        """
+        end = self._clock.monotonic() + self._pause
+        if self._timeout is not None:
+            if self._clock.monotonic() >= self._heard + self._timeout:
+                return False
+            end = min(end, self._heard + self._timeout)
+        self._pause = min(self._pause * 2, self._most)
+        with self._news:
+            self._news.waiting += 1
+            try:
+                while self.known() == seen:
+                    rest = end - self._clock.monotonic()
+                    if rest <= 0:
+                        break
+                    self._clock.wait(self._news, rest)
+            finally:
+                self._news.waiting -= 1
+        return True
+
+
+def onward(patience: Patience, look: Callable[[], Iterator[Iterable[T]]]) -> Iterator[T]:
+    """What `look` finds, in batches, again and again: it finds what was not there the last time."""
+    while True:
+        seen = patience.known()
+        for found in look():
+            yield from found
+            patience.reset()
+        if not patience.wait(seen):
+            return
+
+
+def changes(patience: Patience, latest: Callable[[], SegmentStatus]) -> Iterator[SegmentStatus]:
+    """A status, and again when it is another one."""
+    told: SegmentStatus | None = None
+
+    def look() -> Iterator[tuple[SegmentStatus]]:
+        nonlocal told
+        status = latest()
+        if status != told:
+            told = status
+            yield (status,)
+
+    return onward(patience, look)
+
+
+def changes_of_all(
+    patience: Patience,
+    partitions: Callable[[], Sequence[Partition]],
+    segments: Callable[[], Iterator[str]],
+    latest: Callable[[str], SegmentStatus],
+) -> Iterator[SegmentStatus]:
+    """The status of each segment, then the latest of each that was written to. No partitions: there is no space yet."""
+    told: dict[str, int] = {}
+
+    def tell(segment: str) -> Iterator[tuple[SegmentStatus]]:
+        status = latest(segment)
+        if status.last_sequence > told.get(segment, 0):
+            if len(told) >= _TOLD:
+                told.clear()
+            told[segment] = status.last_sequence
+            yield (status,)
+
+    known = partitions()
+    reached = [partition.refresh() for partition in known]
+
+    def look() -> Iterator[tuple[SegmentStatus]]:
+        nonlocal known, reached
+        if not known:
+            known = partitions()
+            reached = [0] * len(known)
+        for at, partition in enumerate(known):
+            until = partition.refresh()
+            for segment in _touched(partition, reached[at], until) if until > reached[at] else ():
+                yield from tell(segment)
+            reached[at] = until
+
+    for segment in segments():
+        for found in tell(segment):
+            yield from found
+            patience.reset()
+    yield from onward(patience, look)
+
+
+def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:
+    """The segments that transactions after `after` up to `until` wrote to, each once, the last touched last."""
+    found: dict[str, None] = {}
+    while after < until:
+        archived = min(partition.head.archived, until)
+        if after < archived:
+            for segment in partition.archive().touched(partition, after + 1, archived):
+                found.pop(segment, None)
+                found[segment] = None
+            after = archived
+            continue
+        for row in partition.backend.scan(partition.key, transaction_key(after + 1), transaction_key(until + 1)):
+            number = transaction_number(row.key)
+            if number != after + 1:
+                break
+            for ref in partition.decode_header(row.data, number).frames:
+                found.pop(ref.segment, None)
+                found[ref.segment] = None
+            after = number
+        if after < until and not partition.archived_since(after + 1):
+            raise CorruptData(f"{partition.where(after + 1)} is missing from the log")
+    yield from found

@@ -1,0 +1,92 @@
+"""The rows of a store. Each is a lexkey, split at the seam into a backend partition and a key within it.
+
+| partition | key | row |
+|---|---|---|
+| CATALOG | INV, SPACES, space | the space's settings |
+| space, partition | INV, PARTITIONS | the head: how far log, index and archive are |
+| space, partition | INV, ARCHIVE | what of the log was removed after archiving |
+| space, partition | INV, SEGMENTS, segment | first and last entry of a segment |
+| space, partition | INV, KEYS, idempotency key | which transaction an idempotency key belongs to |
+| space, partition | DAT, SEGMENTS, segment, last sequence | where a segment's entries up to that sequence are |
+| space, partition | TXN, number | a transaction |
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ..lexkey import LexKey, Unsigned
+
+__all__ = [
+    "ARCHIVE",
+    "CATALOG",
+    "DATA",
+    "HEAD",
+    "KEYS",
+    "SEGMENTS",
+    "SPACES",
+    "data_key",
+    "data_range",
+    "idempotency_key",
+    "partition_key",
+    "segment_key",
+    "segment_name",
+    "space_key",
+    "transaction_key",
+    "transaction_number",
+]
+
+CATALOG = LexKey.encode("INV")
+SPACES = LexKey.encode("INV", "SPACES")
+ARCHIVE = LexKey.encode("INV", "ARCHIVE")
+HEAD = LexKey.encode("INV", "PARTITIONS")
+SEGMENTS = LexKey.encode("INV", "SEGMENTS")
+KEYS = LexKey.encode("INV", "KEYS")
+DATA = LexKey.encode("DAT", "SEGMENTS")
+_KEYS = LexKey.encode_first("INV", "KEYS")
+_SEGMENT = bytes(LexKey.encode_first("INV", "SEGMENTS"))
+_DATA = bytes(LexKey.encode_first("DAT", "SEGMENTS"))
+_TRANSACTION = bytes(LexKey.encode_first("TXN"))
+_U64 = struct.Struct(">Q")
+_LAST = (1 << 64) - 1
+
+
+def space_key(space: str) -> LexKey:
+    return LexKey.encode("INV", "SPACES", space)
+
+
+def partition_key(space: str, partition: int) -> LexKey:
+    return LexKey.encode(space, Unsigned(partition))
+
+
+def segment_key(segment: str) -> bytes:
+    return _SEGMENT + segment.encode()
+
+
+def segment_name(key: bytes) -> str:
+    """The last part of a segment's or a space's key."""
+    return key.rpartition(b"\x00")[2].decode()
+
+
+def idempotency_key(digest: bytes) -> bytes:
+    return _KEYS + digest
+
+
+def data_key(segment: str, last_sequence: int) -> bytes:
+    return b"%b%b\x00%b" % (_DATA, segment.encode(), _U64.pack(last_sequence))
+
+
+def data_range(segment: str, first_sequence: int) -> tuple[bytes, bytes]:
+    """(start, end) of the rows that hold `first_sequence` and all after it."""
+    name = segment.encode()
+    return b"%b%b\x00%b" % (_DATA, name, _U64.pack(first_sequence)), b"%b%b\x01" % (_DATA, name)
+
+
+def transaction_key(number: int) -> bytes:
+    """The key of transaction `number`; as the end of a range, up to what an unsigned 64-bit integer holds."""
+    return _TRANSACTION + _U64.pack(number if number < _LAST else _LAST)
+
+
+def transaction_number(key: bytes) -> int:
+    number: int = _U64.unpack_from(key, len(_TRANSACTION))[0]
+    return number

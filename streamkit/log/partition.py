@@ -1,0 +1,484 @@
+"""What this process knows of one partition: the index up to a watermark, and the tail of the log after it.
+
+All of it can be learned again from the store. It only ever moves forward, and a write that relies on something stale
+is refused by the precondition that it carries.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+
+from ..backend import Backend, Etag, Range, Value
+from ..clock import Clock
+from ..errors import CorruptData, StreamkitError, UnsupportedVersion
+from ..model import Entry
+from ..statistics import Counters
+from .archive_reader import Cold
+from .keys import HEAD, partition_key, segment_key, transaction_key, transaction_number
+from .record_format import Header, decode_header, frames_start
+from .rows import Head, KeyRow, Piece, SegmentRow, Settings, decode_row
+
+__all__ = ["NOTHING", "News", "Partition"]
+
+NOTHING = SegmentRow(0, 0, 0, 0)
+_KNOWN = 200_000
+_LATEST = 4096
+_LATEST_BYTES = 65_536
+_START = 2048
+"""Bytes of a record that hold the header of most."""
+_FRESH = 1 / 30
+"""Of the grace before archived rows are deleted: for so long knowledge of the head may be relied on."""
+
+
+class News(threading.Condition):
+    """Notified when a transaction of any partition of a store becomes known here."""
+
+    waiting = 0
+    """Who waits counts itself before its last look: so who tells need not take the lock if nobody does."""
+
+    def tell(self) -> None:
+        if self.waiting:
+            with self:
+                self.notify_all()
+
+
+class Partition:
+    """Shared by all threads of a store. `lock` guards the fields; it is never held during I/O."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        space: str,
+        partition: int,
+        settings: Settings,
+        clock: Clock,
+        counters: Counters,
+        news: News,
+    ) -> None:
+        self.backend = backend
+        self.limits = backend.limits
+        self.space = space
+        self.partition = partition
+        self.settings = settings
+        self.clock = clock
+        self.counters = counters
+        self.key: bytes = bytes(partition_key(space, partition))
+        self.seed = zlib.crc32(self.key)
+        """Starts the checksums of this partition's transactions, so that a record of another one is not taken."""
+        self.lock = threading.RLock()
+        self.news = news
+        self.head: Head = Head(settings)
+        """The head row as last read or written."""
+        self.head_etag: Etag | None = None
+        self.cold: Callable[[], Cold] | None = None
+        """Opens the archive of the space; it is asked for nothing above `head.archived`."""
+        self.loaded = False
+        self.number = 0
+        self.timestamp = 0
+        self.position = 0
+        self.watermark = 0
+        self.fences: dict[str, int] = {}
+        self.tail: dict[str, list[Piece]] = {}
+        """Pieces of each segment in transactions after the watermark."""
+        self.tail_bytes = 0
+        self.tail_frames = 0
+        self.tail_keys: dict[bytes, KeyRow] = {}
+        self.known: dict[str, SegmentRow] = {}
+        """Segments' statuses as of `number`."""
+        self.etags: dict[str, Etag] = {}
+        """Of segment rows, where writes are atomic: a commit states what it relied on."""
+        self.guesses: dict[str, Value | None] = {}
+        """Segment rows that are good enough for a commit only."""
+        self.latest: dict[str, Entry] = {}
+        """The last entry of segments that were peeked at."""
+        self.generation = 0
+        """Changes whenever rows that were read before can no longer be combined with what is known."""
+        self._refreshing = threading.Lock()
+        self._started = 0
+        self._completed = 0
+        self._looked = 0.0
+        self._looked_at = 0
+
+    def where(self, number: int) -> str:
+        return f"space {self.space!r}, partition {self.partition}, transaction {number}"
+
+    def located(self, error: StreamkitError, number: int) -> StreamkitError:
+        """The same error, saying where."""
+        return type(error)(f"{self.where(number)}: {error}")
+
+    def archive(self) -> Cold:
+        """The archive. CorruptData if this client cannot know where it is; MissingDependency without the extra."""
+        if self.cold is None:
+            raise CorruptData(
+                f"space {self.space!r} is archived up to transaction {self.head.archived}, and nothing says where: "
+                "connect with archive=URL"
+            )
+        return self.cold()
+
+    def archived_since(self, number: int) -> bool:
+        """Whether `number`, which is not in the log, is in the archive by now."""
+        self.look_at_head()
+        return self.head.archived >= number
+
+    def header(self, number: int) -> Header | None:
+        """The header of a transaction, from the log; None if it is not there."""
+        start = self._starts([transaction_key(number)])[0]
+        return None if start is None else self.decode_header(start, number, whole=False)
+
+    def _starts(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The starts of records, with their headers."""
+        starts = self.backend.read(self.key, [Range(key, 0, _START) for key in keys])
+        for at, start in enumerate(starts):
+            if start is not None and len(start) == _START and (end := frames_start(start)) > _START:
+                starts[at] = self.backend.read(self.key, [Range(keys[at], 0, end)])[0]
+        return starts
+
+    def decode_header(self, record: bytes, number: int, *, whole: bool = True) -> Header:
+        try:
+            return decode_header(record, self.seed, whole=whole)
+        except (CorruptData, UnsupportedVersion) as error:
+            raise self.located(error, number) from error
+
+    # -- bringing it up to date ---------------------------------------------------------------------------------
+
+    def refresh(self, segments: Sequence[str] = (), since: int | None = None) -> int:
+        """See every transaction that was committed before this call, and the statuses of `segments`.
+
+        Returns the number of the last transaction that is seen. `since` 0: a look that was completed by anyone at any
+        time is late enough, as the caller began before the partition was opened.
+        """
+        arrived = self._started if since is None else since
+        with self._refreshing:
+            # A look that began after this call did, by another thread, has seen all that this one must see.
+            if not self.loaded or self._completed <= arrived:
+                self._started += 1
+                ticket = self._started
+                if self.limits.atomic:
+                    self._look(segments)
+                elif self.loaded:
+                    self._look_at_tail()
+                else:
+                    self.look_at_head()
+                    if self.partition or self.head_etag is not None:
+                        self._fold_tail(segments)
+                self.loaded = True
+                self._completed = ticket
+        return self.number
+
+    def is_fresh(self) -> bool:
+        """False if so much time has passed since the last look that archived rows may have been deleted.
+
+        Both clocks are asked: one of them stands still while a function is frozen, the other may be set back.
+        """
+        fresh = self.settings.archive_grace * _FRESH
+        if not self.loaded or self.clock.monotonic() - self._looked >= fresh:
+            return False
+        return not self.limits.remote or abs(self.clock.now() - self._looked_at) < fresh * 1000
+
+    def _stamp(self) -> None:
+        self._looked = self.clock.monotonic()
+        self._looked_at = self.clock.now()
+
+    def _look(self, segments: Sequence[str]) -> None:
+        """Atomic writes: the head row tells all, and the index is as new as it is."""
+        self._stamp()
+        names = [name for name in dict.fromkeys(segments) if name not in self.known]
+        generation, known = self.generation, self.head_etag is not None
+        value, *values = self.backend.get(self.key, [bytes(HEAD), *map(segment_key, names)])
+        if value is None and known:
+            raise self.gone()
+        if value is None or value.etag == self.head_etag:
+            self._learn(names, values, generation)
+            return
+        self._adopt(decode_row(Head, HEAD, value.data), value.etag)
+        if self.head.number > self.number:
+            self._fold_tail(())
+        if self.head.number == self.watermark == self.number:
+            # Read beside a head that has moved, these rows may be older than it. A commit may still rely on them, as
+            # it states their etags; a reader may not.
+            with self.lock:
+                self.guesses = dict(zip(names, values, strict=True))
+
+    def _look_at_tail(self) -> None:
+        """One key at a time: is there a transaction after the last one that we know?"""
+        for _ in range(3):
+            if not self.is_fresh():
+                self.look_at_head()
+            self._stamp()
+            if not self._fold_next():
+                self.look_at_head()
+                self._fold_tail(())
+                self.news.tell()
+                return
+            if self.is_fresh():
+                # Nothing that was looked for can have been archived and removed meanwhile.
+                return
+
+    def _fold_next(self) -> bool:
+        """Fold a few transactions after `number`; whether there is none after them."""
+        for ahead in (1, 8):
+            keys = [transaction_key(self.number + step) for step in range(1, ahead + 1)]
+            for key, record in zip(keys, self._records(keys), strict=True):
+                if record is None:
+                    return True
+                self.fold(record, transaction_number(key))
+        return False
+
+    def _records(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As much of the records as folding takes: all where frames are kept, else the headers."""
+        if not self.limits.inline:
+            return self._starts(keys)
+        return [None if value is None else value.data for value in self.backend.get(self.key, keys)]
+
+    def look_at_head(self) -> None:
+        """Learn how far the index is by now, whoever brought it there."""
+        self._stamp()
+        known, least = self.head_etag is not None, self.head.watermark
+        value = self.backend.get(self.key, [bytes(HEAD)])[0]
+        if value is not None:
+            head = decode_row(Head, HEAD, value.data)
+            if head.watermark < least:
+                raise self.gone()
+            self._adopt(head, value.etag)
+        elif known:
+            raise self.gone()
+
+    def gone(self) -> CorruptData:
+        """The head was there once, and is not, or is that of another space of this name."""
+        return CorruptData(
+            f"space {self.space!r}, partition {self.partition}: its head is gone; if the store was deleted, close it "
+            "and open it again"
+        )
+
+    def _adopt(self, head: Head, etag: Etag) -> None:
+        """Where the index is ahead of what is known, go on from there; where it has caught up, forget the tail."""
+        with self.lock:
+            self.head, self.head_etag = head, etag
+            if head.watermark > self.number:
+                self.tail.clear()
+                self.tail_keys.clear()
+                self.tail_bytes = self.tail_frames = 0
+                self.known.clear()
+                self.etags.clear()
+                self.generation += 1
+                self.number = self.watermark = head.watermark
+                self.timestamp, self.position = head.timestamp, head.position
+                for name, token in head.fences.items():
+                    self.fences[name] = max(token, self.fences.get(name, 0))
+                self.news.tell()
+            else:
+                self.drop_tail(head.watermark)
+
+    def _fold_tail(self, segments: Sequence[str]) -> None:
+        """Fold what is in the log after `number`; and learn `segments` in the same round trip."""
+        start = transaction_key(self.number + 1)
+        rows = self.backend.scan(self.key, start, transaction_key(1 << 64), values=False)
+        keys = [row.key for row in rows]
+        names = [name for name in dict.fromkeys(segments) if name not in self.known]
+        for at in range(0, max(len(keys), 1), 512):
+            batch = keys[at : at + 512]
+            also = [] if at else [segment_key(name) for name in names]
+            if not batch and not also:
+                break
+            generation = self.generation
+            values: list[Value | None]
+            if self.limits.inline:
+                values = self.backend.get(self.key, [*batch, *also])
+                records = [None if value is None else value.data for value in values[: len(batch)]]
+                values = values[len(batch) :]
+            else:
+                records = self._starts(batch)
+                values = self.backend.get(self.key, also) if also else []
+            for key, record in zip(batch, records, strict=True):
+                number = transaction_number(key)
+                if number > self.number + 1 or record is None:
+                    # What is not there may have been archived and removed since it was listed.
+                    self.look_at_head()
+                if number <= self.number:
+                    continue
+                if record is None:
+                    raise CorruptData(f"{self.where(number)} is listed but not there")
+                self.fold(record, number)
+            if also:
+                self._learn(names, values, generation)
+
+    # -- folding ------------------------------------------------------------------------------------------------
+
+    def fold(self, record: bytes, number: int) -> None:
+        """Take the record of transaction `number` into what is known, or its start if frames are not kept.
+
+        One that is known already is fine.
+        """
+        with self.lock:
+            if number <= self.number:
+                return
+            header = self.decode_header(record, number, whole=self.limits.inline > 0)
+            if header.number != number or number != self.number + 1:
+                raise CorruptData(
+                    f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}"
+                )
+            self.take(header, record)
+
+    def take(self, header: Header, record: bytes, *, indexed: bool = False) -> None:
+        """Fold a transaction that follows on what is known; the caller holds the lock."""
+        number, timestamp = header.number, header.timestamp
+        known, tail = self.known, self.tail
+        inline = self.limits.inline
+        base = frames_start(record)
+        count = 0
+        for ref in header.frames:
+            segment, first = ref.segment, ref.first_sequence
+            count += ref.count
+            if not indexed:
+                start, length = base + ref.start, ref.length
+                frame = None
+                if length <= inline:
+                    frame = record[start : start + length]
+                    self.tail_bytes += length
+                piece = Piece(number, timestamp, first, ref.count, start, length, frame)
+                pieces = tail.get(segment)
+                if pieces is None:
+                    tail[segment] = [piece]
+                else:
+                    pieces.append(piece)
+            row = known.get(segment)
+            if row is None:
+                if first == 1:
+                    self.know(segment, SegmentRow(1, timestamp, ref.count, timestamp))
+            elif first > row.last_sequence:
+                known[segment] = SegmentRow(
+                    row.first_sequence or first,
+                    row.first_timestamp or timestamp,
+                    first + ref.count - 1,
+                    timestamp,
+                )
+        if not indexed:
+            self.tail_frames += len(header.frames)
+            for use in header.keys:
+                self.tail_keys[use.key] = KeyRow(number, timestamp, header.id, header.node, use.content, use.segments)
+        for name, token in header.fences.items():
+            if token > self.fences.get(name, 0):
+                self.fences[name] = token
+        self.number = number
+        self.timestamp = timestamp
+        self.position = header.position + count
+        if indexed:
+            self.watermark = number
+        self.news.tell()
+
+    def drop_tail(self, watermark: int) -> None:
+        """The index holds everything up to `watermark`."""
+        with self.lock:
+            if watermark <= self.watermark:
+                return
+            self.watermark = watermark
+            self.generation += 1
+            for segment, pieces in list(self.tail.items()):
+                if pieces[-1].number <= watermark:
+                    del self.tail[segment]
+                elif pieces[0].number <= watermark:
+                    # A new list: a reader may hold the old one.
+                    self.tail[segment] = [piece for piece in pieces if piece.number > watermark]
+            self.tail_frames = sum([len(pieces) for pieces in self.tail.values()])
+            self.tail_bytes = sum(
+                piece.length for pieces in self.tail.values() for piece in pieces if piece.frame is not None
+            )
+            self.tail_keys = {key: row for key, row in self.tail_keys.items() if row.number > watermark}
+
+    # -- segments -----------------------------------------------------------------------------------------------
+
+    def learn(self, segments: Iterable[str]) -> dict[str, SegmentRow]:
+        """The statuses of `segments`, fetched if they are not known yet; NOTHING for one that does not exist."""
+        found: dict[str, SegmentRow] = {}
+        missing: list[str] = []
+        for name in segments:
+            row = self.known.get(name)
+            if row is None:
+                missing.append(name)
+            else:
+                found[name] = row
+        self.counters["cache_hits"] += len(found)
+        if missing:
+            self.counters["cache_misses"] += len(missing)
+            missing = list(dict.fromkeys(missing))
+            for at in range(0, len(missing), 1000):
+                found.update(self._fetch(missing[at : at + 1000]))
+        return found
+
+    def _fetch(self, names: Sequence[str]) -> dict[str, SegmentRow]:
+        while True:
+            generation = self.generation
+            values = self.backend.get(self.key, [segment_key(name) for name in names])
+            found = self._learn(names, values, generation)
+            if found is not None:
+                return found
+
+    def _learn(
+        self, names: Sequence[str], values: Sequence[Value | None], generation: int
+    ) -> dict[str, SegmentRow] | None:
+        """Combine index rows with the tail; None if the tail was shortened after they were read."""
+        found: dict[str, SegmentRow] = {}
+        with self.lock:
+            if generation != self.generation:
+                return None
+            for name, value in zip(names, values, strict=True):
+                row = self.known.get(name)
+                if row is None:
+                    row = NOTHING
+                    if value is not None:
+                        row = decode_row(SegmentRow, segment_key(name), value.data)
+                        if self.limits.atomic:
+                            self.etags[name] = value.etag
+                    pieces = self.tail.get(name)
+                    if pieces and pieces[-1].last_sequence > row.last_sequence:
+                        first, last = pieces[0], pieces[-1]
+                        row = SegmentRow(
+                            row.first_sequence or first.first_sequence,
+                            row.first_timestamp or first.timestamp,
+                            last.last_sequence,
+                            last.timestamp,
+                        )
+                    self.know(name, row)
+                found[name] = row
+        return found
+
+    def know(self, segment: str, row: SegmentRow) -> None:
+        known = self.known
+        if len(known) >= _KNOWN:
+            oldest = next(iter(known))
+            del known[oldest]
+            self.etags.pop(oldest, None)
+        known[segment] = row
+
+    def learn_for_commit(self, segments: Iterable[str]) -> dict[str, SegmentRow]:
+        """Like learn; but what a commit states as its precondition may be a guess."""
+        if self.guesses:
+            with self.lock:
+                guesses, self.guesses = self.guesses, {}
+                for name in segments:
+                    if name in guesses and name not in self.known:
+                        self._learn((name,), (guesses[name],), self.generation)
+        return self.learn(segments)
+
+    def unlearn(self, segments: Iterable[str]) -> None:
+        """A commit that relied on these was refused: fetch them anew."""
+        with self.lock:
+            self.generation += 1
+            for name in segments:
+                self.known.pop(name, None)
+                self.etags.pop(name, None)
+
+    def status(self, segment: str) -> SegmentRow:
+        """As of the last refresh, or later."""
+        row = self.known.get(segment)
+        return self.learn((segment,))[segment] if row is None else row
+
+    def keep_latest(self, entry: Entry) -> None:
+        if len(entry.payload) <= _LATEST_BYTES:
+            with self.lock:
+                self.latest.pop(entry.segment, None)
+                if len(self.latest) >= _LATEST:
+                    del self.latest[next(iter(self.latest))]
+                self.latest[entry.segment] = entry

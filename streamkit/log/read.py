@@ -1,0 +1,391 @@
+"""Reading: a partition's log in commit order, a segment by the index and the tail, several of them merged by time.
+
+Everything here yields batches, the entries of one frame, so that what is decided once a batch is not decided for every
+entry. A reader fixes the last transaction that it will see before its first batch, and checks that nothing is missing
+on the way: a hole raises CorruptData.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+
+from ..backend import Range
+from ..errors import CorruptData, UnsupportedVersion
+from ..model import Entry, Origin
+from .keys import data_key, data_range, transaction_key, transaction_number
+from .offsets import Offset
+from .partition import Partition
+from .record_format import decode_entries, decode_transaction
+from .rows import DataRow, Piece, decode_row
+
+__all__ = ["Batch", "Bounds", "Cursor", "last_entry", "merge", "partition_batches", "segment_batches"]
+
+_ENOUGH = 1 << 63
+_PIECES = 512
+_BYTES = 4 << 20
+
+
+_range = partial(tuple.__new__, Range)
+"""Range from a tuple, in a third of the time."""
+
+
+class Bounds(NamedTuple):
+    """Inclusive; 0 means no bound."""
+
+    min_sequence: int = 0
+    max_sequence: int = 0
+    min_timestamp: int = 0
+    max_timestamp: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return bool(
+            (self.max_sequence and self.min_sequence > self.max_sequence)
+            or (self.max_timestamp and self.min_timestamp > self.max_timestamp)
+        )
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """Entries of one frame, at least one."""
+
+    timestamp: int
+    number: int
+    origin: Origin
+    entries: list[Entry]
+
+
+def partition_batches(partition: Partition, start: tuple[int, int], end: int, bounds: Bounds) -> Iterator[Batch]:
+    """The log from (number, index in the transaction) `start` up to transaction `end`; what is archived, from there."""
+    number, skip = start
+    low, high = bounds.min_timestamp, bounds.max_timestamp
+    space, index, partitions, seed = partition.space, partition.partition, partition.settings.partitions, partition.seed
+    while number <= end:
+        archived = min(partition.head.archived, end)
+        if number <= archived:
+            yield from partition.archive().transactions(partition, (number, skip), archived, bounds)
+            number, skip = archived + 1, 0
+            continue
+        if low:
+            found = _first_at(partition, low, number, end)
+            if found > number:
+                number, skip = found, 0
+        for row in partition.backend.scan(partition.key, transaction_key(number), transaction_key(end + 1)):
+            if transaction_number(row.key) != number:
+                break
+            try:
+                frames = decode_transaction(space, index, partitions, row.data, seed)
+            except (CorruptData, UnsupportedVersion) as error:
+                raise partition.located(error, number) from error
+            for head, origin, entries in frames:
+                if head.number != number:
+                    raise CorruptData(
+                        f"{partition.where(number)}: a frame of transaction {head.number} is in its place"
+                    )
+                timestamp = head.timestamp
+                if high and timestamp > high:
+                    return
+                if skip:
+                    if head.index + len(entries) <= skip:
+                        continue
+                    if head.index < skip:
+                        entries = entries[skip - head.index :]
+                if timestamp >= low and entries:
+                    yield Batch(timestamp, number, origin, entries)
+            number += 1
+            skip = 0
+        if number <= end and not partition.archived_since(number):
+            raise CorruptData(f"{partition.where(number)} is missing from the log")
+
+
+def _first_at(partition: Partition, timestamp: int, first: int, end: int) -> int:
+    """The first transaction from `first` on that is not older than `timestamp`; end + 1 if there is none."""
+    hot = max(first, min(partition.head.archived, end) + 1)
+    found, last = hot, end + 1
+    while found < last:
+        middle = (found + last) // 2
+        header = partition.header(middle)
+        if header is None:
+            if partition.archived_since(middle):
+                return _first_at(partition, timestamp, first, end)
+            raise CorruptData(f"{partition.where(middle)} is missing from the log")
+        if header.timestamp < timestamp:
+            found = middle + 1
+        else:
+            last = middle
+    if found > hot or hot == first:
+        return found
+    return partition.archive().first_at(partition, timestamp, first, hot - 1)
+
+
+# -- one segment ----------------------------------------------------------------------------------------------------
+
+
+def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: int | None = None) -> Iterator[Batch]:
+    """One segment's entries in sequence order. For `since` see Partition.refresh."""
+    if bounds.empty:
+        return
+    # Rows fetched beside a head are no use to a reader where writes are atomic; elsewhere they save a round trip.
+    partition.refresh(() if partition.limits.atomic else (segment,), since)
+    last = partition.status(segment).last_sequence
+    first = max(bounds.min_sequence, partition.status(segment).first_sequence, 1)
+    last = min(last, bounds.max_sequence or last)
+    low, high = bounds.min_timestamp, bounds.max_timestamp
+    while first <= last:
+        elsewhere = None
+        try:
+            for batch in _logged(partition, segment, first, last, low):
+                if high and batch.timestamp > high:
+                    return
+                entries = batch.entries
+                begin = entries[0].sequence
+                if begin < first or begin + len(entries) - 1 > last:
+                    entries = entries[max(0, first - begin) : last - begin + 1]
+                    batch = Batch(batch.timestamp, batch.number, batch.origin, entries)
+                if entries:
+                    yield batch
+                    first = entries[-1].sequence + 1
+            return
+        except _NotLogged as error:
+            elsewhere = error
+        # A piece that the log does not hold is in the archive, or was moved there under this reader.
+        archived, reached = partition.head.archived, first
+        if archived:
+            for batch in partition.archive().segment(partition, segment, first, last):
+                if high and batch.timestamp > high:
+                    return
+                if batch.timestamp >= low:
+                    yield batch
+                first = batch.entries[-1].sequence + 1
+        if first == reached:
+            partition.look_at_head()
+            if partition.head.archived == archived:
+                raise CorruptData(str(elsewhere))
+
+
+class _NotLogged(CorruptData):
+    """The log does not hold what was looked for."""
+
+
+def _logged(partition: Partition, segment: str, first: int, last: int, low: int) -> Iterator[Batch]:
+    """What the log and its index hold of first..last, from timestamp `low` on. _NotLogged where they do not."""
+    for pieces in _pieces(partition, segment, first, last):
+        if pieces[0].number <= partition.head.archived:
+            raise _hole(partition, segment, pieces[0].first_sequence)
+        yield from _load(partition, segment, [piece for piece in pieces if piece.timestamp >= low])
+
+
+def _pieces(partition: Partition, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
+    """The pieces that hold first..last, without a hole, in groups worth one read: from the index, then from the tail.
+
+    Rows of the index may be merged into larger ones under a reader.
+    """
+    group: list[Piece] = []
+    size = 0
+    expected = first
+    for attempt in range(8):
+        with partition.lock:
+            tail = list(partition.tail.get(segment, ()))
+        indexed: Iterable[list[Piece]] = ()
+        if not tail or tail[0].first_sequence > expected:
+            indexed = _indexed(partition, segment, expected)
+        for pieces in chain(indexed, (tail,)):
+            for piece in pieces:
+                begin = piece.first_sequence
+                after = begin + piece.count
+                if after <= expected:
+                    continue
+                if begin > expected or expected > last:
+                    break
+                expected = after
+                group.append(piece)
+                size += piece.length
+                if len(group) >= _PIECES or size >= _BYTES:
+                    yield group
+                    group, size = [], 0
+            if expected > last:
+                if group:
+                    yield group
+                return
+        # The index moved on, and took with it what was looked for: look again from there.
+        if attempt:
+            partition.look_at_head()
+    raise _hole(partition, segment, expected)
+
+
+def _indexed(partition: Partition, segment: str, expected: int) -> Iterator[list[Piece]]:
+    """The rows of the index from the one that holds `expected`, as far as one follows on the other."""
+    begin, end = data_range(segment, expected)
+    for row in partition.backend.scan(partition.key, begin, end):
+        pieces = decode_row(DataRow, row.key, row.data).pieces
+        if not pieces or pieces[0].first_sequence > expected:
+            return
+        yield pieces
+        expected = pieces[-1].last_sequence + 1
+
+
+def _hole(partition: Partition, segment: str, sequence: int) -> _NotLogged:
+    return _NotLogged(
+        f"space {partition.space!r}, segment {segment!r}: the index does not know where sequence {sequence} is; "
+        "check the store with `streamkit verify`"
+    )
+
+
+def _load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int = 0) -> Iterator[Batch]:
+    absent = [piece for piece in pieces if piece.frame is None]
+    ranges = [_range((transaction_key(piece.number), piece.start, piece.length)) for piece in absent]
+    loaded = iter(partition.backend.read(partition.key, ranges) if ranges else ())
+    space, index, partitions, seed = partition.space, partition.partition, partition.settings.partitions, partition.seed
+    for piece in pieces:
+        frame: bytes | None = piece.frame if piece.frame is not None else next(loaded)
+        if frame is None:
+            raise _NotLogged(f"{partition.where(piece.number)} is missing from the log")
+        try:
+            head, origin, entries = decode_entries(space, index, partitions, frame, seed, start)
+        except CorruptData as error:
+            raise partition.located(error, piece.number) from error
+        if head.segment != segment or head.first_sequence != piece.first_sequence or head.number != piece.number:
+            where = partition.where(piece.number)
+            raise CorruptData(f"{where}: the index points at a frame of {head.segment!r} instead of {segment!r}")
+        yield Batch(head.timestamp, head.number, origin, entries)
+
+
+def last_entry(partition: Partition, segment: str, since: int | None = None) -> Entry | None:
+    """The latest entry of a segment, or None. For `since` see Partition.refresh."""
+    partition.refresh((), since)
+    for _ in range(8):
+        row = partition.status(segment)
+        if not row.last_sequence:
+            return None
+        entry = partition.latest.get(segment)
+        if (
+            entry is not None
+            and entry.sequence == row.last_sequence
+            and (entry.trx.number > partition.head.archived or entry.tier == "cold")
+        ):
+            partition.counters["cache_hits"] += 1
+            return entry
+        partition.counters["cache_misses"] += 1
+        entry = _find_last(partition, segment, row.last_sequence)
+        if entry is not None:
+            partition.keep_latest(entry)
+            return entry
+        partition.unlearn((segment,))
+        partition.refresh()
+    raise CorruptData(str(_hole(partition, segment, row.last_sequence)))
+
+
+def _find_last(partition: Partition, segment: str, last: int) -> Entry | None:
+    """Entry `last` of a segment, which is where a piece ends; None if it is not found there any more."""
+    piece = _last_piece(partition, segment, last)
+    if piece is not None and piece.number > partition.head.archived:
+        try:
+            return next(_load(partition, segment, [piece], last)).entries[-1]
+        except _NotLogged as error:
+            if not partition.archived_since(piece.number):
+                raise CorruptData(str(error)) from None
+    elif piece is None:
+        partition.look_at_head()
+    if partition.head.archived:
+        for batch in partition.archive().segment(partition, segment, last, last):
+            return batch.entries[-1]
+    return None
+
+
+def _last_piece(partition: Partition, segment: str, last: int) -> Piece | None:
+    with partition.lock:
+        tail = partition.tail.get(segment)
+        if tail and tail[-1].last_sequence >= last:
+            return next((piece for piece in reversed(tail) if piece.first_sequence <= last), None)
+    key = data_key(segment, last)
+    value = partition.backend.get(partition.key, [key])[0]
+    if value is not None:
+        return decode_row(DataRow, key, value.data).pieces[-1]
+    # The row that holds it was merged into a longer one since.
+    for row in partition.backend.scan(partition.key, *data_range(segment, last), limit=1):
+        for piece in decode_row(DataRow, row.key, row.data).pieces:
+            if piece.first_sequence <= last <= piece.last_sequence and piece.last_sequence == last:
+                return piece
+    return None
+
+
+# -- a space --------------------------------------------------------------------------------------------------------
+
+
+class Cursor:
+    """A place in a space, from which its log is read as one, once or again and again.
+
+    Each partition comes in its own order, several are merged by timestamp.
+    """
+
+    def __init__(self, partitions: Sequence[Partition], offset: Offset | None) -> None:
+        self._partitions = partitions
+        self._offset = offset
+        self._positions: list[tuple[int, int]] | None = None
+        """(number, index in the transaction) of what is next in each partition."""
+        self._watermark = offset.timestamp if offset else 0
+
+    def batches(self, bounds: Bounds, since: int | None = None) -> Iterator[Batch]:
+        """What is there from the cursor on; read to its end, the cursor is behind it. For `since` see Partition."""
+        if bounds.empty:
+            return
+        partitions = self._partitions
+        ends = [partition.refresh((), since) for partition in partitions]
+        if self._positions is None:
+            self._positions = [
+                _start(partition, self._offset, end) for partition, end in zip(partitions, ends, strict=True)
+            ]
+        positions = self._positions
+        logs = [
+            partition_batches(partition, start, end, bounds)
+            for partition, start, end in zip(partitions, positions, ends, strict=True)
+        ]
+        if len(logs) == 1:
+            yield from logs[0]
+        else:
+            for at, batch in _merge_by_time(logs):
+                self._watermark = max(self._watermark, batch.timestamp)
+                batch.origin.others = tuple(positions)
+                batch.origin.watermark = self._watermark
+                yield batch
+                last = batch.entries[-1].sequence - batch.origin.first_sequence
+                positions[at] = (batch.number, batch.origin.index + last + 1)
+        self._positions = [max(at, (end + 1, 0)) for at, end in zip(positions, ends, strict=True)]
+
+
+def _start(partition: Partition, offset: Offset | None, end: int) -> tuple[int, int]:
+    if offset is None:
+        return (1, 0)
+    if offset.whole:
+        return offset.positions[partition.partition]
+    if partition.partition == offset.partition:
+        return offset.positions[0]
+    # Taken from one segment: what is before it in another partition is what was earlier.
+    after = offset.timestamp + (partition.partition < offset.partition)
+    return (_first_at(partition, after, 1, end), 0)
+
+
+def merge(logs: Mapping[str, Iterator[Batch]]) -> Iterator[Batch]:
+    """Several spaces by timestamp, each in its own order; at one timestamp in the order of their names."""
+    for _, batch in _merge_by_time([logs[name] for name in sorted(logs)]):
+        yield batch
+
+
+def _merge_by_time(logs: Sequence[Iterator[Batch]]) -> Iterator[tuple[int, Batch]]:
+    heads: dict[int, Batch] = {}
+    for at, log in enumerate(logs):
+        batch = next(log, None)
+        if batch is not None:
+            heads[at] = batch
+    while heads:
+        at = min(heads, key=lambda at: (heads[at].timestamp, at))
+        yield at, heads[at]
+        following = next(logs[at], None)
+        if following is None:
+            del heads[at]
+        else:
+            heads[at] = following

@@ -1,0 +1,113 @@
+"""What callers hand in, checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import InvalidRecord, RecordTooLarge, SequenceMismatch
+from ..model import Record
+
+__all__ = ["Prepared", "prepare"]
+
+_METADATA_BYTES = 64 << 10
+
+
+class Prepared(NamedTuple):
+    payloads: list[bytes]
+    metadata: list[dict[str, str] | None] | None
+    """None if no record has any."""
+    expected: int | None
+    """The segment's last sequence, if the caller insists."""
+    size: int
+    """Bytes of payload."""
+
+
+def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes: int) -> Prepared:
+    """Read `records` to their end and check them all.
+
+    TypeError for what has the wrong type; InvalidRecord, RecordTooLarge (ValueErrors) for wrong values;
+    SequenceMismatch if their sequences do not follow on each other or on `expected_sequence`.
+    """
+    if expected_sequence is not None:
+        if type(expected_sequence) is not int:
+            raise TypeError(f"expected_sequence is an int or None, not {type(expected_sequence).__name__}")
+        if expected_sequence < 0:
+            raise ValueError(f"expected_sequence is a segment's last sequence, from 0, not {expected_sequence}")
+    if isinstance(records, (Record, bytes, str, Mapping)):
+        raise TypeError(f"records is an iterable of Record, not one {type(records).__name__}: put it into a list")
+    batch = list(records)
+    for kind in set(map(type, batch)):
+        if kind is not Record:
+            raise TypeError(f"records must be streamkit.Record, not {kind.__name__}")
+    payloads = [record.payload for record in batch if record.metadata is None and record.sequence is None]
+    plain = len(payloads) == len(batch)
+    if not plain:
+        payloads = [record.payload for record in batch]
+    if not set(map(type, payloads)) <= {bytes}:
+        payloads = [_payload(payload) for payload in payloads]
+    size = sum(map(len, payloads))
+    if size > most_bytes and (largest := max(map(len, payloads))) > most_bytes:
+        raise RecordTooLarge(
+            f"a record of {largest} bytes; one record holds at most {most_bytes}. Store large objects elsewhere and "
+            "a reference here, or raise max_transaction_bytes of connect()"
+        )
+    metadata = None
+    if not plain:
+        if any(record.metadata is not None for record in batch):
+            metadata = [_metadata(record.metadata) for record in batch]
+        if any(record.sequence is not None for record in batch):
+            expected_sequence = _sequences(batch, expected_sequence)
+    return Prepared(payloads, metadata, expected_sequence, size)
+
+
+def _payload(payload: Any) -> bytes:
+    if not isinstance(payload, bytes):
+        raise TypeError(f"a payload is bytes, not {type(payload).__name__}; encode text with .encode()")
+    return bytes(payload)  # what is a kind of bytes, a LexKey for instance
+
+
+def _metadata(metadata: Mapping[str, str] | None) -> dict[str, str] | None:
+    if not metadata:
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise TypeError(f"metadata is a mapping of str to str, not {type(metadata).__name__}")
+        return None
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata is a mapping of str to str, not {type(metadata).__name__}")
+    copy = {}
+    size = 0
+    for name, value in metadata.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"metadata maps str to str; {name!r} has a value of type {type(value).__name__}")
+        copy[str.__str__(name)] = str.__str__(value)  # plain, also of a StrEnum
+        try:
+            size += len(name.encode()) + len(value.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidRecord(f"metadata {name[:40]!r} has a lone surrogate, which is not text") from error
+    if size > _METADATA_BYTES:
+        raise InvalidRecord(f"metadata of {size} bytes; a record has at most {_METADATA_BYTES}: use the payload")
+    return copy
+
+
+def _sequences(batch: Sequence[Record], expected: int | None) -> int:
+    """The last sequence that the segment must have for every record to get its own."""
+    for index, record in enumerate(batch):
+        sequence = record.sequence
+        if sequence is None:
+            continue
+        if type(sequence) is not int:
+            raise TypeError(f"a record's sequence is an int or None, not {type(sequence).__name__}")
+        if sequence < 1:
+            raise InvalidRecord(f"a record's sequence counts from 1; it cannot be {sequence}")
+        if expected is None:
+            expected = sequence - index - 1
+        if expected < 0 or sequence != expected + index + 1:
+            following = max(expected, 0) + index + 1
+            raise SequenceMismatch(
+                f"the record at index {index} has sequence {sequence} where {following} must follow; nothing was "
+                "written: give every record the next sequence, or none",
+                following,
+                sequence,
+            )
+    assert expected is not None
+    return expected

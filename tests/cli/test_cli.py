@@ -1,0 +1,526 @@
+"""The command line: every command, how it ends, what it says to machines and to people."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+
+import pytest
+
+import streamkit
+from streamkit import Record
+from streamkit.cli.app import run
+from streamkit.index.verify import Finding, VerifyReport
+
+COMMAND = [sys.executable, "-m", "streamkit.cli"]
+ORDERS = b"".join(b'{"order": "order-%d", "line": %d}\n' % (line % 3, line) for line in range(1, 11))
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class CommandLine:
+    """A command line with a store of its own."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
+        self.url = f"file://{folder}/stores"
+        self.store = uuid4()
+        self.folder = folder
+        self._capture = capture
+        self._patch = patch
+        patch.setenv("STREAMKIT_URL", self.url)
+        patch.setenv("STREAMKIT_STORE", str(self.store))
+
+    def __call__(self, *args: str | Path, stdin: bytes = b"") -> Result:
+        self._capture.readouterr()
+        self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = run([str(arg) for arg in args])
+        return Result(code, *self._capture.readouterr())
+
+    def file(self, name: str, content: bytes) -> Path:
+        path = self.folder / name
+        path.write_bytes(content)
+        return path
+
+    def append(self, space: str, segment: str, *payloads: bytes, **options: Any) -> None:
+        with streamkit.connect(self.url) as client, client.store(self.store) as store:
+            store.produce(space, segment, [Record(payload, **options) for payload in payloads])
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    return CommandLine(tmp_path, capsys, monkeypatch)
+
+
+def payloads(result: Result) -> list[Any]:
+    return [line["payload"] for line in result.lines]
+
+
+# produce
+
+
+def test_lines_of_a_file_become_entries_of_the_segment_that_they_name(cli: CommandLine) -> None:
+    done = cli("produce", "orders", "--segment-key", "order", cli.file("orders.ndjson", ORDERS), "--json")
+    assert (done.code, done.err) == (0, "")
+    (line,) = done.lines
+    assert {name: line[name] for name in ("space", "lines", "segments", "commits")} == {
+        "space": "orders",
+        "lines": 10,
+        "segments": 3,
+        "commits": 1,
+    }
+    read = cli("consume", "orders", "--segment", "order-1", "--json")
+    assert [entry["line"] for entry in payloads(read)] == [1, 4, 7, 10]
+    assert [entry["sequence"] for entry in read.lines] == [1, 2, 3, 4]
+
+
+def test_standard_input_is_read_when_no_file_is_named(cli: CommandLine) -> None:
+    assert cli("produce", "orders", "--segment", "all", stdin=ORDERS).code == 0
+    assert [entry["line"] for entry in payloads(cli("consume", "orders", "--json"))] == list(range(1, 11))
+
+
+def test_a_payload_is_the_line_byte_for_byte_without_the_space_around_it(cli: CommandLine) -> None:
+    line = b'  {"b": 1.10, "a":12345678901234567890,  "order": 7}\r\n'
+    assert cli("produce", "orders", "--segment-key", "order", stdin=b"\xef\xbb\xbf" + line + b"\n \n").code == 0
+    with streamkit.connect(cli.url) as client, client.store(cli.store) as store:
+        (entry,) = store.consume_space("orders")
+    assert (entry.segment, entry.payload) == ("7", line.strip())
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (b'{"order": "a"', "truncated"),
+        (b'{"order": "a"} {}', "malformed"),
+        (b'{"other": "a"}', "missing required field `order`"),
+        (b'{"order": null}', "got `null`"),
+        (b'{"order": 1.5}', "got `float`"),
+        (b'{"order": true}', "got `bool`"),
+        (b'["order"]', "got `array`"),
+        (b'{"order": ""}', "it is empty"),
+        (b'{"order": "*"}', "reserved"),
+        (b'{"order": "a\\u0000b"}', "control character"),
+        (b'{"order": "%s"}' % (b"x" * 256), "256 bytes"),
+        (b'{"order": "a", "x": "\xff"}', "not UTF-8"),
+        (b'{"order": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+    ],
+)
+def test_a_bad_line_is_refused_with_its_number_and_nothing_of_its_batch_is_written(
+    cli: CommandLine, line: bytes, fault: str
+) -> None:
+    lines = ORDERS.splitlines()
+    path = cli.file("bad.ndjson", b"\n".join([*lines[:5], b"", line, *lines[5:]]))
+    done = cli("produce", "orders", "--segment-key", "order", "--batch", "2", path)
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.startswith(f"InvalidRecord: {path}, line 7: ")
+    assert fault in done.err
+    assert done.err.endswith("; 4 lines were written before it, none of its batch\n")
+    assert done.err.count("\n") == 1
+    assert [entry["line"] for entry in payloads(cli("consume", "orders", "--json"))] == [1, 2, 3, 4]
+
+
+def test_the_same_file_with_the_same_idempotency_key_is_written_once(cli: CommandLine) -> None:
+    lines = ORDERS.splitlines(keepends=True)
+    command = ("produce", "orders", "--segment-key", "order", "--batch", "3", "--idempotency-key", "monday")
+    broken = cli(*command, cli.file("orders.ndjson", b"".join([*lines[:7], b"oops\n", *lines[8:]])))
+    assert "line 8" in broken.err
+    for _ in range(2):
+        assert cli(*command, cli.file("orders.ndjson", ORDERS)).code == 0
+    assert [entry["line"] for entry in payloads(cli("consume", "orders", "--json"))] == list(range(1, 11))
+
+    other = cli(*command, cli.file("orders.ndjson", ORDERS.replace(b"1", b"2")))
+    assert other.code == 1
+    assert other.err.startswith("TransactionIdMismatch: ")
+
+
+def test_an_expected_sequence_is_kept_over_all_batches_and_refused_when_it_is_wrong(cli: CommandLine) -> None:
+    command = ("produce", "orders", "--segment", "all", "--batch", "3", "--expected-sequence")
+    assert cli(*command, "0", stdin=ORDERS).code == 0
+    again = cli(*command, "0", stdin=ORDERS)
+    assert again.code == 1
+    assert again.err.startswith("SequenceMismatch: ")
+    assert "0 lines were written" in again.err
+    assert cli(*command, "10", stdin=ORDERS).code == 0
+    assert len(cli("consume", "orders", "--json").lines) == 20
+
+
+def test_a_batch_over_several_partitions_is_one_commit_for_each(cli: CommandLine) -> None:
+    created = cli("create", "orders", "--partitions", "4", "--json")
+    assert created.lines == [{"space": "orders", "partitions": 4, "durability": "committed"}]
+    many = b"".join(b'{"order": %d}\n' % (line % 50) for line in range(500))
+    done = cli("produce", "orders", "--segment-key", "order", "--batch", "250", "--json", stdin=many)
+    assert (done.lines[0]["lines"], done.lines[0]["commits"]) == (500, 8)
+    read = cli("consume", "orders", "--json").lines
+    assert len(read) == 500
+    for segment in range(50):
+        own = [entry["sequence"] for entry in read if entry["segment"] == str(segment)]
+        assert own == list(range(1, 11))
+    assert cli("create", "orders", "--partitions", "2").err.startswith("SpaceExists: ")
+
+
+# consume, follow, peek
+
+
+def test_an_entry_has_its_stable_fields(cli: CommandLine) -> None:
+    cli.append("orders", "order-1", b'{"a": 1}', metadata={"by": "web"})
+    (line,) = cli("consume", "orders", "--json").lines
+    with streamkit.connect(cli.url) as client, client.store(cli.store) as store:
+        entry = store.peek("orders", "order-1")
+    assert line == {
+        "space": "orders",
+        "segment": "order-1",
+        "sequence": 1,
+        "timestamp": entry.timestamp,
+        "stream_id": entry.stream_id,
+        "offset": entry.space_offset.hex(),
+        "segment_offset": entry.segment_offset.hex(),
+        "tier": "hot",
+        "trx": {"id": str(entry.trx.id), "node": str(entry.trx.node), "number": 1},
+        "metadata": {"by": "web"},
+        "encoding": "json",
+        "payload": {"a": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoding", "shown"),
+    [
+        (b'{"a": [1, 2.50]}', "json", {"a": [1, 2.5]}),
+        (b'{\n  "a": 1\n}', "json", {"a": 1}),
+        (b'"text"', "json", "text"),
+        (b"null", "json", None),
+        ("käse".encode(), "text", "käse"),
+        (b"", "text", ""),
+        (b"NaN", "text", "NaN"),
+        (b'"\\ud800"', "text", '"\\ud800"'),
+        (b"[" * 100_000, "text", "[" * 100_000),
+        (b"\xff\x00\n", "base64", "/wAK"),
+    ],
+    ids=["json", "json lines", "json text", "null", "text", "empty", "NaN", "lone surrogate", "deep", "bytes"],
+)
+def test_a_payload_says_how_it_is_encoded(cli: CommandLine, payload: bytes, encoding: str, shown: object) -> None:
+    cli.append("orders", "order-1", payload)
+    (line,) = cli("consume", "orders", "--json").lines
+    assert (line["encoding"], line["payload"]) == (encoding, shown)
+
+
+def test_a_space_is_read_on_from_the_offset_that_was_printed(cli: CommandLine) -> None:
+    cli("produce", "orders", "--segment-key", "order", "--batch", "4", stdin=ORDERS)
+    seen, offset = [], None
+    while lines := cli("consume", "orders", "--json", "-n", "3", *(["--offset", offset] if offset else [])).lines:
+        seen += [line["payload"]["line"] for line in lines]
+        offset = lines[-1]["offset"]
+    assert seen == [line["payload"]["line"] for line in cli("consume", "orders", "--json").lines]
+    assert len(seen) == 10
+
+    text = cli("consume", "orders", "--limit", "3")
+    assert len(text.out.splitlines()) == 3
+    hint = text.err.removeprefix("go on with: ").split()
+    assert len(cli("consume", "orders", *hint).out.splitlines()) == 7
+
+
+def test_a_segment_is_read_in_bounds_and_says_how_to_go_on(cli: CommandLine) -> None:
+    cli.append("orders", "order-1", *(b"%d" % number for number in range(1, 8)))
+    command = ("consume", "orders", "--segment", "order-1")
+    assert payloads(cli(*command, "--min-sequence", "2", "--max-sequence", "4", "--json")) == [2, 3, 4]
+    text = cli(*command, "-n", "5")
+    assert text.err == "go on with: --min-sequence 6\n"
+    assert payloads(cli(*command, *text.err.split()[-2:], "--json")) == [6, 7]
+
+
+def test_times_are_milliseconds_or_iso_8601_in_utc(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.append("orders", "order-1", b"1")
+    (line,) = cli("consume", "orders", "--json").lines
+    after = str(line["timestamp"] + 1)
+    assert cli("consume", "orders", "--json", "--max-timestamp", after).lines == [line]
+    assert cli("consume", "orders", "--json", "--min-timestamp", after).lines == []
+    assert cli("consume", "orders", "--json", "--min-timestamp", "2001-01-01").lines == [line]
+    assert cli("consume", "orders", "--json", "--max-timestamp", "2001-01-01T00:00:00+01:00").lines == []
+    assert cli("consume", "orders", "--min-timestamp", "yesterday").code == 2
+
+    now = datetime.fromtimestamp(line["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds").partition("+")[0]
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    assert cli("consume", "orders", "--json", "--min-timestamp", now, "--max-timestamp", now).lines == [line]
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_several_spaces_are_merged_each_from_its_own_offset(cli: CommandLine) -> None:
+    for number in range(4):
+        cli.append(f"space-{number % 2}", "one", b"%d" % number)
+    both = cli("consume", "space-0", "space-1", "--json")
+    assert payloads(both) == [0, 1, 2, 3]
+    offset = both.lines[0]["offset"]
+    assert payloads(cli("consume", "space-0", "space-1", "--offset", f"space-0={offset}", "--json")) == [1, 2, 3]
+    assert "space-1" in cli("consume", "space-0", "space-1").out
+
+
+@pytest.mark.parametrize("offset", ["00ff", "hello", ""])
+def test_a_damaged_offset_is_refused(cli: CommandLine, offset: str) -> None:
+    cli.append("orders", "order-1", b"1")
+    done = cli("consume", "orders", "--offset", offset)
+    assert done.code == 1
+    assert done.err.startswith("InvalidOffset: ")
+
+
+def test_peek_shows_the_latest_entry_or_that_there_is_none(cli: CommandLine) -> None:
+    cli.append("orders", "order-1", b"1", b"2")
+    assert payloads(cli("peek", "orders", "order-1", "--json")) == [2]
+    assert cli("peek", "orders", "order-1").out.endswith("order-1  2  2\n")
+    (line,) = cli("peek", "orders", "nobody", "--json").lines
+    assert (line["sequence"], line["payload"], line["offset"]) == (0, None, None)
+    assert cli("peek", "orders", "nobody") == Result(0, "", "nobody in orders is empty\n")
+
+
+def test_a_terminal_gets_no_control_characters_from_payloads(cli: CommandLine) -> None:
+    cli.append("orders", "order-1", b"\x1b[2Jgone\n", metadata={"k": "\x1b[2J"})
+    out = cli("consume", "orders").out
+    assert out.count("\n") == 1
+    assert "\x1b" not in out
+    assert "\\x1b[2Jgone\\n" in out
+
+
+def test_follow_ends_after_the_silence_that_it_was_given(cli: CommandLine) -> None:
+    cli.append("orders", "order-1", b"1", b"2")
+    assert payloads(cli("follow", "orders", "--timeout", "0.05", "--json")) == [1, 2]
+    command = ("follow", "orders", "--segment", "order-1", "--after", "1", "--timeout", "0.05")
+    assert payloads(cli(*command, "--json")) == [2]
+
+
+# what there is
+
+
+def test_stores_spaces_segments_and_status_tell_what_there_is(cli: CommandLine) -> None:
+    assert cli("spaces") == Result(0, "", "")
+    assert cli("status").err == f"the store {cli.store} is empty\n"
+    cli.append("b", "two", b"1", b"2")
+    cli.append("a", "order 4", b"1")
+    cli.append("b", "one", b"1")
+    assert cli("stores").out == f"{cli.store}\n"
+    assert cli("stores", "--json").lines == [{"store": str(cli.store)}]
+    assert cli("spaces").out == "a\nb\n"
+    assert cli("spaces", "--json").lines == [{"space": "a"}, {"space": "b"}]
+    assert cli("segments", "b").out == "one\ntwo\n"
+    assert cli("segments", "b", "--json").lines[1] == {"space": "b", "segment": "two"}
+    (status,) = cli("status", "b", "two", "--json").lines
+    assert cli("segments", "b", "--long", "--json").lines[1] == status
+    assert (status["first_sequence"], status["last_sequence"]) == (1, 2)
+    totals = cli("status", "--json").lines
+    assert [(line["space"], line["segments"], line["entries"]) for line in totals] == [("a", 1, 1), ("b", 2, 3)]
+    assert totals[1]["last_timestamp"] >= totals[1]["first_timestamp"] > 0
+    assert "2 segments  3 entries" in cli("status", "b").out
+    assert cli("status", "nothing", "--json").lines[0]["entries"] == 0
+
+
+# upkeep
+
+
+def test_a_whole_store_verifies_and_its_index_is_built_anew(cli: CommandLine) -> None:
+    cli("produce", "orders", "--segment-key", "order", "--batch", "4", stdin=ORDERS)
+    whole = {"ok": True, "findings": 0, "transactions": 3, "entries": 10, "segments": 3}
+    assert cli("verify", "--json").lines == [whole]
+    assert cli("verify", "orders").out == "whole: 3 transactions, 10 entries, 3 segments\n"
+    before = cli("consume", "orders", "--json").out
+    assert cli("maintain") == Result(0, "", "")
+    assert cli("repair", "--json").code == 0
+    assert cli("consume", "orders", "--json").out == before
+    assert cli("verify", "--json").lines == [whole]
+
+
+def test_damage_is_named_and_the_exit_code_is_1(cli: CommandLine) -> None:
+    cli.append("orders", "order-1", b"what was paid: 1000")
+    for path in cli.folder.rglob("*"):
+        if path.is_file() and b"what was paid: 1" in (content := path.read_bytes()):
+            path.write_bytes(content.replace(b"what was paid: 1", b"what was paid: 9"))
+    for command in (("verify",), ("consume", "orders")):
+        done = cli(*command)
+        assert done.code == 1
+        assert done.err.startswith("CorruptData: ")
+
+
+def test_each_finding_is_a_line(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = (Finding("orders", 0, b"TXN\x00", "it is missing"), Finding("orders", 1, b"DAT\x00", "a hole"))
+    report = VerifyReport(findings, transactions=3, entries=10, segments=2)
+    monkeypatch.setattr(streamkit.Store, "verify", lambda self, space, progress: report)
+    done = cli("verify", "--json")
+    assert (done.code, done.err) == (1, "CorruptData: 2 findings\n")
+    assert done.lines == [
+        {"space": "orders", "partition": 0, "key": "54584e00", "problem": "it is missing"},
+        {"space": "orders", "partition": 1, "key": "44415400", "problem": "a hole"},
+        {"ok": False, "findings": 2, "transactions": 3, "entries": 10, "segments": 2},
+    ]
+    assert cli("verify").out.splitlines()[1] == "orders/1  b'DAT\\x00'  a hole"
+
+
+# lease
+
+
+def test_a_command_runs_under_a_lease_and_its_exit_code_is_ours(cli: CommandLine) -> None:
+    out = cli.folder / "token"
+    script = f"import os, sys; open({str(out)!r}, 'w').write(os.environ['STREAMKIT_LEASE_TOKEN']); sys.exit(7)"
+    tokens = []
+    for _ in range(2):
+        assert cli("lease", "nightly", "--", sys.executable, "-c", script).code == 7
+        tokens.append(int(out.read_text()))
+    assert tokens[0] < tokens[1]
+    missing = cli("lease", "nightly", "--", "no-such-command")
+    assert missing.code == 2
+    assert "no-such-command" in missing.err
+
+
+def test_a_lease_that_is_held_is_refused_at_once(cli: CommandLine) -> None:
+    with streamkit.connect(cli.url) as client, client.store(cli.store) as store, store.lease("nightly"):
+        done = cli("lease", "nightly", "--", sys.executable, "-c", "print('never')")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("LeaseNotAcquired: ")
+    assert done.err.count("\n") == 1
+
+
+def test_a_signal_reaches_the_command_and_the_lease_is_free_afterwards(cli: CommandLine) -> None:
+    script = "import time; print('ready', flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [*COMMAND, "lease", "nightly", "--", sys.executable, "-c", script], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert cli("lease", "nightly", "--", sys.executable, "-c", "").code == 0
+
+
+# how a command ends
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["no-such-command"],
+        ["spaces", "--no-such-option"],
+        ["produce", "orders"],
+        ["produce", "orders", "--segment", "a", "--segment-key", "b"],
+        ["produce", "orders", "--segment", "a", "--batch", "0"],
+        ["produce", "orders", "--segment", "a", "no-such-file"],
+        ["produce", "orders", "--segment-key", "a", "--expected-sequence", "1"],
+        ["consume"],
+        ["consume", "a", "--min-sequence", "1"],
+        ["consume", "a", "b", "--segment", "c"],
+        ["consume", "a", "b", "--offset", "00"],
+        ["consume", "a", "--limit", "-1"],
+        ["follow", "a", "--after", "1"],
+        ["follow", "a", "--segment", "b", "--offset", "00"],
+        ["spaces", "--store", "not-a-uuid"],
+        ["spaces", "--url", "gopher://x"],
+        ["lease", "nightly"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(cli: CommandLine, args: Sequence[str]) -> None:
+    done = cli(*args)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("wrong usage: ")
+    assert done.err.count("\n") == 1
+
+
+def test_no_store_is_guessed(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STREAMKIT_STORE")
+    done = cli("spaces")
+    assert done.code == 2
+    suggested = done.err.partition("STREAMKIT_STORE=")[2].split()[0]
+    assert UUID(suggested)
+    cli.append("orders", "order-1", b"1")
+    assert str(cli.store) in cli("spaces").err
+
+
+def test_url_and_store_may_stand_before_the_command_and_win_over_the_environment(cli: CommandLine) -> None:
+    cli.append("orders", "order-1", b"1")
+    other = str(uuid4())
+    assert cli("--store", other, "spaces").out == ""
+    assert cli("--store", other, "spaces", "--store", str(cli.store)).out == "orders\n"
+    assert cli("--url", f"file://{cli.folder}/elsewhere", "spaces").out == ""
+
+
+def test_a_refusal_is_one_line_with_the_class_and_exit_code_1(cli: CommandLine) -> None:
+    done = cli("produce", "a\nb", "--segment", "one", stdin=b"1\n")
+    assert done.code == 1
+    assert done.err.startswith("InvalidName: ")
+    assert done.err.count("\n") == 1
+
+
+def test_version_and_help_are_to_be_had(cli: CommandLine) -> None:
+    assert cli("--version").out == f"{streamkit.__version__}\n"
+    for command in ("produce", "consume", "follow", "peek", "lease", "demo", "create"):
+        done = cli(command, "--help")
+        assert done.code == 0
+        assert "--url" in done.out
+    assert "produce" in cli().out
+
+
+def test_a_closed_pipe_ends_it_quietly(cli: CommandLine) -> None:
+    cli.append("orders", "order-1", *(b'{"n": %d}' % number for number in range(20_000)))
+    with subprocess.Popen(
+        [*COMMAND, "consume", "orders", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
+
+
+def test_ctrl_c_ends_it_quietly(cli: CommandLine) -> None:
+    cli.append("orders", "order-1", b"1")
+    with subprocess.Popen(
+        [*COMMAND, "follow", "orders", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # These tests may run where the signal is ignored, as in a shell's background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_one_line_says_what_to_install(missing: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from streamkit.cli import main; main(['spaces'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"MissingDependency: the command line needs {missing}: pip install 'streamkit[cli]'\n"
+
+
+# demo
+
+
+@pytest.mark.slow
+def test_the_demo_runs_and_begins_anew_each_time(cli: CommandLine) -> None:
+    earlier = uuid5(NAMESPACE_URL, "streamkit:demo")
+    with streamkit.connect(cli.url) as client, client.store(earlier) as store:
+        store.produce("JFK", "N619AA", [Record(b"of an earlier run")])
+    done = subprocess.run([*COMMAND, "demo"], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    for text in ("336,776 departures", "111,279", "N725MQ", "nothing twice, nothing missing", "entries/s"):
+        assert text in done.stdout
+    assert cli("stores").out == f"{earlier}\n"

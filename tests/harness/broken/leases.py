@@ -1,0 +1,149 @@
+"""Broken leases."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import Any
+from uuid import UUID, uuid4
+
+from streamkit.backend import (
+    Backend,
+    Grant,
+    Put,
+)
+from streamkit.errors import LeaseLost
+
+from .sound import Sound
+
+__all__ = [
+    "EndlessLease",
+    "LeaseForEveryone",
+    "LeaseIsARow",
+    "LeaseSeenAndTaken",
+    "ReleasesTheSuccessor",
+    "RenewalForgotten",
+    "ShortLease",
+    "TokensStartOver",
+]
+
+
+_tokens = count(1)
+
+
+class LeaseForEveryone(Sound):
+    """A lease is granted to whoever asks."""
+
+    caught_by = "test_a_lease_has_one_holder"
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        return self.inner.acquire(f"{name} {uuid4()}", ttl) and Grant(name, next(_tokens), ttl, "")
+
+    def renew(self, grant: Grant) -> Grant:
+        return grant
+
+    def release(self, grant: Grant) -> None:
+        return
+
+
+class LeaseSeenAndTaken(Sound):
+    """Whether a lease is free is looked up, and then it is taken, with nothing that holds between the two."""
+
+    caught_by = "test_only_one_of_many_acquires_a_lease"
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        if self.shared.get((self.store, name)):
+            return None
+        time.sleep(0.02)
+        grant = Grant(name, next(_tokens), ttl, "")
+        self.shared[self.store, name] = grant
+        return grant
+
+    def renew(self, grant: Grant) -> Grant:
+        if self.shared.get((self.store, grant.name)) != grant:
+            raise LeaseLost("lost")
+        return grant
+
+    def release(self, grant: Grant) -> None:
+        if self.shared.get((self.store, grant.name)) == grant:
+            del self.shared[self.store, grant.name]
+
+
+class TokensStartOver(Sound):
+    """Each client counts its tokens from 1."""
+
+    caught_by = "test_tokens_grow"
+
+    def __init__(self, inner: Backend, store: UUID, shared: dict[Any, Any]) -> None:
+        super().__init__(inner, store, shared)
+        self._count = count(1)
+        self._grants: dict[int, Grant] = {}
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        grant = self.inner.acquire(name, ttl)
+        if grant is None:
+            return None
+        token = next(self._count)
+        self._grants[token] = grant
+        return grant._replace(token=token)
+
+    def renew(self, grant: Grant) -> Grant:
+        self.inner.renew(self._grants[grant.token])
+        return grant
+
+    def release(self, grant: Grant) -> None:
+        self.inner.release(self._grants[grant.token])
+
+
+class ReleasesTheSuccessor(Sound):
+    """A lease is released by its name, whoever holds it."""
+
+    caught_by = "test_a_released_lease_is_free_at_once"
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        grant = self.inner.acquire(name, ttl)
+        if grant is not None:
+            self.shared[self.store, name] = grant
+        return grant
+
+    def release(self, grant: Grant) -> None:
+        self.inner.release(self.shared[self.store, grant.name])
+
+
+class EndlessLease(Sound):
+    """The ttl is not kept: whoever dies holds the lease for ever."""
+
+    caught_by = "test_a_lease_ends_by_itself"
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        grant = self.inner.acquire(name, 1e9)
+        return grant and grant._replace(ttl=ttl)
+
+
+class ShortLease(Sound):
+    """A lease ends before its ttl."""
+
+    caught_by = "test_a_lease_ends_by_itself"
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        grant = self.inner.acquire(name, ttl * 0.75)
+        return grant and grant._replace(ttl=ttl)
+
+
+class RenewalForgotten(Sound):
+    """renew says yes and does nothing."""
+
+    caught_by = "test_a_renewed_lease_goes_on"
+
+    def renew(self, grant: Grant) -> Grant:
+        return grant
+
+
+class LeaseIsARow(Sound):
+    """A lease is kept among the rows."""
+
+    caught_by = "test_leases_are_not_rows"
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        self.inner.write(b"leases", [Put(name.encode(), b"")])
+        return self.inner.acquire(name, ttl)

@@ -1,0 +1,170 @@
+"""Broken reads: stale, cut short, confused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from streamkit.backend import (
+    Backend,
+    Delete,
+    Etag,
+    Op,
+    Range,
+    Row,
+    Value,
+)
+
+from .sound import Sound
+
+__all__ = [
+    "AbsenceRemembered",
+    "EmptyIsMissing",
+    "FoundOnly",
+    "LongReads",
+    "MixedPartitions",
+    "ShortKeys",
+    "SmallValues",
+    "StaleReads",
+    "TextKeys",
+    "TextValues",
+    "UnsyncedIsUnseen",
+]
+
+
+class StaleReads(Sound):
+    """A row that was read once is answered from a cache, which only one's own writes renew."""
+
+    caught_by = "test_an_acknowledged_write_is_seen_by_everyone"
+
+    def __init__(self, inner: Backend, store: UUID, shared: dict[Any, Any]) -> None:
+        super().__init__(inner, store, shared)
+        self._cache: dict[tuple[bytes, bytes], Value | None] = {}
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        for key, value in zip(keys, self.inner.get(partition, keys), strict=True):
+            if value is not None:
+                self._cache.setdefault((partition, key), value)
+        return [self._cache.get((partition, key)) for key in keys]
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        for op in ops:
+            self._cache.pop((partition, op.key), None)
+        return self.inner.write(partition, ops)
+
+
+class AbsenceRemembered(Sound):
+    """A row that was not there stays away, because that it was missing is cached."""
+
+    caught_by = "test_an_absent_row_is_not_remembered_as_absent"
+
+    def __init__(self, inner: Backend, store: UUID, shared: dict[Any, Any]) -> None:
+        super().__init__(inner, store, shared)
+        self._missing: set[tuple[bytes, bytes]] = set()
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        found = self.inner.get(partition, keys)
+        self._missing |= {(partition, key) for key, value in zip(keys, found, strict=True) if value is None}
+        return [None if (partition, key) in self._missing else v for key, v in zip(keys, found, strict=True)]
+
+
+class UnsyncedIsUnseen(Sound):
+    """A write that need not be durable stays in the writer's buffer until the next one."""
+
+    caught_by = "test_a_write_that_need_not_be_durable_is_seen_at_once"
+
+    def __init__(self, inner: Backend, store: UUID, shared: dict[Any, Any]) -> None:
+        super().__init__(inner, store, shared)
+        self._buffer: list[tuple[bytes, Sequence[Op]]] = []
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        for write in self._buffer:
+            self.inner.write(*write)
+        self._buffer = []
+        if durable:
+            return self.inner.write(partition, ops)
+        self._buffer.append((partition, ops))
+        return [None if isinstance(op, Delete) else "etag" for op in ops]
+
+
+class FoundOnly(Sound):
+    """get leaves out what is not there, so that the answers do not fit the keys."""
+
+    caught_by = "test_get_answers_in_the_order_of_the_keys"
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        return [value for value in self.inner.get(partition, keys) if value is not None]
+
+
+class EmptyIsMissing(Sound):
+    """An empty value is taken for none."""
+
+    caught_by = "test_an_empty_value_is_a_value"
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        return [value if value and value.data else None for value in self.inner.get(partition, keys)]
+
+
+class LongReads(Sound):
+    """A range is read up to and with its end, as HTTP counts, one byte too far."""
+
+    caught_by = "test_ranges_are_cut_like_bytes"
+
+    def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        return self.inner.read(partition, [Range(key, start, length + 1) for key, start, length in ranges])
+
+
+class TextKeys(Sound):
+    """Keys are turned into text, and what is no UTF-8 is replaced."""
+
+    caught_by = "test_every_byte_is_fit_for_a_key"
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        ops = [op._replace(key=op.key.decode(errors="replace").encode()) for op in ops]
+        return self.inner.write(partition, list({op.key: op for op in ops}.values()))
+
+
+class TextValues(Sound):
+    """Values go through a file in text mode, which turns the ends of lines into its own."""
+
+    caught_by = "test_values_of_every_byte"
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        found = self.inner.get(partition, keys)
+        return [value and value._replace(data=value.data.replace(b"\r\n", b"\n")) for value in found]
+
+
+class ShortKeys(Sound):
+    """Keys are cut at 255 bytes, as file systems do."""
+
+    caught_by = "test_keys_and_partitions_of_300_bytes"
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        ops = [op._replace(key=op.key[:255]) for op in ops]
+        return self.inner.write(partition, list({op.key: op for op in ops}.values()))
+
+
+class SmallValues(Sound):
+    """A value is cut at 4 MiB."""
+
+    caught_by = "test_an_append_may_be_large"
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        return [value and value._replace(data=value.data[: 4 << 20]) for value in self.inner.get(partition, keys)]
+
+
+class MixedPartitions(Sound):
+    """Partition and key are joined without a boundary."""
+
+    caught_by = "test_partitions_are_independent"
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        return self.inner.write(b"", [op._replace(key=(partition + op.key)[:300]) for op in ops])
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        return self.inner.get(b"", [(partition + key)[:300] for key in keys])
+
+    def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
+        rows = self.inner.scan(b"", (partition + start)[:300], (partition + end)[:300], limit=limit)
+        return (row._replace(key=row.key[len(partition) :]) for row in rows)

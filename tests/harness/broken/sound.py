@@ -1,0 +1,101 @@
+"""What the broken backends start from, and how one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
+
+from streamkit.backend import (
+    Backend,
+    Driver,
+    Etag,
+    Grant,
+    Limits,
+    Op,
+    Range,
+    Row,
+    Value,
+)
+from streamkit_memory import MemoryDriver
+
+__all__ = ["Sound", "broken_driver"]
+
+
+class Sound:
+    """Passes everything on to memory: what the broken ones start from. `shared` is common to all of one root."""
+
+    caught_by: ClassVar[str] = ""
+
+    def __init__(self, inner: Backend, store: UUID, shared: dict[Any, Any]) -> None:
+        self.inner = inner
+        self.store = store
+        self.shared = shared
+
+    @property
+    def limits(self) -> Limits:
+        return self.inner.limits
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return self.inner.requests
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        return self.inner.get(partition, keys)
+
+    def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        return self.inner.read(partition, ranges)
+
+    def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
+        return self.inner.scan(partition, start, end, limit=limit, values=values)
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        return self.inner.write(partition, ops, durable=durable)
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        return self.inner.acquire(name, ttl)
+
+    def renew(self, grant: Grant) -> Grant:
+        return self.inner.renew(grant)
+
+    def release(self, grant: Grant) -> None:
+        self.inner.release(grant)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    @staticmethod
+    def stores(driver: Driver) -> Iterator[UUID]:
+        """What the driver's `stores` does."""
+        return driver.stores()
+
+    @staticmethod
+    def delete(driver: Driver, store: UUID) -> None:
+        """What the driver's `delete` does."""
+        driver.delete(store)
+
+
+class _Driver:
+    def __init__(self, kind: type[Sound], inner: Driver, shared: dict[Any, Any]) -> None:
+        self._kind = kind
+        self._inner = inner
+        self._shared = shared
+
+    def stores(self) -> Iterator[UUID]:
+        return self._kind.stores(self._inner)
+
+    def open(self, store: UUID) -> Backend:
+        return self._kind(self._inner.open(store), store, self._shared)
+
+    def delete(self, store: UUID) -> None:
+        self._kind.delete(self._inner, store)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def broken_driver(kind: type[Sound], **options: Any) -> Callable[[], Driver]:
+    """A maker of drivers of one new root, whose backends are of `kind`; `options` are those of MemoryDriver."""
+    name = f"broken-{uuid4()}"
+    shared: dict[Any, Any] = {}
+    return lambda: _Driver(kind, MemoryDriver(name, **options), shared)

@@ -1,0 +1,289 @@
+"""Processes that take turns: threads of which exactly one runs, and a schedule that says which, at every backend call.
+
+    report = every_interleaving(make_driver, [one_writer, another], preemptions=2)
+
+A schedule switches from one process to another before a call, between the operations of a write that is not atomic,
+between the keys of a get, and between the rows of a scan: wherever the seam lets another process in. Changing over
+although the process could go on is a preemption; all schedules with few of them are tried, then random ones with any
+number, with faults. The same schedule gives the same run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from random import Random
+from uuid import UUID, uuid4
+
+from streamkit.backend import Append, Backend, Driver, Etag, Grant, Limits, Op, Range, Row, Value
+from streamkit.errors import StreamkitError
+from streamkit.testing.clock import ManualClock
+from streamkit.testing.fault_plan import CRASHES, SURVIVABLE, Plan
+from streamkit.testing.injector import Crash
+
+from .history import History
+from .oracle import judge
+from .sweep import Process, StillClock, Workload, recover
+
+__all__ = ["Schedule", "Turns", "every_interleaving", "interleave", "random_interleavings"]
+
+
+_SOUND = Plan()
+
+
+class Schedule:
+    """Whose turn it is at each step: `prefix` says it for the first steps, then `dice`, or whoever runs goes on."""
+
+    def __init__(self, prefix: Sequence[int] = (), dice: Random | None = None) -> None:
+        self.prefix = tuple(prefix)
+        self.steps: list[tuple[int, tuple[int, ...], int | None]] = []
+        """(who went on, who could have, who ran before)"""
+        self._dice = dice
+
+    def choose(self, ready: Sequence[int], running: int | None) -> int:
+        at = len(self.steps)
+        if at < len(self.prefix) and self.prefix[at] in ready:
+            chosen = self.prefix[at]
+        elif self._dice is not None:
+            chosen = self._dice.choice(ready)
+        else:
+            chosen = running if running is not None and running in ready else ready[0]
+        self.steps.append((chosen, tuple(ready), running))
+        return chosen
+
+    def following(self, preemptions: int) -> tuple[int, ...] | None:
+        """The prefix of the next schedule, depth first; None after the last with at most so many preemptions."""
+        used = 0
+        costs = []
+        for chosen, ready, running in self.steps:
+            costs.append(used)
+            used += running in ready and chosen != running
+        for at in range(len(self.steps) - 1, -1, -1):
+            chosen, ready, running = self.steps[at]
+            default = running if running is not None and running in ready else ready[0]
+            order = [default, *(one for one in ready if one != default)]
+            for other in order[order.index(chosen) + 1 :]:
+                if costs[at] + (running in ready) <= preemptions:
+                    return (*(step[0] for step in self.steps[:at]), other)
+        return None
+
+
+class Turns:
+    """Runs workers as threads, one at a time. A worker that calls `step` waits there for its next turn."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._mine = threading.local()
+        self._permits: list[threading.Semaphore] = []
+        self._stopped = threading.Semaphore(0)
+
+    def step(self) -> None:
+        at = getattr(self._mine, "at", None)
+        if at is not None:
+            self._stopped.release()
+            self._permits[at].acquire()
+
+    def run(self, workers: Sequence[Callable[[], None]]) -> None:
+        """Returns when all have ended; raises what the first of them raised."""
+        errors: list[BaseException] = []
+        ready = list(range(len(workers)))
+        self._permits = [threading.Semaphore(0) for _ in workers]
+
+        def work(at: int) -> None:
+            self._mine.at = at
+            self._permits[at].acquire()
+            try:
+                workers[at]()
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                ready.remove(at)
+                self._stopped.release()
+
+        threads = [threading.Thread(target=work, args=(at,), daemon=True) for at in ready]
+        for thread in threads:
+            thread.start()
+        running: int | None = None
+        while ready:
+            running = self._schedule.choose(ready, running)
+            self._permits[running].release()
+            self._stopped.acquire()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+
+class _TurnBackend:
+    """A backend around `inner` that lets others go first wherever the seam allows it."""
+
+    def __init__(self, inner: Backend, turns: Turns) -> None:
+        self._inner = inner
+        self._step = turns.step
+        self.limits: Limits = inner.limits
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return self._inner.requests
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        found = []
+        for key in keys:
+            self._step()
+            found += self._inner.get(partition, [key])
+        return found
+
+    def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        found = []
+        for part in ranges:
+            self._step()
+            found += self._inner.read(partition, [part])
+        return found
+
+    def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
+        self._step()
+        for row in self._inner.scan(partition, start, end, limit=limit, values=values):
+            yield row
+            self._step()
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        appends = any(isinstance(op, Append) for op in ops)
+        if self.limits.atomic or (self.limits.atomic_rows and not appends):
+            self._step()
+            return self._inner.write(partition, ops, durable=durable)
+        etags: list[Etag | None] = []
+        first: StreamkitError | None = None
+        for op in ops:
+            self._step()
+            try:
+                etags += self._inner.write(partition, [op], durable=durable)
+            except StreamkitError as error:
+                first = first or error
+        if first is not None:
+            raise first
+        return etags
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        self._step()
+        return self._inner.acquire(name, ttl)
+
+    def renew(self, grant: Grant) -> Grant:
+        self._step()
+        return self._inner.renew(grant)
+
+    def release(self, grant: Grant) -> None:
+        self._step()
+        self._inner.release(grant)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _TurnDriver:
+    def __init__(self, inner: Driver, turns: Turns) -> None:
+        self._inner = inner
+        self._turns = turns
+
+    def stores(self) -> Iterator[UUID]:
+        return self._inner.stores()
+
+    def open(self, store: UUID) -> _TurnBackend:
+        return _TurnBackend(self._inner.open(store), self._turns)
+
+    def delete(self, store: UUID) -> None:
+        self._inner.delete(store)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def interleave(
+    make_driver: Callable[[ManualClock], Driver],
+    workloads: Sequence[Workload],
+    schedule: Schedule,
+    *,
+    before: Workload | None = None,
+    plans: Sequence[Plan] = (),
+) -> None:
+    """One run: each workload in a process of its own, under `schedule`; then recovery and judgement.
+
+    `before` runs alone at first. `plans`: a plan for each process. Violation with the schedule if a promise is broken.
+    """
+    clock, store_id, history = StillClock(), uuid4(), History()
+    turns = Turns(schedule)
+    with ExitStack() as stack:
+        cleaner = make_driver(clock)
+        stack.callback(cleaner.close)
+        stack.callback(cleaner.delete, store_id)
+
+        def process(plan: Plan = _SOUND, *, turned: bool = False) -> Process:
+            driver = make_driver(clock)
+            made = Process(_TurnDriver(driver, turns) if turned else driver, store_id, history, clock, plan)
+            stack.callback(made.close)
+            return made
+
+        def worker(workload: Workload, process: Process) -> Callable[[], None]:
+            def work() -> None:
+                with suppress(Crash):
+                    workload(process)
+
+            return work
+
+        processes: list[Process] = []
+        try:
+            if before is not None:
+                before(process())
+            plans = plans or [Plan()] * len(workloads)
+            processes = [process(plan, turned=True) for plan in plans]
+            turns.run([worker(*pair) for pair in zip(workloads, processes, strict=True)])
+            recover(process())
+            for one in processes:
+                one.faults.release()
+            whole = process()
+            whole.store.maintain()
+            judge(history, lambda: whole.store)
+        except BaseException as error:
+            error.add_note(f"with the schedule {[step[0] for step in schedule.steps]} and {plans}")
+            for attempt in history.attempts:
+                error.add_note(repr(attempt))
+            for at, one in enumerate(processes):
+                for call in one.faults.trace:
+                    error.add_note(f"{at}: {call}")
+            raise
+
+
+def every_interleaving(
+    make_driver: Callable[[ManualClock], Driver],
+    workloads: Sequence[Workload],
+    *,
+    preemptions: int,
+    before: Workload | None = None,
+    most: int = 1 << 62,
+) -> int:
+    """Run every schedule with at most so many preemptions, or the first `most`; how many that were."""
+    prefix: tuple[int, ...] | None = ()
+    count = 0
+    while prefix is not None and count < most:
+        schedule = Schedule(prefix)
+        interleave(make_driver, workloads, schedule, before=before)
+        prefix = schedule.following(preemptions)
+        count += 1
+    return count
+
+
+def random_interleavings(
+    make_driver: Callable[[ManualClock], Driver],
+    workloads: Sequence[Workload],
+    seeds: Sequence[int],
+    *,
+    before: Workload | None = None,
+    rate: float = 0.05,
+) -> int:
+    """A schedule and faults by each seed; how many. Every process meets a fault at `rate` of its calls."""
+
+    for seed in seeds:
+        dice = Random(seed)
+        plans = [Plan.random(dice.getrandbits(32), rate, (*SURVIVABLE * 3, *CRASHES)) for _ in workloads]
+        interleave(make_driver, workloads, Schedule(dice=dice), before=before, plans=plans)
+    return len(seeds)

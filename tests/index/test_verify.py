@@ -1,0 +1,238 @@
+"""Every kind of damage is found and named by its key; what is only the index is built again from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+import streamkit
+from harness.sweep import StillClock
+from streamkit import Record
+from streamkit.backend import Backend, Delete, Put
+from streamkit.errors import CorruptData, StreamkitError
+from streamkit.log.keys import CATALOG, DATA, HEAD, KEYS, data_key, data_range, partition_key, segment_key, space_key
+from streamkit.log.keys import transaction_key as log_key
+from streamkit.log.rows import DataRow, Head, KeyRow, SegmentRow, decode_row, encode_row
+from streamkit.store import Store
+from streamkit_memory.driver import MemoryDriver
+
+P = bytes(partition_key("s", 0))
+
+
+class Patient:
+    """A store to be damaged: its rows, and a new process that looks at it each time."""
+
+    def __init__(self, atomic: str) -> None:
+        self.clock = StillClock()
+        self.id = uuid4()
+        self.driver = MemoryDriver(atomic=atomic, clock=self.clock, sleep=self.clock.sleep)  # type: ignore[arg-type]
+        self.backend: Backend = self.driver.open(self.id)
+        store = self.open()
+        for at in range(3):
+            store.produce("s", "a", [Record(b"a %d" % at), Record(b"again")], idempotency_key=f"key {at}")
+            store.produce("s", "b", [Record(b"b" * 200)])
+            with store.lease("leader") as lease:
+                store.produce("s", "c", [Record(b"c")], lease=lease)
+        store.maintain()
+        self.entries = list(store.consume_space("s"))
+
+    def open(self) -> Store:
+        client = streamkit.Client("memory://", self.driver, 5.0, None, 1 << 26, self.clock)
+        return client.store(self.id)
+
+    def data(self, key: bytes, partition: bytes = P) -> bytes:
+        value = self.backend.get(partition, [key])[0]
+        assert value is not None
+        return value.data
+
+    def put(self, key: bytes, data: bytes, partition: bytes = P) -> None:
+        self.backend.write(partition, [Put(bytes(key), data)])
+
+    def delete(self, key: bytes, partition: bytes = P) -> None:
+        self.backend.write(partition, [Delete(bytes(key))])
+
+    def change(self, kind: type, key: bytes, **fields: object) -> None:
+        """Another row with a right checksum."""
+        row = decode_row(kind, bytes(key), self.data(bytes(key)))
+        self.put(key, encode_row(bytes(key), msgspec.structs.replace(row, **fields)))
+
+    def one(self, prefix: bytes) -> bytes:
+        return next(iter(self.backend.scan(P, prefix + b"\x00", prefix + b"\x01"))).key
+
+
+@pytest.fixture(params=["batch", "rows", "key"])
+def patient(request: pytest.FixtureRequest) -> Patient:
+    return Patient(request.param)
+
+
+def flip(patient: Patient, key: bytes, partition: bytes = P) -> None:
+    data = bytearray(patient.data(bytes(key), partition))
+    data[len(data) // 2] ^= 4
+    patient.put(key, bytes(data), partition)
+
+
+def _stretch_pieces(patient: Patient) -> None:
+    key = patient.one(DATA)
+    pieces = decode_row(DataRow, key, patient.data(key)).pieces
+    patient.change(DataRow, key, pieces=[msgspec.structs.replace(pieces[0], start=pieces[0].start + 1), *pieces[1:]])
+
+
+def _change_copy(patient: Patient) -> None:
+    key = patient.one(DATA)
+    pieces = decode_row(DataRow, key, patient.data(key)).pieces
+    frame = b"something else" if pieces[0].frame is None else pieces[0].frame[:-1] + b"?"
+    patient.change(DataRow, key, pieces=[msgspec.structs.replace(pieces[0], frame=frame), *pieces[1:]])
+
+
+def _begin_elsewhere(patient: Patient) -> None:
+    key = patient.one(DATA)
+    pieces = decode_row(DataRow, key, patient.data(key)).pieces
+    piece = msgspec.structs.replace(pieces[0], first_sequence=2, count=1)
+    patient.put(data_key("a", 2), encode_row(data_key("a", 2), DataRow([piece])))
+
+
+def _hide_the_beginning(patient: Patient) -> None:
+    rows = list(patient.backend.scan(P, *data_range("a", 1)))
+    pieces = [piece for row in rows for piece in decode_row(DataRow, row.key, row.data).pieces]
+    patient.backend.write(P, [Delete(row.key) for row in rows])
+    for part in (pieces[1:2], pieces):
+        key = data_key("a", part[-1].last_sequence)
+        patient.put(key, encode_row(key, DataRow(part)))
+
+
+INDEX: dict[str, tuple[Callable[[Patient], object], Callable[[Patient], bytes]]] = {
+    "a segment row is gone": (lambda p: p.delete(segment_key("b")), lambda p: segment_key("b")),
+    "a segment row is damaged": (lambda p: flip(p, segment_key("b")), lambda p: segment_key("b")),
+    "a segment ends too early": (
+        lambda p: p.change(SegmentRow, segment_key("a"), last_sequence=5),
+        lambda p: segment_key("a"),
+    ),
+    "a segment ends too late": (
+        lambda p: p.change(SegmentRow, segment_key("a"), last_sequence=60),
+        lambda p: segment_key("a"),
+    ),
+    "a segment's time is wrong": (
+        lambda p: p.change(SegmentRow, segment_key("a"), last_timestamp=1),
+        lambda p: segment_key("a"),
+    ),
+    "a segment begins at another time": (
+        lambda p: p.change(SegmentRow, segment_key("a"), first_timestamp=1),
+        lambda p: segment_key("a"),
+    ),
+    "a segment that was never written": (
+        lambda p: p.put(segment_key("x"), encode_row(segment_key("x"), SegmentRow(1, 1, 1, 1))),
+        lambda p: segment_key("x"),
+    ),
+    "a data row is gone": (lambda p: p.delete(p.one(DATA)), lambda p: bytes(DATA) + b"\x00a"),
+    "a data row is damaged": (lambda p: flip(p, p.one(DATA)), lambda p: p.one(DATA)),
+    "a data row points elsewhere": (_stretch_pieces, lambda p: p.one(DATA)),
+    "a copy in a data row is another": (_change_copy, lambda p: p.one(DATA)),
+    "a data row of what never was": (_begin_elsewhere, lambda p: data_key("a", 2)),
+    "a data row hides what comes before it": (_hide_the_beginning, lambda p: data_key("a", 4)),
+    "a data row of no segment": (
+        lambda p: p.put(data_key("x", 2), b"nonsense"),
+        lambda p: data_key("x", 2),
+    ),
+    "an idempotency key is gone": (lambda p: p.delete(p.one(KEYS)), lambda p: bytes(KEYS)),
+    "an idempotency key is damaged": (lambda p: flip(p, p.one(KEYS)), lambda p: p.one(KEYS)),
+    "an idempotency key has other content": (
+        lambda p: p.change(KeyRow, p.one(KEYS), content=bytes(16)),
+        lambda p: p.one(KEYS),
+    ),
+    "an idempotency key that nobody used": (
+        lambda p: p.put(KEYS + b"\x00" + bytes(16), p.data(p.one(KEYS))),
+        lambda p: bytes(KEYS) + b"\x00" + bytes(16),
+    ),
+    "the head is damaged": (lambda p: flip(p, bytes(HEAD)), lambda p: bytes(HEAD)),
+    "the head is gone": (lambda p: p.delete(bytes(HEAD)), lambda p: bytes(HEAD)),
+    "the head has another position": (lambda p: p.change(Head, bytes(HEAD), position=2), lambda p: bytes(HEAD)),
+    "the head has another time": (lambda p: p.change(Head, bytes(HEAD), timestamp=2), lambda p: bytes(HEAD)),
+    "the head forgot a leader": (lambda p: p.change(Head, bytes(HEAD), fences={}), lambda p: bytes(HEAD)),
+    "the head has a leader of the future": (
+        lambda p: p.change(Head, bytes(HEAD), fences={"leader": 1 << 40}),
+        lambda p: bytes(HEAD),
+    ),
+    "the head is behind its watermark": (lambda p: p.change(Head, bytes(HEAD), watermark=99), lambda p: bytes(HEAD)),
+    "the catalog row is gone": (lambda p: p.delete(space_key("s"), bytes(CATALOG)), lambda p: bytes(space_key("s"))),
+    "the catalog row is damaged": (
+        lambda p: flip(p, bytes(space_key("s")), bytes(CATALOG)),
+        lambda p: bytes(space_key("s")),
+    ),
+}
+
+
+def test_a_sound_store_has_no_findings(patient: Patient) -> None:
+    report = patient.open().verify()
+    assert (report.findings, report.transactions, report.entries, report.segments) == ((), 9, 12, 3)
+
+
+@pytest.mark.parametrize("damage", INDEX)
+def test_damage_of_the_index_is_found_and_repaired_from_the_log(patient: Patient, damage: str) -> None:
+    hurt, key = INDEX[damage]
+    wanted = key(patient) if "never" not in damage and "no segment" not in damage else b""
+    hurt(patient)
+    wanted = wanted or key(patient)
+    findings = patient.open().verify("s").findings
+    assert any(finding.key.startswith(wanted) for finding in findings), findings
+    store = patient.open()
+    assert store.repair("s") > 0
+    assert store.repair("s") == 0
+    report = patient.open().verify()
+    assert (report.findings, report.entries) == ((), 12)
+    store = patient.open()
+    assert list(store.consume_space("s")) == patient.entries
+    assert store.produce("s", "a", [Record(b"new")], expected_sequence=6).last_sequence == 7
+    assert store.produce("s", "a", [Record(b"a 0"), Record(b"again")], idempotency_key="key 0").last_sequence == 2
+    assert patient.open().verify().findings == ()
+
+
+LOG: dict[str, Callable[[Patient], object]] = {
+    "a transaction is gone": lambda p: p.delete(log_key(4)),
+    "a transaction is damaged": lambda p: flip(p, log_key(4)),
+    "a transaction is cut short": lambda p: p.put(log_key(4), p.data(log_key(4))[:-3]),
+    "a transaction is another's": lambda p: p.put(log_key(4), p.data(log_key(5))),
+    "the last transaction is damaged": lambda p: flip(p, log_key(9)),
+    "a transaction is empty": lambda p: p.put(log_key(4), b""),
+}
+
+
+@pytest.mark.parametrize("damage", LOG)
+def test_damage_of_the_log_is_found_and_never_repaired(patient: Patient, damage: str) -> None:
+    LOG[damage](patient)
+    wanted = log_key(9) if "last" in damage else log_key(4)
+    findings = patient.open().verify("s").findings
+    assert any(finding.key == wanted for finding in findings), findings
+    rows = list(patient.backend.scan(P, b"", b"\xff"))
+    with pytest.raises(CorruptData):
+        patient.open().repair("s")
+    assert list(patient.backend.scan(P, b"", b"\xff")) == rows
+    with pytest.raises(StreamkitError):
+        list(patient.open().consume_space("s"))
+
+
+def test_transactions_that_are_gone_from_the_end_are_missed(patient: Patient) -> None:
+    for number in (8, 9):
+        patient.delete(log_key(number))
+    findings = patient.open().verify("s").findings
+    assert [finding.key for finding in findings if finding.key.startswith(b"TXN")] == [log_key(8)]
+
+
+def test_verifying_while_others_write_finds_nothing(patient: Patient) -> None:
+    """Between any two of its calls somebody writes, and brings the index forward."""
+    other = patient.open()
+    store = patient.open()
+    scan = store._backend.scan
+
+    def busy(*args: object, **more: object) -> object:
+        other.produce("s", "a", [Record(b"meanwhile")], idempotency_key=uuid4().hex)
+        other.produce("s", uuid4().hex, [Record(b"meanwhile")])
+        yield from scan(*args, **more)  # type: ignore[arg-type]
+        other.produce("s", "a", [Record(b"meanwhile")])
+        other.maintain()
+
+    store._backend.scan = busy  # type: ignore[method-assign, assignment]
+    assert store.verify("s").findings == ()
+    assert patient.open().verify("s").findings == ()

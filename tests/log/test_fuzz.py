@@ -1,0 +1,352 @@
+"""What is decoded is never believed: whatever the bytes, either it is data or a typed error says that it is not.
+
+Also where the checksums are right and the contents hostile, as someone with write access could make them: lengths that
+are not there, numbers that do not fit, text that is none. Nothing hangs, and memory stays in proportion to the input.
+A sample runs with the other tests; `make test-exhaustive` gives every decoder a million inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+from fix_covered import EXHAUSTIVE
+
+import streamkit
+import streamkit_azure
+import streamkit_local
+import streamkit_memory
+import streamkit_s3
+from streamkit import LexKey
+from streamkit.errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, UnsupportedVersion
+from streamkit.log.keys import HEAD
+from streamkit.log.offsets import Offset
+from streamkit.log.record_format import (
+    KeyUse,
+    decode_entries,
+    decode_header,
+    encode_body,
+    encode_transaction,
+    split_frames,
+)
+from streamkit.log.rows import ArchiveRow, DataRow, Head, KeyRow, Piece, SegmentRow, Settings, decode_row, encode_row
+
+COUNT = 1_000_000 if EXHAUSTIVE else 10_000
+SEED = 5
+INTERESTING = [0, 1, 2, 127, 128, 255, 256, 65535, 65536, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1]
+HOSTILE = [
+    b"\xdd\xff\xff\xff\xff",  # a list of 2**32 - 1
+    b"\xdf\xff\xff\xff\xff",  # a map
+    b"\xdb\xff\xff\xff\xff",  # text
+    b"\xc6\xff\xff\xff\xff",  # bytes
+    b"\xdc\xff\xff",
+    b"\xcf" + b"\xff" * 8,
+    b"\xd3\x80" + bytes(7),
+    b"\xcb\x7f\xf8" + bytes(6),  # not a number
+    b"\xa2\xff\xfe",  # text that is not UTF-8
+    b"\xa3\xed\xa0\x80",  # a lone surrogate
+    b"\xc0",
+    b"\x91" * 40,
+]
+"""Beginnings of msgpack values that claim much or mean nothing."""
+
+
+def mutated(dice: Random, data: bytes) -> bytes:
+    """A few changes of a kind that reaches beyond the first check."""
+    changed = bytearray(data)
+    for _ in range(dice.choice((1, 1, 1, 2, 4))):
+        at = dice.randrange(len(changed) + 1)
+        match dice.randrange(7):
+            case 0 if changed:
+                changed[min(at, len(changed) - 1)] ^= 1 << dice.randrange(8)
+            case 1:
+                del changed[at:]
+            case 2:
+                changed[at:at] = dice.randbytes(dice.randrange(1, 9))
+            case 3:
+                changed[at : at + dice.randrange(1, 9)] = b""
+            case 4:
+                size = dice.choice((1, 2, 4, 8))
+                changed[at : at + size] = (dice.choice(INTERESTING) % (1 << 8 * size)).to_bytes(size, "big")
+            case 5:
+                size = dice.choice((1, 2, 4, 8))
+                changed[at : at + size] = (dice.choice(INTERESTING) % (1 << 8 * size)).to_bytes(size, "little")
+            case _:
+                part = dice.choice(HOSTILE)
+                changed[at : at + dice.randrange(len(part) + 1)] = part
+    return bytes(changed)
+
+
+def attack(name: str, samples: list[bytes], wrap: Callable[[Random, bytes], bytes], decode: Callable[[bytes], object],
+           typed: tuple[type[Exception], ...]) -> int:  # fmt: skip
+    """Decode COUNT changed samples; how many were taken for data. Any other error than `typed` goes through."""
+    dice = Random(f"{SEED} {name}")
+    taken = 0
+    for number in range(COUNT):
+        data = wrap(dice, mutated(dice, dice.choice(samples)))
+        try:
+            decode(data)
+            taken += 1
+        except typed:
+            pass
+        except BaseException as error:
+            error.add_note(f"input {number} of {name}: {data!r}")
+            raise
+    return taken
+
+
+def records() -> list[bytes]:
+    parts = [
+        ("a", 1, encode_body([b"one", b"two"], None)),
+        ("日本", 7, encode_body([b"packed " * 300], [{"key": "value"}])),
+        ("b", 1 << 40, encode_body([b""] * 3, [None, {}, {"a": "b"}])),
+    ]
+    keys = (KeyUse(bytes(16), bytes(16), (("a", 2),)),)
+    return [
+        encode_transaction(number=1, timestamp=5, id=bytes(16), node=bytes(16), position=0, parts=parts[:count],
+                           keys=keys[: count - 1], fences={"leader": 3})[1]
+        for count in (1, 2, 3)
+    ]  # fmt: skip
+
+
+def believable_record(dice: Random, data: bytes) -> bytes:
+    """Mostly with checksums, and lengths, that are right again."""
+    if len(data) < 24 or dice.random() < 0.2:
+        return data
+    changed = bytearray(b"SKTX" + data[4:])
+    if dice.random() < 0.9:
+        changed[8] = 1
+        changed[16:24] = len(changed).to_bytes(8, "little")
+    end = min(len(changed), 24 + int.from_bytes(changed[12:16], "little"))
+    changed[4:8] = zlib.crc32(changed[8:end]).to_bytes(4, "little")
+    at = end
+    while at + 16 <= len(changed):
+        size = (
+            16
+            + int.from_bytes(changed[at + 4 : at + 6], "little")
+            + int.from_bytes(changed[at + 8 : at + 12], "little")
+        )
+        changed[at : at + 4] = zlib.crc32(changed[at + 4 : at + size]).to_bytes(4, "little")
+        at += size
+    return bytes(changed)
+
+
+def read_record(data: bytes) -> None:
+    header = decode_header(data, 0)
+    _ = header.count, header.trx
+    for frame in split_frames(data, 0):
+        decode_entries("space", 0, 1, frame, 0)
+
+
+def test_a_transaction_record(covered: Callable[[str, int], None]) -> None:
+    taken = attack("record", records(), believable_record, read_record, (CorruptData, UnsupportedVersion))
+    assert taken
+    covered("fuzzed transaction records", COUNT)
+
+
+def frames() -> list[bytes]:
+    return [bytes(frame) for record in records() for frame in split_frames(record, 0)]
+
+
+def believable_frame(dice: Random, data: bytes) -> bytes:
+    if len(data) < 16 or dice.random() < 0.1:
+        return data
+    changed = bytearray(data)
+    if dice.random() < 0.9:
+        head = int.from_bytes(changed[4:6], "little")
+        changed[8:12] = max(0, len(changed) - 16 - head).to_bytes(4, "little")
+    changed[0:4] = zlib.crc32(changed[4:]).to_bytes(4, "little")
+    return bytes(changed)
+
+
+def test_a_frame(covered: Callable[[str, int], None]) -> None:
+    typed = (CorruptData, UnsupportedVersion)
+    assert attack("frame", frames(), believable_frame, lambda data: decode_entries("s", 0, 1, data, 0), typed)
+    covered("fuzzed frames", COUNT)
+
+
+ROWS = [
+    Settings(3, "buffered"),
+    Head(Settings(), 5, 6, 7, 5, 2, {"leader": 4}),
+    SegmentRow(1, 2, 3, 4),
+    DataRow([Piece(1, 2, 3, 4, 5, 6, b"frame"), Piece(2, 2, 7, 1, 5, 6)]),
+    KeyRow(1, 2, bytes(16), bytes(16), bytes(16), (("a", 1), ("b", 2))),
+    ArchiveRow(3, ((1, 2), (3, 4))),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row).__name__)
+def test_a_row(row: Settings | Head, covered: Callable[[str, int], None]) -> None:
+    kind, key = type(row), bytes(HEAD)
+
+    def wrap(dice: Random, body: bytes) -> bytes:
+        if dice.random() < 0.1:
+            return body
+        body = b"\x01" + body[5:]
+        return zlib.crc32(body, zlib.crc32(key)).to_bytes(4, "little") + body
+
+    count = attack(
+        kind.__name__,
+        [encode_row(key, row)],
+        wrap,
+        lambda data: decode_row(kind, key, data),
+        (CorruptData, UnsupportedVersion),
+    )
+    assert count
+    covered("fuzzed rows", COUNT)
+
+
+def test_an_offset(covered: Callable[[str, int], None]) -> None:
+    samples = [
+        bytes(Offset("space", 5, 0, ((1, 2),)).encode()),
+        bytes(Offset("space", 5, 2, ((1, 2), (3, 4), (1 << 63, 0))).encode()),
+        bytes(Offset("space", 5, 1, ((1, 2),), whole=False).encode()),
+    ]
+
+    def wrap(dice: Random, data: bytes) -> bytes:
+        if dice.random() < 0.1:
+            return data
+        return data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "big")
+
+    def decode(data: bytes) -> None:
+        offset = Offset.decode(data, "space")
+        offset.check_partitions(1)
+        assert Offset.decode(offset.encode().hex(), "space") == offset
+
+    assert attack("offset", samples, wrap, decode, (InvalidOffset,))
+    covered("fuzzed offsets", COUNT)
+
+
+def test_an_offset_in_use_never_gives_more_than_there_is(covered: Callable[[str, int], None]) -> None:
+    """Numbers that fit into the format and nowhere else."""
+    rounds = COUNT // 20
+    dice = Random(SEED)
+    with streamkit.connect("memory://") as client:
+        store = client.store("7d9f2c1e-0000-4000-8000-000000000002")
+        store.create_space("three", partitions=3)
+        for space in ("one", "three"):
+            for at in range(3):
+                store.produce(space, f"segment {at}", [streamkit.Record(b"x")] * 2)
+        for _ in range(rounds):
+            space, partitions = dice.choice((("one", 1), ("three", 3)))
+            positions = tuple((dice.choice(INTERESTING), dice.choice(INTERESTING)) for _ in range(partitions))
+            whole = dice.random() < 0.8
+            offset = Offset(
+                space, dice.choice(INTERESTING), dice.randrange(3), positions if whole else positions[:1], whole
+            )
+            with suppress(InvalidOffset):
+                assert len(list(store.consume_space(space, offset=offset.encode()))) <= 6
+    covered("fuzzed offsets in use", rounds)
+
+
+def test_a_lexkey(covered: Callable[[str, int], None]) -> None:
+    """Text that is hexadecimal makes a key, any other raises ValueError; keys of parts keep the parts' order."""
+    dice = Random(SEED)
+    for _ in range(COUNT):
+        text = mutated(dice, b"00ff10 aB").decode("latin-1")
+        with suppress(ValueError):
+            assert LexKey.from_hex(text) == bytes.fromhex(text)
+        one, other = (dice.choice(INTERESTING) * dice.choice((-1, 1)) + dice.randrange(3) for _ in range(2))
+        try:
+            assert (LexKey.encode("k", one) < LexKey.encode("k", other)) == (one < other)
+        except ValueError:
+            assert not all(-(1 << 63) <= number < 1 << 63 for number in (one, other))
+    covered("fuzzed lexkeys", COUNT)
+
+
+URLS = {
+    b"memory://name?atomic=key&latency=3&page=2": streamkit_memory.connect,
+    b"file:///var/lib/app%20x": streamkit_local.connect,
+    b"s3://bucket/prefix?endpoint_url=http://127.0.0.1:1&region=eu-west-1": streamkit_s3.connect,
+    b"azure://account/prefix": streamkit_azure.connect,
+    b"azurite:///prefix?blob_port=1&table_port=2": streamkit_azure.connect,
+}
+
+
+@pytest.mark.parametrize("sample", URLS, ids=lambda sample: sample.partition(b":")[0].decode())
+def test_a_url(sample: bytes, covered: Callable[[str, int], None]) -> None:
+    """Each is taken, or refused with what is wrong with it; and none of them opens anything."""
+    rounds = COUNT // 5
+    dice = Random(SEED)
+    for at in range(rounds):
+        url = mutated(dice, sample).decode(dice.choice(("latin-1", "utf-8")), errors="replace")
+        connect = streamkit.connect if at % 100 == 0 else partial(URLS[sample], timeout=1.0)
+        try:
+            connect(url).close()
+        except (ValueError, MissingDependency, PermanentError):
+            pass
+        except BaseException as error:
+            error.add_note(repr(url))
+            raise
+    covered("fuzzed URLs", rounds)
+
+
+def test_lines_of_ndjson(monkeypatch: pytest.MonkeyPatch, covered: Callable[[str, int], None]) -> None:
+    from streamkit.cli.ndjson import read_batches, segment_from
+
+    dice = Random(SEED)
+    lines = [json.dumps({"id": "order-42", "n": at, "deep": [[{"a": None}]] * 3}).encode() + b"\n" for at in range(3)]
+    segment_of = segment_from("id")
+    for _ in range(COUNT):
+        data = mutated(dice, b"".join(dice.choices(lines, k=3)))
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=BytesIO(data)))
+        with suppress(ValueError):
+            assert all(read_batches(["-"], segment_of, 2))
+    covered("fuzzed NDJSON", COUNT)
+
+
+_HOSTILE = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+import test_fuzz
+from streamkit.errors import CorruptData
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for decode, data in test_fuzz.claims():
+    try:
+        decode(data)
+    except CorruptData:
+        continue
+    raise SystemExit(f"taken for data: {data[:200]!r}")
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(grown)
+"""
+
+
+def claims() -> list[tuple[Callable[[bytes], object], bytes]]:
+    """Inputs with right checksums that claim to hold gigabytes."""
+    found: list[tuple[Callable[[bytes], object], bytes]] = []
+    for hostile in HOSTILE[:5]:
+        for prefix in (b"", b"\x91", b"\x92\xc0", b"\x96\x91\x01\x01\x01\x01\x01\x01"):
+            body = b"\x01" + prefix + hostile
+            data = zlib.crc32(body, zlib.crc32(HEAD)).to_bytes(4, "little") + body
+            for kind in (type(row) for row in ROWS):
+                found.append((lambda data, kind=kind: decode_row(kind, bytes(HEAD), data), data))
+            header = prefix + hostile
+            rest = b"\x01" + bytes(3) + len(header).to_bytes(4, "little") + (24 + len(header)).to_bytes(8, "little")
+            record = b"SKTX" + zlib.crc32(rest + header).to_bytes(4, "little") + rest + header
+            found.append((lambda data: decode_header(data, 0), record))
+    frame = frames()[1]
+    for raw in (1 << 20, (1 << 31) - 1, (1 << 32) - 1):
+        changed = bytearray(frame)
+        changed[12:16] = raw.to_bytes(4, "little")
+        changed[0:4] = zlib.crc32(changed[4:]).to_bytes(4, "little")
+        found.append((lambda data: decode_entries("s", 0, 1, data, 0), bytes(changed)))
+    return found
+
+
+def test_a_claim_of_gigabytes_takes_no_memory() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _HOSTILE, str(Path(__file__).parent)], capture_output=True, text=True, timeout=120
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert int(found.stdout) < 60_000, "kilobytes of memory that a few bytes took"

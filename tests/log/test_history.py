@@ -1,0 +1,217 @@
+"""The oracle must notice: a sound history passes, and every way in which a log can be wrong is named by its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+import streamkit
+from harness.history import History
+from harness.oracle import Violation, judge, violations
+from harness.sweep import Sweep
+from streamkit import errors
+from streamkit.backend import Ambiguous, Conflict
+from streamkit.index import upkeep
+from streamkit.log import commit, read
+from streamkit.model import Entry
+from streamkit.store import Store
+from streamkit.testing import ManualClock, Plan
+from streamkit_memory.driver import MemoryDriver
+
+Log = list[Entry]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with streamkit.connect(f"memory://{uuid4()}") as client:
+        yield client.store(uuid4())
+
+
+@pytest.fixture
+def history(store: Store) -> History:
+    """Two plain writes, one over two segments, one with a key, two by leaders, one refused, and readers."""
+    history = History()
+    reader = history.reader("s", 2)
+    history.write(store, "s", {"a": 2})
+    history.write(store, "s", {"a": 1, "b": 2}, expected={"a": 2})
+    history.page(store, reader)
+    history.look(store, "s")
+    history.write(store, "s", {"b": 1}, key="k")
+    history.write(store, "s", {"b": 1}, key="k")
+    history.write(store, "s", {"a": 1}, expected={"a": 1})
+    for _ in range(2):
+        with store.lease("leader") as lease:
+            history.write(store, "s", {"a": 1}, lease=lease)
+    reader.finish(store)
+    history.look(store, "s", "a")
+    return history
+
+
+def rules(found: list[str]) -> set[str]:
+    return {line.partition(":")[0] for line in found}
+
+
+def test_a_sound_history_passes(history: History, store: Store) -> None:
+    logs = judge(history, lambda: store)
+    assert len(logs["s"]) == 8
+    assert violations(history, logs) == []
+
+
+def without(at: int) -> Callable[[Log], Log]:
+    return lambda log: log[:at] + log[at + 1 :]
+
+
+def with_changed(at: int, **fields: object) -> Callable[[Log], Log]:
+    return lambda log: [*log[:at], msgspec.structs.replace(log[at], **fields), *log[at + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda log: log[:-1], "acknowledged"),
+        (without(0), "dense"),
+        (without(3), "whole"),
+        (lambda log: [*log, log[-1]], "acknowledged"),
+        (with_changed(0, payload=b"something else"), "acknowledged"),
+        (with_changed(7, sequence=9), "dense"),
+        (with_changed(2, timestamp=1), "dense"),
+        (with_changed(3, trx=streamkit.TRX(bytes(16), bytes(16), 3)), "whole"),
+        (lambda log: [*log[:6], log[7], log[6]], "fenced"),
+        (lambda log: [log[5], *log[:5], *log[6:]], "prefix"),
+        (lambda log: [log[1], log[0], *log[2:]], "pages"),
+    ],
+)
+def test_a_wrong_log_is_noticed(history: History, store: Store, change: Callable[[Log], Log], rule: str) -> None:
+    log = change(list(store.consume_space("s")))
+    assert rule in rules(violations(history, {"s": log}))
+
+
+def test_wrong_answers_are_noticed(history: History, store: Store) -> None:
+    log = {"s": list(store.consume_space("s"))}
+
+    def noticed(rule: str) -> bool:
+        return rule in rules(violations(history, log))
+
+    plain, _, first, again, refused, *_ = history.attempts
+    plain.outcome = "failed"
+    assert noticed("failed")
+    plain.outcome, plain.verdict = "unknown", "absent"
+    assert noticed("unknown")
+    plain.outcome, plain.verdict = "ok", None
+    assert not noticed("failed")
+    again.last = {"b": 4}
+    assert noticed("idempotent")
+    again.last = first.last
+    refused.error = errors.SequenceMismatch("", 1, 2)
+    assert noticed("expected")
+    refused.error = None
+    plain.invoked, plain.returned = 1000, 1001
+    assert noticed("order")
+    plain.invoked, plain.returned = 1, 2
+    history.readers[0].entries.pop()
+    assert noticed("pages")
+
+
+def test_an_error_of_the_seam_is_noticed(history: History, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: object, **__: object) -> None:
+        raise Ambiguous("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "produce", lose)
+        history.write(store, "s", {"a": 1})
+    with pytest.raises(Violation, match="belongs between engine and backend"):
+        judge(history, lambda: store)
+
+
+# -- an engine that is broken on purpose ----------------------------------------------------------------------------
+
+
+def _believes_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
+    """A lost answer is taken for a yes."""
+
+    def settle(self: commit.Committer, ops: list[object], number: int, id: bytes) -> object:
+        try:
+            return self.partition.backend.write(self.partition.key, ops)  # type: ignore[arg-type]
+        except Ambiguous:
+            return ()
+        except Conflict:
+            return None
+
+    patch.setattr(commit.Committer, "_settle", settle)
+
+
+def _forgets_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
+    """A lost answer is taken for a no."""
+
+    def settle(self: commit.Committer, ops: list[object], number: int, id: bytes) -> object:
+        try:
+            return self.partition.backend.write(self.partition.key, ops)  # type: ignore[arg-type]
+        except (Ambiguous, Conflict):
+            return None
+
+    patch.setattr(commit.Committer, "_settle", settle)
+
+
+def _forgets_keys(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(commit._Verdict, "_answer", lambda *_: False)
+
+
+def _forgets_fences(patch: pytest.MonkeyPatch) -> None:
+    original = commit._Base.__init__
+
+    def forget(self: commit._Base, partition: commit.Partition) -> None:
+        original(self, partition)
+        self.fences = {}
+
+    patch.setattr(commit._Base, "__init__", forget)
+
+
+def _moves_the_head_first(patch: pytest.MonkeyPatch) -> None:
+    """The watermark is ahead of the index."""
+    original = upkeep._write_data
+    patch.setattr(upkeep, "_write_data", lambda partition, puts: original(partition, puts[:-1]))
+
+
+def _loses_the_rest_of_a_transaction(patch: pytest.MonkeyPatch) -> None:
+    """A page that ends within a transaction is followed by one from the next."""
+    original = read.partition_batches
+
+    def batches(partition: read.Partition, start: tuple[int, int], end: int, bounds: read.Bounds) -> Iterator[object]:
+        number, skip = start
+        return original(partition, (number + 1, 0) if skip == 1 else start, end, bounds)
+
+    patch.setattr(read, "partition_batches", batches)
+
+
+def broken(sweep: Sweep, plan: Plan) -> bool:
+    try:
+        sweep.run(plan)
+    except (AssertionError, errors.CorruptData):
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "sabotage",
+    [
+        _believes_a_lost_answer,
+        _forgets_a_lost_answer,
+        _forgets_keys,
+        _forgets_fences,
+        _moves_the_head_first,
+        _loses_the_rest_of_a_transaction,
+    ],
+)
+def test_a_sweep_finds_an_engine_that_is_broken(
+    sabotage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_driver(clock: ManualClock) -> MemoryDriver:
+        return MemoryDriver("sabotage", atomic="key", clock=clock, sleep=clock.sleep)
+
+    plans = list(Sweep(make_driver).plans())
+    sabotage(monkeypatch)
+    sweep = Sweep(make_driver)
+    assert any(broken(sweep, plan) for plan in plans)

@@ -1,0 +1,182 @@
+"""Offsets: what they hold comes back, what is damaged or foreign is refused, and nothing is lost by paging."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from itertools import islice, pairwise
+
+import pytest
+from fix_stores import Subject
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import streamkit
+from streamkit import Entry, InvalidOffset, LexKey, Record
+from streamkit.log.offsets import Offset
+
+U64 = st.integers(0, (1 << 64) - 1)
+NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
+PAIRS = st.tuples(st.integers(1, (1 << 64) - 1), U64)
+OFFSETS = st.one_of(
+    st.builds(Offset, NAMES, U64, st.just(0), st.lists(PAIRS, min_size=1, max_size=5).map(tuple), st.just(True)),
+    st.builds(Offset, NAMES, U64, st.integers(0, (1 << 32) - 1), PAIRS.map(lambda pair: (pair,)), st.just(False)),
+)
+SOME = Offset("space", 1_700_000_000_000, 0, ((7, 3), (9, 0))).encode()
+
+
+@given(OFFSETS)
+def test_what_an_offset_holds_comes_back(offset: Offset) -> None:
+    encoded = offset.encode()
+    assert isinstance(encoded, LexKey)
+    assert Offset.decode(encoded, offset.space) == offset
+    assert Offset.decode(bytes(encoded), offset.space) == offset
+    assert Offset.decode(json.loads(json.dumps(encoded.hex())), offset.space) == offset
+    assert Offset.decode(encoded.hex().upper(), offset.space) == offset
+
+
+@given(OFFSETS, st.data())
+def test_any_flipped_bit_is_refused(offset: Offset, data: st.DataObject) -> None:
+    encoded = offset.encode()
+    bit = data.draw(st.integers(0, len(encoded) * 8 - 1))
+    broken = bytearray(encoded)
+    broken[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(InvalidOffset):
+        Offset.decode(bytes(broken), offset.space)
+
+
+def test_every_flipped_bit_and_every_cut_of_one_is_refused() -> None:
+    for bit in range(len(SOME) * 8):
+        broken = bytearray(SOME)
+        broken[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(InvalidOffset):
+            Offset.decode(bytes(broken), "space")
+    for cut in range(len(SOME)):
+        for part in (SOME[:cut], SOME[cut + 1 :], SOME[:cut] + SOME[cut + 1 :]):
+            with pytest.raises(InvalidOffset):
+                Offset.decode(part, "space")
+            with pytest.raises(InvalidOffset):
+                Offset.decode(part.hex(), "space")
+
+
+@given(st.binary(max_size=80))
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidOffset):
+        Offset.decode(data, "space")
+    with pytest.raises(InvalidOffset):
+        Offset.decode(b"OFS\0\1\0" + data + zlib.crc32(b"OFS\0\1\0" + data).to_bytes(4, "big"), "space")
+
+
+@given(st.text(max_size=40))
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOffset):
+        Offset.decode(text, "space")
+
+
+@given(OFFSETS, NAMES)
+def test_the_offset_of_another_space_is_refused_by_name(offset: Offset, space: str) -> None:
+    if space != offset.space:
+        with pytest.raises(InvalidOffset, match="is of the space"):
+            Offset.decode(offset.encode(), space)
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_a_later_format_is_refused_with_the_fix(version: int) -> None:
+    body = SOME[:4] + bytes([version]) + SOME[5:-4]
+    with pytest.raises(InvalidOffset, match=f"format version {version}, this release reads 1.*newer streamkit"):
+        Offset.decode(body + zlib.crc32(body).to_bytes(4, "big"), "space")
+
+
+@given(st.lists(st.tuples(U64, PAIRS), min_size=2, max_size=6))
+def test_offsets_of_one_space_sort_as_what_they_hold(fields: list[tuple[int, tuple[int, int]]]) -> None:
+    offsets = [Offset("space", timestamp, 0, (pair,)) for timestamp, pair in fields]
+    keys = [offset.encode()[:-4] for offset in offsets]
+    for (one, first), (two, second) in pairwise(zip(offsets, keys, strict=True)):
+        assert (one < two) == (first < second)
+
+
+@pytest.mark.parametrize(("made", "read"), [(1, 4), (4, 1), (4, 3)])
+def test_an_offset_of_the_same_name_with_other_partitions_is_refused(subject: Subject, made: int, read: int) -> None:
+    subject.store.create_space("space", partitions=made)
+    subject.store.produce("space", "s", [Record(b"1")])
+    offsets = [next(subject.store.consume_space("space")).space_offset]
+    subject.client.delete_store(subject.id)
+    other = subject.stranger()
+    other.create_space("space", partitions=read)
+    other.produce("space", "s", [Record(b"1")])
+    for offset in offsets:
+        with pytest.raises(InvalidOffset, match="another number of partitions"):
+            list(other.consume_space("space", offset=offset))
+
+
+def test_a_wrong_offset_is_refused_at_the_call(subject: Subject) -> None:
+    """Also in a space that does not exist, and where there is nothing after it."""
+    subject.store.produce("space", "s", [Record(b"1")])
+    offset = subject.store.peek("space", "s").space_offset
+    with pytest.raises(InvalidOffset, match="is of the space 'space', not of 'other'"):
+        subject.store.consume_space("other", offset=offset)
+    with pytest.raises(InvalidOffset):
+        subject.store.consume({"space": offset, "other": offset})
+    with pytest.raises(InvalidOffset):
+        subject.store.follow_space("space", offset=offset[:-1])
+    assert list(subject.store.consume_space("space", offset=offset)) == []
+
+
+def test_an_offset_leads_on_after_the_index_was_brought_forward(subject: Subject) -> None:
+    for number in range(10):
+        subject.store.produce("space", f"s{number % 3}", [Record(b"%d" % number)])
+    entries = list(subject.store.consume_space("space"))
+    subject.store.maintain()
+    for at, entry in enumerate(entries):
+        assert list(subject.stranger().consume_space("space", offset=entry.space_offset)) == entries[at + 1 :]
+
+
+@settings(max_examples=60)
+@given(st.data(), st.sampled_from(["batch", "rows", "key"]), st.sampled_from([1, 2, 4]))
+def test_pages_of_any_size_between_any_writes_hold_every_entry_once(
+    data: st.DataObject, atomic: str, partitions: int
+) -> None:
+    with streamkit.connect(f"memory://?atomic={atomic}&page=2") as client:
+        store = client.store("7d9f2c1e-0000-4000-8000-000000000000")
+        store.create_space("space", partitions=partitions)
+        found: list[Entry] = []
+        for _ in range(data.draw(st.integers(1, 12))):
+            with store.transaction("space") as trx:
+                tag = data.draw(st.integers(0, 3))
+                for at in range(data.draw(st.integers(1, 3))):
+                    trx.produce(f"{{{tag}}}{at}", [Record(b"x")] * data.draw(st.integers(1, 3)))
+            if data.draw(st.booleans()):
+                offset = found[-1].space_offset if found else None
+                found += store.consume_space("space", offset=offset, limit=data.draw(st.integers(1, 5)))
+            if data.draw(st.integers(0, 9)) == 0:
+                store.maintain()
+        found += store.consume_space("space", offset=found[-1].space_offset if found else None)
+        wanted = list(store.consume_space("space"))
+        assert sorted(map(_place, found)) == sorted(map(_place, wanted))
+        assert all(one.space_offset < two.space_offset for one, two in pairwise(found))
+        for partition in range(partitions):
+            assert _of(partition, found) == _of(partition, wanted)
+
+
+def _place(entry: Entry) -> tuple[str, int]:
+    return entry.segment, entry.sequence
+
+
+def _of(partition: int, entries: list[Entry]) -> list[Entry]:
+    return [entry for entry in entries if entry.origin.partition == partition]
+
+
+def test_the_offset_of_a_segments_entry_leads_on_in_a_space_of_many_partitions(subject: Subject) -> None:
+    """It knows its own partition only: the others go on by time, and nothing that was later is lost."""
+    subject.store.create_space("space", partitions=4)
+    for number in range(40):
+        subject.store.produce("space", f"s{number % 8}", [Record(b"%d" % number)])
+    entries = list(subject.store.consume_space("space"))
+    for segment in ("s0", "s5"):
+        for entry in subject.store.consume_segment("space", segment):
+            at = entries.index(entry)
+            assert list(subject.store.consume_space("space", offset=entry.space_offset)) == entries[at + 1 :]
+            page = list(islice(subject.store.consume_space("space", offset=entry.space_offset), 3))
+            if page:
+                rest = list(subject.store.consume_space("space", offset=page[-1].space_offset))
+                assert page + rest == entries[at + 1 :]

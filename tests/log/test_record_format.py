@@ -1,0 +1,228 @@
+"""The transaction record and the rows beside it: what was encoded comes back, or CorruptData. Never anything else."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamkit import CorruptData, UnsupportedVersion
+from streamkit.log import rows
+from streamkit.log.record_format import (
+    KeyUse,
+    decode_body,
+    decode_entries,
+    decode_header,
+    decode_transaction,
+    encode_body,
+    encode_transaction,
+    frames_start,
+    split_frames,
+)
+from streamkit.log.rows import decode_row, encode_row
+
+SEED = 0xC0FFEE
+REFUSED = (CorruptData, UnsupportedVersion)
+
+
+def record_of(*parts: tuple[str, int, list[bytes], list[dict[str, str] | None] | None], **more: Any) -> bytes:
+    encoded = [(segment, first, encode_body(payloads, metadata)) for segment, first, payloads, metadata in parts]
+    _, record = encode_transaction(
+        number=7,
+        timestamp=1_700_000_000_000,
+        id=bytes(range(16)),
+        node=bytes(range(16, 32)),
+        position=41,
+        parts=encoded,
+        seed=SEED,
+        **more,
+    )
+    return record
+
+
+NOISE = random.Random(1).randbytes(700)
+RECORDS = {
+    "one small": record_of(("s", 1, [b"1"], None)),
+    "an empty payload": record_of(("s", 1, [b""], None)),
+    "several segments": record_of(("a", 1, [b"1", b"2"], None), ("é🎉", 9, [b"3"], [{"k": "v"}])),
+    "metadata": record_of(("s", 5, [b"1", b"2"], [None, {"k": "v", "": ""}])),
+    "compressed": record_of(("s", 5, [b"x" * 300] * 4, [None, {"k": "v"}, None, None])),
+    "cannot be compressed": record_of(("s", 5, [NOISE], None)),
+    "keys and fences": record_of(
+        ("s", 3, [b"1"], None),
+        keys=(KeyUse(b"k" * 16, b"c" * 16, (("s", 3),)),),
+        fences={"leader": 5},
+    ),
+}
+
+
+def read_all(record: bytes) -> list[Any]:
+    """All that can be learned from a record, each way of reading it."""
+    header = decode_header(record, SEED)
+    whole = decode_transaction("space", 0, 1, record, SEED)
+    alone = [decode_entries("space", 0, 1, frame, SEED) for frame in split_frames(record, SEED)]
+    at = frames_start(record)
+    placed = [record[at + ref.start : at + ref.start + ref.length] for ref in header.frames]
+    assert [decode_entries("space", 0, 1, frame, SEED)[2] for frame in placed] == [entries for _, _, entries in alone]
+    return [header, *((head, entries) for head, _, entries in whole), *((head, entries) for head, _, entries in alone)]
+
+
+def damaged(data: bytes) -> Iterator[bytes]:
+    """Every bit flipped, every tail cut off, every front cut off, something behind it, and zeros for a part."""
+    for bit in range(len(data) * 8):
+        broken = bytearray(data)
+        broken[bit // 8] ^= 1 << bit % 8
+        yield bytes(broken)
+    for cut in range(len(data)):
+        yield data[:cut]
+        yield data[cut + 1 :]
+        yield data[:cut] + bytes(len(data) - cut)
+    yield data + b"\0"
+    yield data + data
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_a_damaged_record_is_never_taken_for_another_one(record: bytes) -> None:
+    wanted = read_all(record)
+    ways: list[Callable[[bytes], Any]] = [
+        lambda data: decode_header(data, SEED),
+        lambda data: decode_transaction("space", 0, 1, data, SEED),
+        lambda data: [decode_entries("space", 0, 1, frame, SEED) for frame in split_frames(data, SEED)],
+    ]
+    right = [way(record) for way in ways]
+    taken = 0
+    for broken in damaged(record):
+        if broken == record:
+            continue
+        for at, way in enumerate(ways):
+            try:
+                found = way(broken)
+            except REFUSED:
+                continue
+            # The header is read without the frames: damage behind it is found by who reads those.
+            assert at == 0
+            assert found == right[0]
+            taken += 1
+    assert read_all(record) == wanted
+    assert taken < len(record) * 12
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_a_damaged_frame_is_never_taken_for_another_one(record: bytes) -> None:
+    for frame in map(bytes, split_frames(record, SEED)):
+        for broken in damaged(frame):
+            if broken != frame:
+                with pytest.raises(REFUSED):
+                    decode_entries("space", 0, 1, broken, SEED)
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_a_record_of_another_partition_is_refused(record: bytes) -> None:
+    for seed in (0, SEED + 1):
+        with pytest.raises(CorruptData):
+            decode_header(record, seed)
+        with pytest.raises(CorruptData):
+            decode_transaction("space", 0, 1, record, seed)
+        for frame in split_frames(record, SEED):
+            with pytest.raises(CorruptData):
+                decode_entries("space", 0, 1, frame, seed)
+
+
+def test_the_record_of_a_later_format_is_refused_with_the_fix() -> None:
+    record = bytearray(RECORDS["one small"])
+    end = frames_start(bytes(record))
+    record[8] = 2
+    record[4:8] = struct.pack("<I", zlib.crc32(record[8:end], SEED))
+    for read in (decode_header, split_frames):
+        with pytest.raises(UnsupportedVersion, match=r"format version 2; this release reads 1\. Upgrade streamkit"):
+            read(bytes(record), SEED)
+
+
+METADATA = st.one_of(st.none(), st.dictionaries(st.text(st.characters(exclude_categories=("Cs",))), st.just("v")))
+PAYLOADS = st.one_of(st.binary(max_size=40), st.integers(0, 3000).map(bytes))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(PAYLOADS, METADATA), min_size=1, max_size=8), st.booleans())
+def test_any_records_come_back(records: list[tuple[bytes, dict[str, str] | None]], plain: bool) -> None:
+    payloads = [payload for payload, _ in records]
+    metadata = None if plain else [metadata for _, metadata in records]
+    body = encode_body(payloads, metadata, digest=True)
+    assert decode_body(body) == (payloads, metadata)
+    record = record_of(("s", 3, payloads, metadata))
+    ((_, _, entries),) = decode_transaction("space", 2, 4, record, SEED)
+    assert [entry.payload for entry in entries] == payloads
+    assert [entry.metadata for entry in entries] == [one or {} for one in metadata or [None] * len(payloads)]
+    assert [entry.sequence for entry in entries] == list(range(3, 3 + len(payloads)))
+    assert {(entry.origin.partition, entry.trx.number) for entry in entries} == {(2, 7)}
+    with pytest.raises(ValueError):
+        decode_body(msgspec.structs.replace(body, count=body.count + 1))
+
+
+def test_a_body_is_compressed_only_where_that_shrinks_it() -> None:
+    text = b'{"origin": "EWR", "dest": "IAH", "delay": 11}'
+    many = encode_body([text] * 1000, None)
+    assert len(many.data) < many.raw / 20
+    noise = encode_body([random.Random(2).randbytes(5000)], None)
+    assert len(noise.data) == noise.raw
+    small = encode_body([text], None)
+    assert len(small.data) == small.raw
+
+
+def test_a_body_that_claims_to_be_huge_is_refused_without_being_made() -> None:
+    body = encode_body([bytes(100_000)], None)
+    assert len(body.data) < 1000
+    for raw in (99_999, 100_001, 1 << 33):
+        with pytest.raises(ValueError):
+            decode_body(msgspec.structs.replace(body, raw=raw))
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+PIECE = rows.Piece(7, 1_700_000_000_000, 3, 2, 120, 80)
+ROWS: dict[str, Any] = {
+    "settings": rows.Settings(4, "buffered", 60.0),
+    "head": rows.Head(rows.Settings(), 7, 1_700_000_000_000, 41, 5, 0, {"leader": 9}),
+    "segment": rows.SegmentRow(1, 1_600_000_000_000, 9, 1_700_000_000_000),
+    "data": rows.DataRow([PIECE, msgspec.structs.replace(PIECE, first_sequence=5, frame=b"frame" * 9)]),
+    "key": rows.KeyRow(7, 1_700_000_000_000, b"i" * 16, b"n" * 16, b"c" * 16, (("s", 9), ("é", 1))),
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_damaged_row_is_refused_and_the_message_names_it(row: Any) -> None:
+    data = encode_row(b"the key", row)
+    assert decode_row(type(row), b"the key", data) == row
+    for broken in damaged(data):
+        if broken != data:
+            with pytest.raises(CorruptData, match="the key"):
+                decode_row(type(row), b"the key", broken)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_the_row_of_another_key_is_refused(row: Any) -> None:
+    with pytest.raises(CorruptData):
+        decode_row(type(row), b"another key", encode_row(b"the key", row))
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_row_of_another_kind_is_refused(row: Any) -> None:
+    data = encode_row(b"the key", row)
+    other = rows.SegmentRow if not isinstance(row, rows.SegmentRow) else rows.DataRow
+    with pytest.raises(CorruptData):
+        decode_row(other, b"the key", data)
+
+
+def test_the_row_of_a_later_format_is_refused_with_the_fix() -> None:
+    data = bytearray(encode_row(b"the key", ROWS["segment"]))
+    data[4] = 2
+    data[:4] = struct.pack("<I", zlib.crc32(data[4:], zlib.crc32(b"the key")))
+    with pytest.raises(UnsupportedVersion, match=r"the key.*format version 2; this release reads 1\. Upgrade"):
+        decode_row(rows.SegmentRow, b"the key", bytes(data))

@@ -1,0 +1,257 @@
+"""How many requests each operation costs, and how many of them wait for each other, counted on the wire.
+
+`python tests/log/test_requests.py` prints the table. Requests are held back by a proxy until no further one came for a
+moment, so those that do not wait for each other are let go together: such a wave is one round trip.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+from fix_azurite import Azurite
+from fix_proxy import PASS, Fault, Proxy, Request, delay, hold
+from fix_s3 import S3Bucket
+
+import streamkit
+from streamkit import Record, Store
+from streamkit.testing import ManualClock
+
+_SILENCE = 0.8
+"""Seconds without a request, after which all that are held are let go. Longer than a busy machine stops a thread."""
+
+pytestmark = [pytest.mark.xdist_group("requests"), pytest.mark.slow]
+
+
+class Wire:
+    """A cloud behind proxies that see every request."""
+
+    def __init__(self, cloud: str, url: str, proxies: list[Proxy]) -> None:
+        self.cloud = cloud
+        self.url = url
+        self.proxies = proxies
+        self._lock = threading.Lock()
+        self._arrived = 0
+        self._latest = 0.0
+        self._gate: threading.Event | None = None
+        """What the present wave waits for, where requests are held."""
+        self._waiting = 0
+        for proxy in proxies:
+            proxy.plan = self._plan
+
+    def _plan(self, request: Request) -> Fault:
+        with self._lock:
+            self._arrived += 1
+            if self._gate is None:
+                return PASS
+            self._latest = time.monotonic()
+            self._waiting += 1
+            return hold(self._gate)
+
+    def store(self, store_id: object, clock: ManualClock | None = None) -> Store:
+        """The store, as a fresh process would open it."""
+        client = streamkit.connect(self.url, clock=clock) if clock else streamkit.connect(self.url)
+        return client.store(str(store_id))
+
+    def count(self, work: Callable[[], object]) -> int:
+        """The requests that `work` makes."""
+        before = self._arrived
+        work()
+        return self._arrived - before
+
+    def trips(self, work: Callable[[], object]) -> tuple[int, int]:
+        """(round trips one after the other, requests) of `work`."""
+        before, waves = self._arrived, 0
+        self._gate = threading.Event()
+        with ThreadPoolExecutor(1) as thread:
+            working = thread.submit(work)
+            while not working.done():
+                time.sleep(0.02)
+                with self._lock:
+                    if self._waiting and time.monotonic() > self._latest + _SILENCE:
+                        self._gate.set()
+                        self._gate, self._waiting = threading.Event(), 0
+                        waves += 1
+            self._gate.set()
+            self._gate = None
+        working.result()
+        return waves, self._arrived - before
+
+    @property
+    def most(self) -> int:
+        """The most requests that were under way at once."""
+        return max(proxy.most for proxy in self.proxies)
+
+
+@pytest.fixture(params=["s3", "azure"])
+def wire(request: pytest.FixtureRequest, make_proxy: Callable[[str, int], Proxy]) -> Iterator[Wire]:
+    if request.param == "s3":
+        bucket: S3Bucket = request.getfixturevalue("s3_bucket")
+        proxy = make_proxy(bucket.server.host, bucket.server.port)
+        yield Wire("s3", bucket.url("wire", endpoint_url=proxy.endpoint), [proxy])
+    else:
+        azurite: Azurite = request.getfixturevalue("azurite")
+        blobs, tables = make_proxy("127.0.0.1", azurite.blob_port), make_proxy("127.0.0.1", azurite.table_port)
+        through = Azurite(blobs.port, tables.port)
+        yield Wire("azure", through.url("w" + uuid4().hex[:10]), [blobs, tables])
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str], wire: Wire) -> Callable[[str, object, object], None]:
+    def tell(operation: str, measured: object, reach: object) -> None:
+        with capsys.disabled():
+            print(f"\n| {wire.cloud:5} | {operation:58} | {measured!s:24} | {reach!s:24} |", end="")
+
+    return tell
+
+
+Tell = Callable[[str, object, object], None]
+
+
+def _entries(store: Store, segment: str) -> int:
+    return sum(1 for _ in store.consume_segment("space", segment))
+
+
+def test_an_append_is_one_request(wire: Wire, tell: Tell) -> None:
+    store = wire.store(uuid4())
+    names = [f"segment-{number}" for number in range(40)]
+
+    def transaction(size: int) -> None:
+        with store.transaction("space") as trx:
+            for name in names:
+                trx.produce(name, [Record(b"x" * size)])
+
+    transaction(1)
+    one = wire.count(lambda: store.produce("space", names[0], [Record(b"one")]))
+    batch = wire.count(lambda: store.produce("space", names[0], [Record(os.urandom(128))] * 200))
+    forty = wire.count(lambda: transaction(100))
+    tell("append, warm: 1 record / 200 records / 40 segments", f"{one} / {batch} / {forty} requests", "1 request")
+    assert (one, batch, forty) == (1, 1, 1)
+
+
+def test_the_first_append_of_a_fresh_process(wire: Wire, tell: Tell) -> None:
+    store_id = uuid4()
+    for number in range(10):
+        wire.store(store_id).produce("space", "order", [Record(b"%d" % number)])
+    fresh = wire.store(store_id)
+    trips, requests = wire.trips(lambda: fresh.produce("space", "order", [Record(b"next")], expected_sequence=10))
+    reach = 4 if wire.cloud == "s3" else 2
+    tell("append, first of a fresh process", f"{trips} trips, {requests} requests", f"<= {reach} trips")
+    assert trips <= reach
+    assert _entries(wire.store(store_id), "order") == 11
+
+
+def test_threads_share_requests(wire: Wire, tell: Tell) -> None:
+    store = wire.store(uuid4())
+    store.produce("space", "first", [Record(b"")])
+
+    def append(thread: int) -> None:
+        for number in range(50):
+            store.produce("space", f"segment-{thread}", [Record(b"%d" % number)])
+
+    def work() -> None:
+        with ThreadPoolExecutor(64) as threads:
+            list(threads.map(append, range(64)))
+
+    rate = wire.count(work) / (64 * 50)
+    tell("64 threads x 50 appends", f"{rate:.3f} an append", "<= 0.15 an append")
+    assert rate <= 0.15
+    assert sum(1 for _ in store.consume_space("space")) == 64 * 50 + 1
+
+
+def test_index_upkeep(wire: Wire, tell: Tell) -> None:
+    store = wire.store(uuid4())
+    names = [f"segment-{number}" for number in range(100)]
+    with store.transaction("space") as trx:
+        for name in names[:40]:
+            trx.produce(name, [Record(b"")])
+    for name in names[40:]:
+        store.produce("space", name, [Record(b"")])
+
+    def work() -> None:
+        for number in range(1000):
+            store.produce("space", names[number % 100], [Record(b"%d" % number)])
+
+    further = wire.count(work) / 1000 - 1
+    reach = 1.2 if wire.cloud == "s3" else 0
+    tell("index upkeep, 1,000 appends to 100 segments", f"{further:.3f} an append", f"<= {reach} an append")
+    assert further <= reach
+
+
+def test_loading_a_segment(wire: Wire, tell: Tell) -> None:
+    store_id = uuid4()
+    store = wire.store(store_id)
+    for number in range(100):
+        store.produce("space", "order", [Record(b"%d" % number)])
+    store.maintain()
+    trips, requests = wire.trips(lambda: _entries(store, "order"))
+    fresh = wire.store(store_id)
+    fresh_trips, fresh_requests = wire.trips(lambda: _entries(fresh, "order"))
+    reach = (3, 5, 20) if wire.cloud == "s3" else (2, 3, 3)
+    tell(
+        "load a segment of 100 commits, warm / fresh process",
+        f"{trips} / {fresh_trips} trips, {fresh_requests} req.",
+        f"<= {reach[0]} / {reach[1]} trips, {reach[2]} req.",
+    )
+    assert _entries(fresh, "order") == 100
+    assert (trips <= reach[0], fresh_trips <= reach[1], fresh_requests <= reach[2]) == (True, True, True)
+    assert requests <= fresh_requests
+
+
+def test_reading_a_space(wire: Wire, tell: Tell) -> None:
+    store = wire.store(uuid4())
+    for number in range(1000):
+        store.produce("space", f"segment-{number % 7}", [Record(b"%d" % number)])
+    wire.trips(lambda: None)
+    for proxy in wire.proxies:
+        proxy.most = 0
+    found: list[int] = []
+    requests = wire.count(lambda: found.append(sum(1 for _ in store.consume_space("space"))))
+    reach = 1010 if wire.cloud == "s3" else 5
+    in_flight = f", {wire.most} in flight" if wire.cloud == "s3" else ""
+    tell(
+        "read a space of 1,000 commits",
+        f"{requests} requests{in_flight}",
+        f"<= {reach} requests" + (", >= 16" if wire.cloud == "s3" else ""),
+    )
+    assert found == [1000]
+    assert requests <= reach
+    assert wire.cloud == "azure" or wire.most >= 16
+
+
+def test_a_warm_peek(wire: Wire, tell: Tell) -> None:
+    store = wire.store(uuid4())
+    for number in range(3):
+        store.produce("space", "order", [Record(b"%d" % number)])
+    store.peek("space", "order")
+    requests = wire.count(lambda: store.peek("space", "order"))
+    tell("peek, warm", f"{requests} request", "<= 1 request")
+    assert requests <= 1
+    assert store.peek("space", "order").payload == b"2"
+
+
+def test_following_an_idle_space(wire: Wire, tell: Tell) -> None:
+    store_id = uuid4()
+    wire.store(store_id).produce("space", "order", [Record(b"")])
+    clock = ManualClock(start=time.time())
+    store = wire.store(store_id, clock)
+    times: list[float] = []
+    for proxy in wire.proxies:
+        proxy.plan = lambda request: times.append(clock.monotonic()) or delay(0)  # type: ignore[func-returns-value]
+    began = clock.monotonic()
+    assert len(list(store.follow_space("space", timeout=120))) == 1
+    late = [at for at in times if at > began + 30]
+    rate = len(late) / (began + 120 - (began + 30)) * 5
+    tell("following an idle space, after 30 s", f"{rate:.2f} in 5 s", "<= 1 in 5 s")
+    assert rate <= 1.1
+
+
+if __name__ == "__main__":
+    print("| cloud | operation | measured | reach |\n|---|---|---|---|", end="", flush=True)
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", __file__, *sys.argv[1:]])

@@ -1,0 +1,298 @@
+"""Every fault at every backend call, crashes during the recovery, and processes in every order.
+
+A sample runs with the other tests; `make test-exhaustive` runs everything. Both say how many points they covered.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from tempfile import mkdtemp
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from fix_covered import EXHAUSTIVE
+
+import streamkit
+from harness.drivers import MEMORY, MakeDriver
+from harness.history import History
+from harness.oracle import judge
+from harness.sweep import Process, Sweep, everyday, maintain
+from harness.turns import Schedule, every_interleaving, random_interleavings
+from streamkit import Record
+from streamkit.errors import SequenceMismatch, Unavailable
+from streamkit.index import upkeep
+from streamkit.log.rows import SegmentRow
+from streamkit.testing import CRASHES, SURVIVABLE, At, Fault, ManualClock, Plan
+from streamkit_local.driver import LocalDriver
+from streamkit_memory.driver import MemoryDriver
+
+Covered = Callable[[str, int], None]
+
+
+@pytest.fixture
+def local() -> Iterator[MakeDriver]:
+    root = mkdtemp(prefix="sweep-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    yield lambda clock: LocalDriver(root, 5.0)
+    shutil.rmtree(root)
+
+
+def spread(process: Process) -> None:
+    """The everyday things in a space of three partitions."""
+    try:
+        process.store.create_space("s", partitions=3)
+    except Exception:
+        return
+    everyday(process)
+
+
+def sample(plans: Iterator[Plan], one_in: int) -> Iterator[Plan]:
+    """All of them if that is what was asked for, else one in so many."""
+    return (plan for at, plan in enumerate(plans) if EXHAUSTIVE or at % one_in == 0)
+
+
+@pytest.mark.parametrize("backend", MEMORY)
+def test_a_store_is_whole_after_every_fault_at_every_call(backend: str, covered: Covered) -> None:
+    sweep = Sweep(MEMORY[backend])
+    for plan in sample(sweep.plans(), 4):
+        sweep.run(plan)
+    covered(f"fault points, memory ({backend})", sweep.points)
+
+
+@pytest.mark.parametrize("backend", ["batch", "key"])
+def test_a_space_of_several_partitions_is_whole_after_every_fault(backend: str, covered: Covered) -> None:
+    sweep = Sweep(MEMORY[backend], spread)
+    for plan in sample(sweep.plans(), 8):
+        sweep.run(plan)
+    covered(f"fault points, three partitions, memory ({backend})", sweep.points)
+
+
+@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped"])
+def test_a_crash_at_any_call_of_the_recovery_is_recovered_from(backend: str, covered: Covered) -> None:
+    sweep = Sweep(MEMORY[backend])
+    menu = (*CRASHES, Fault.LATE, Fault.PARTIAL)
+    for at, plan in enumerate(sample(sweep.plans(menu), 11)):
+        for nth, recovery in enumerate(sweep.recoveries(plan)):
+            if EXHAUSTIVE or (nth + at) % 13 == 0:
+                sweep.run(plan, recovery)
+    covered(f"crashes during recovery, memory ({backend})", sweep.points)
+
+
+def test_a_local_store_is_whole_after_every_fault_at_every_call(local: MakeDriver, covered: Covered) -> None:
+    sweep = Sweep(local)
+    for plan in sample(sweep.plans(), 8):
+        sweep.run(plan)
+    covered("fault points, local", sweep.points)
+
+
+def test_a_local_recovery_may_crash_anywhere(local: MakeDriver, covered: Covered) -> None:
+    sweep = Sweep(local)
+    for at, plan in enumerate(sample(sweep.plans(CRASHES), 15)):
+        for nth, recovery in enumerate(sweep.recoveries(plan)):
+            if (nth + at) % (4 if EXHAUSTIVE else 23) == 0:
+                sweep.run(plan, recovery)
+    covered("crashes during recovery, local", sweep.points)
+
+
+@pytest.mark.parametrize("backend", MEMORY)
+def test_many_faults_at_once_are_survived(backend: str, covered: Covered) -> None:
+    sweep = Sweep(MEMORY[backend])
+    for seed in range(2000 if EXHAUSTIVE else 40):
+        sweep.run(Plan.random(seed, 0.15, SURVIVABLE), Plan.random(seed + 1, 0.1, SURVIVABLE))
+    covered(f"runs with faults by chance, memory ({backend})", sweep.points)
+
+
+# -- processes at the same time -------------------------------------------------------------------------------------
+
+
+def one(process: Process) -> None:
+    history, store = process.history, process.store
+    history.write(store, "s", {"a": 1})
+    history.write(store, "s", {"a": 1, "b": 1}, key="k")
+    history.look(store, "s")
+
+
+def another(process: Process) -> None:
+    history, store = process.history, process.store
+    history.write(store, "s", {"a": 2}, expected={"a": 1})
+    history.write(store, "s", {"a": 1, "b": 1}, key="k")
+    maintain(store)
+    history.look(store, "s", "a")
+
+
+def writes(process: Process) -> None:
+    for _ in range(3):
+        process.history.write(process.store, "s", {"a": 1, "b": 1})
+
+
+def reads_and_keeps(process: Process) -> None:
+    reader = process.history.reader("s", 2)
+    for _ in range(3):
+        process.history.page(process.store, reader)
+        maintain(process.store)
+        process.history.look(process.store, "s", "b")
+
+
+def begun(process: Process) -> None:
+    process.history.write(process.store, "s", {"a": 1})
+    maintain(process.store)
+    process.history.write(process.store, "s", {"b": 2})
+
+
+@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped"])
+def test_two_writers_may_take_turns_in_any_order(backend: str, covered: Covered) -> None:
+    count = every_interleaving(MEMORY[backend], [one, another], preemptions=3 if EXHAUSTIVE else 1)
+    count += every_interleaving(
+        MEMORY[backend], [one, another], preemptions=2 if EXHAUSTIVE else 1, before=begun, most=1 << 60
+    )
+    covered(f"interleavings of two writers, memory ({backend})", count)
+
+
+@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped"])
+def test_a_reader_who_keeps_the_index_may_come_between_at_any_call(backend: str, covered: Covered) -> None:
+    workloads = [writes, reads_and_keeps]
+    count = every_interleaving(MEMORY[backend], workloads, preemptions=2 if EXHAUSTIVE else 1, before=begun)
+    covered(f"interleavings of writer and keeper, memory ({backend})", count)
+
+
+@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped"])
+def test_three_processes_in_any_order_survive_faults_and_crashes(backend: str, covered: Covered) -> None:
+    seeds = range(5000 if EXHAUSTIVE else 60)
+    count = random_interleavings(MEMORY[backend], [one, another, reads_and_keeps], seeds, before=begun)
+    covered(f"random interleavings with faults, memory ({backend})", count)
+
+
+def test_two_writers_of_a_local_store_may_take_turns(local: MakeDriver, covered: Covered) -> None:
+    most = 1 << 60 if EXHAUSTIVE else 30
+    count = every_interleaving(local, [one, another], preemptions=2, before=begun, most=most)
+    count += random_interleavings(local, [one, another, writes], range(1000 if EXHAUSTIVE else 20))
+    covered("interleavings, local", count)
+
+
+@pytest.mark.parametrize("atomic", ["batch", "key"])
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_threads_that_share_commits_each_get_their_own_answer(atomic: str, rate: float, covered: Covered) -> None:
+    """Six threads on one store, which group their commits, against two of another process."""
+    clock, store_id, history = ManualClock(), uuid4(), History()
+    driver = MemoryDriver(atomic=atomic, latency=0.0005, clock=clock)  # type: ignore[arg-type]
+    processes = [Process(driver, store_id, history, clock, Plan.random(seed, rate, SURVIVABLE)) for seed in (1, 2)]
+    processes[0].history.write(processes[0].store, "s", {"a": 1})
+    rounds = 100 if EXHAUSTIVE else 8
+
+    def work(at: int) -> None:
+        process, dice = processes[at >= 6], Random(at)
+        reader = history.reader("s", 5)
+        known = 0
+        for turn in range(rounds):
+            match dice.randrange(5):
+                case 0:
+                    history.write(process.store, "s", {"a": 1, f"own {at}": 2})
+                case 1:
+                    attempt = history.write(process.store, "s", {"a": 1}, expected={"a": known})
+                    if isinstance(attempt.error, SequenceMismatch):
+                        known = attempt.error.actual
+                case 2:
+                    history.write(process.store, "s", {"b": 1}, key=f"key {turn}")
+                case 3:
+                    history.write(process.store, "s", {"b": 1, "a": 1}, expected={"b": known})
+                case _:
+                    history.page(process.store, reader)
+                    history.look(process.store, "s", "b")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    for process in processes:
+        process.faults.release()
+    judge(history, lambda: Process(driver, store_id, history, clock, Plan()).store)
+    covered("writes of threads that share commits", len(history.attempts))
+
+
+@pytest.mark.parametrize("atomic", ["key", "rows"])
+def test_a_row_of_the_index_that_is_merged_away_under_another_process_hides_nothing(
+    atomic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process has read how far the index is; before it reads where that is, another one moves both on."""
+    url, store_id = f"memory://{uuid4()}?atomic={atomic}", uuid4()
+    with streamkit.connect(url) as first, streamkit.connect(url) as second, streamkit.connect(url) as third:
+        slow, quick, later = (client.store(store_id) for client in (first, second, third))
+        slow.produce("s", "a", [Record(b"1")])
+        slow.maintain()
+        slow.produce("s", "a", [Record(b"2"), Record(b"3")])
+        decode_row, met = upkeep.decode_row, []
+
+        def decode(kind: Any, key: bytes, data: bytes) -> Any:
+            if kind is SegmentRow and not met:
+                met.append(key)
+                quick.produce("s", "a", [Record(b"4")])
+                quick.maintain()
+            return decode_row(kind, key, data)
+
+        monkeypatch.setattr(upkeep, "decode_row", decode)
+        slow.maintain()
+        assert met
+        later.produce("s", "a", [Record(b"5")])
+        later.maintain()
+        for store in (slow, quick, later):
+            assert [entry.payload for entry in store.consume_segment("s", "a")] == [b"1", b"2", b"3", b"4", b"5"]
+        assert later.verify().ok
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_a_write_that_lands_while_it_is_being_settled_counts_once(after: int) -> None:
+    """Its answer was lost, it was sent again and refused, and now the first one lands between two looks at it."""
+    driver, store_id = MemoryDriver(), uuid4()
+    history, clock = History(), ManualClock()
+    late = At(3, Fault.LATE, "write", delay=after + 1)
+    process = Process(driver, store_id, history, clock, Plan((late, At(4, Fault.CONFLICT, "write"))))
+    for _ in range(3):
+        history.write(process.store, "s", {"a": 1})
+    process.faults.release()
+    assert Fault.LATE in {call.fault for call in process.faults.trace}
+    judge(history, lambda: Process(driver, store_id, history, clock, Plan()).store)
+
+
+@pytest.mark.parametrize("call", range(12))
+def test_a_commit_that_cannot_be_settled_is_never_called_failed(call: int) -> None:
+    driver, store_id = MemoryDriver(), uuid4()
+    history, clock = History(), ManualClock()
+    faults = (At(3, Fault.LATE, "write"), At(4, Fault.CONFLICT, "write"), At(call, Fault.UNAVAILABLE))
+    process = Process(driver, store_id, history, clock, Plan(faults))
+    for _ in range(2):
+        history.write(process.store, "s", {"a": 1})
+    process.faults.release()
+    judge(history, lambda: Process(driver, store_id, history, clock, Plan()).store)
+
+
+def test_a_lost_answer_to_a_request_for_a_lease_is_told_as_what_it_is() -> None:
+    plan = Plan.at(0, Fault.LOST_ANSWER, kind="acquire")
+    clock, driver = ManualClock(), MemoryDriver()
+    process = Process(driver, uuid4(), History(), clock, plan)
+    with pytest.raises(Unavailable, match="answer"), process.store.lease("leader"):
+        pass
+    process.close()
+
+
+def test_the_same_plan_and_the_same_schedule_give_the_same_run() -> None:
+    sweep = Sweep(MEMORY["key"])
+    plan = Plan.random(3, 0.2, SURVIVABLE)
+    assert sweep.run(plan) == sweep.run(plan)
+    assert any(call.fault for call in sweep.run(plan)[0])
+
+
+def test_all_schedules_with_one_preemption_are_tried_once() -> None:
+    """Two workers of two steps each, with one change-over that nobody had to make."""
+    tried = []
+    prefix: tuple[int, ...] | None = ()
+    while prefix is not None:
+        schedule, left = Schedule(prefix), [2, 2]
+        running = None
+        while any(left):
+            running = schedule.choose([at for at in (0, 1) if left[at]], running)
+            left[running] -= 1
+        tried.append("".join(str(step[0]) for step in schedule.steps))
+        prefix = schedule.following(1)
+    assert sorted(tried) == ["0011", "0110", "1001", "1100"]

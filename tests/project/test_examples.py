@@ -1,0 +1,52 @@
+"""Every example, and the program in the README, runs as it is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
+SAYS = {
+    "01_append_and_read.py": ["order-42 is at sequence 2", 'the latest: {"shipped": true}', "{'by': 'web'}"],
+    "02_expected_sequence.py": ["refused, and nothing was written", "left: 30", "alice has 30, not 70"],
+    "03_transactions.py": ["neither was written", "segments: order-42 stock-9", "transaction 1: stock-9 #1 +10"],
+    "04_page_a_space.py": ["['oslo wed', 'rome wed', 'bonn, late, but not missed']"],
+    "05_follow.py": ["lobby #1 written before", "lobby #4 hello 3"],
+    "06_event_sourcing.py": ["items={'tea': 2, 'pot': 1}, paid=True, sequence=4", "nothing can be added"],
+    "07_idempotency.py": ["delivered again: sequence 1", "entries: 2", "refused:"],
+    "08_leases.py": ["written by the leader: sequence 1", "somebody else:"],
+}
+
+
+def _run(program: Path, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("program", EXAMPLES, ids=lambda program: program.name)
+def test_an_example_runs_and_says_what_it_shows(program: Path, tmp_path: Path) -> None:
+    output = _run(program, tmp_path)
+    missing = [text for text in SAYS[program.name] if text not in output]
+    assert not missing, output
+
+
+def test_the_program_in_the_readme_runs_as_it_is_again_and_again(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    found = re.search(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    program = tmp_path / "readme.py"
+    program.write_text(found[1].replace("file:///tmp/streamkit-readme", f"file://{tmp_path}/store"))
+    first = _run(program, tmp_path).splitlines()
+    assert first == ['1 {"placed": 3}', '2 {"paid": true}', "after it: ['stock-9']"]
+    again = _run(program, tmp_path).splitlines()
+    assert again[:2] == first[:2]
+    assert len(again) == 5

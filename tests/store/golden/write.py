@@ -1,0 +1,95 @@
+"""Writes the golden stores of this format version: `python tests/store/golden/write.py`. Once a version, then never.
+
+`local-<version>` is a store on disk; `rows-<version>.json` are the rows of stores in memory, of every way to write
+atomically. What they must read as is in `entries-<version>.json`. What older versions wrote stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64encode
+from pathlib import Path
+from uuid import UUID
+
+import streamkit
+from streamkit import Record
+from streamkit.log.record_format import VERSION
+from streamkit.store import Store
+from streamkit_memory.driver import MemoryDriver
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent.parent))
+from harness.sweep import StillClock  # noqa: E402
+
+STORE = UUID("7d9f2c1e-0000-4000-8000-000000000001")
+
+
+def fill(store: Store) -> None:
+    """Everything that has a format of its own."""
+    store.create_space("three", partitions=3)
+    store.create_space("buffered", durability="buffered", idempotency_window=7.0)
+    store.produce("plain", "a", [Record(b"first"), Record(b"second", {"key": "value", "ключ": "значение"})])
+    with store.transaction("plain", idempotency_key="both") as both:
+        both.produce("a", [Record(b"third", sequence=3)])
+        both.produce("b/\\#?%", [Record(b"")])
+    store.maintain()
+    store.produce("plain", "a", [Record(b"packed " * 400), Record(bytes(range(256)) * 9)], idempotency_key="packed")
+    for turn in range(2):
+        with store.lease("leader") as lease:
+            store.produce("plain", "c", [Record(b"by leader %d" % turn)], lease=lease)
+    for at in range(9):
+        store.produce("three", f"{{{at}}}/日本", [Record(b"%d" % at)])
+        store.produce("buffered", "x", [Record(b"%d" % at)], expected_sequence=at)
+    store.maintain("three")
+    store.produce("plain", "a", [Record(b"not indexed")])
+
+
+def reading(store: Store) -> dict[str, list[list[object]]]:
+    """What there is to read, with the offsets, which other programs keep."""
+    return {
+        space: [
+            [
+                *(entry.segment, entry.sequence, entry.timestamp, str(entry.trx.id), str(entry.trx.node)),
+                *(entry.trx.number, b64encode(entry.payload).decode(), entry.metadata, entry.stream_id),
+                *(entry.space_offset.hex(), entry.segment_offset.hex()),
+            ]
+            for entry in store.consume_space(space)
+        ]
+        for space in store.get_spaces()
+    }
+
+
+def dump(driver: MemoryDriver) -> list[list[str]]:
+    """All rows: partition, key, value."""
+    stored = driver._service.stores[STORE]
+    return [
+        [partition.hex(), key.hex(), value.data.hex()]
+        for partition, rows in sorted(stored.items())
+        for key, value in sorted(rows.values.items())
+    ]
+
+
+def main() -> None:
+    place = HERE / f"local-{VERSION}"
+    if place.exists():
+        sys.exit(f"{place} is there: what a version wrote is never written again")
+    wanted: dict[str, object] = {}
+    with streamkit.connect(place.as_uri()) as client:
+        fill(client.store(STORE))
+        wanted["local"] = reading(client.store(STORE))
+    (place / str(STORE) / "index" / "lock.mdb").unlink()
+    dumps = {}
+    for atomic in ("batch", "rows", "key"):
+        clock = StillClock(1_700_000_000)
+        driver = MemoryDriver(atomic=atomic, clock=clock, sleep=clock.sleep)  # type: ignore[arg-type]
+        with streamkit.Client("memory://", driver, 5.0, None, 1 << 26, clock) as client:
+            fill(client.store(STORE))
+            wanted[atomic] = reading(client.store(STORE))
+            dumps[atomic] = dump(driver)
+    (HERE / f"rows-{VERSION}.json").write_text(json.dumps(dumps, indent=0))
+    (HERE / f"entries-{VERSION}.json").write_text(json.dumps(wanted, indent=0, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Stores that earlier versions wrote are opened by every later one. `golden/write.py` wrote them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import streamkit
+from harness.sweep import StillClock
+from streamkit import Record
+from streamkit.backend import Backend, Put
+from streamkit.errors import CorruptData, Fenced, TransactionIdMismatch, UnsupportedVersion
+from streamkit.log.keys import partition_key, transaction_key
+from streamkit.store import Store
+from streamkit_memory.driver import MemoryDriver
+
+GOLDEN = Path(__file__).parent / "golden"
+VERSIONS = sorted(path.stem.partition("-")[2] for path in GOLDEN.glob("entries-*.json"))
+WAYS = ["local", "batch", "rows", "key"]
+
+
+def _writer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("golden_write", GOLDEN / "write.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+WRITER = _writer()
+
+
+@contextmanager
+def opened(version: str, way: str, tmp_path: Path) -> Iterator[Store]:
+    """A copy of the golden store."""
+    if way == "local":
+        shutil.copytree(GOLDEN / f"local-{version}", tmp_path / "root")
+        with streamkit.connect((tmp_path / "root").as_uri()) as client:
+            yield client.store(WRITER.STORE)
+        return
+    clock = StillClock(1_700_000_100)
+    driver = MemoryDriver(atomic=way, clock=clock, sleep=clock.sleep)  # type: ignore[arg-type]
+    backend = driver.open(WRITER.STORE)
+    for partition, key, data in json.loads((GOLDEN / f"rows-{version}.json").read_text())[way]:
+        backend.write(bytes.fromhex(partition), [Put(bytes.fromhex(key), bytes.fromhex(data))])
+    with streamkit.Client("memory://", driver, 5.0, None, 1 << 26, clock) as client:
+        yield client.store(WRITER.STORE)
+
+
+def wanted(version: str, way: str) -> Any:
+    return json.loads((GOLDEN / f"entries-{version}.json").read_text())[way]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_store_of_any_version_reads_as_it_was_written(version: str, way: str, tmp_path: Path) -> None:
+    truth = wanted(version, way)
+    with opened(version, way, tmp_path) as store:
+        assert WRITER.reading(store) == truth
+        assert store.verify().findings == ()
+        for space, entries in truth.items():
+            offsets = [entry[9] for entry in entries]
+            for at in range(0, len(offsets), 3):
+                rest = [entry.space_offset.hex() for entry in store.consume_space(space, offset=offsets[at])]
+                assert rest == offsets[at + 1 :]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_store_of_any_version_goes_on(version: str, way: str, tmp_path: Path) -> None:
+    """Sequences, idempotency keys and fences are those of then; maintenance and repair find their way."""
+    with opened(version, way, tmp_path) as store:
+        before = store.segment_status("plain", "a").last_sequence
+        assert store.produce("plain", "a", [Record(b"new")], expected_sequence=before).last_sequence == before + 1
+        with pytest.raises(TransactionIdMismatch):
+            store.produce("plain", "a", [Record(b"other content")], idempotency_key="packed")
+        lease = store.lease("leader")
+        lease._grant = store._backend.acquire("leader", 30.0)
+        assert lease._grant is not None
+        lease._grant = lease._grant._replace(token=0)
+        with pytest.raises(Fenced):
+            store.produce("plain", "c", [Record(b"from an old leader")], lease=lease)
+        store.maintain()
+        assert store.verify().findings == ()
+        store.repair()
+        assert store.verify().findings == ()
+        assert [entry.sequence for entry in store.consume_segment("plain", "a")] == list(range(1, before + 2))
+
+
+def test_this_version_has_a_golden_store() -> None:
+    from streamkit.log import record_format, rows
+
+    assert str(record_format.VERSION) in VERSIONS
+    assert rows.VERSION == 1, "a new version of rows needs golden stores of its own: see docs/reliability.md"
+
+
+class _Same:
+    """A driver for another process on the same rows."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def open(self, store: UUID) -> Backend:
+        return self._backend
+
+    def stores(self) -> Iterator[UUID]:
+        return iter(())
+
+    def delete(self, store: UUID) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("way", ["batch", "key"])
+def test_what_a_newer_version_wrote_is_refused_and_left_alone(way: str, tmp_path: Path) -> None:
+    """Two versions at work on one store: the older one stops at the first record that it cannot read."""
+    with opened(VERSIONS[-1], way, tmp_path) as store:
+        backend, partition = store._backend, bytes(partition_key("plain", 0))
+        number = max(entry.trx.number for entry in store.consume_space("plain"))
+        row = backend.get(partition, [transaction_key(number)])[0]
+        assert row is not None
+        record = bytearray(row.data)
+        record[8] = 2
+        header = 24 + int.from_bytes(record[12:16], "little")
+        record[4:8] = zlib.crc32(record[8:header], zlib.crc32(partition)).to_bytes(4, "little")
+        backend.write(partition, [Put(transaction_key(number), bytes(record))])
+        client = streamkit.Client("memory://", _Same(backend), 5.0, None, 1 << 26, StillClock())
+        older = client.store(WRITER.STORE)
+        with pytest.raises(UnsupportedVersion, match="Upgrade"):
+            list(older.consume_space("plain"))
+        assert any("Upgrade" in finding.problem for finding in older.verify("plain").findings)
+        with pytest.raises((UnsupportedVersion, CorruptData)):
+            older.repair("plain")
