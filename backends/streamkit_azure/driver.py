@@ -85,7 +85,7 @@ def _check_installed(module: str) -> None:
     with suppress(ImportError):
         found = find_spec(module)
     if found is None:
-        raise MissingDependency(f"stores on Azure need the package {module}: pip install 'streamkit[azure]'")
+        raise MissingDependency(f"stores on Azure need the package {module}: pip install 'streamkit-store[azure]'")
 
 
 def connect(url: str, *, timeout: float) -> AzureDriver:

@@ -52,7 +52,7 @@ def _credential(account: Account) -> AzureNamedKeyCredential | AzureSasCredentia
     except ImportError:
         raise MissingDependency(
             "the account has neither a key nor a SAS token, and signing in needs azure-identity: "
-            "pip install 'streamkit[azure]'"
+            "pip install 'streamkit-store[azure]'"
         ) from None
     return DefaultAzureCredential()
 

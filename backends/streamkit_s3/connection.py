@@ -202,7 +202,7 @@ def _client(target: Target, timeout: float, process: Process) -> Any:
         from botocore.session import get_session
     except ImportError as error:
         raise MissingDependency(
-            f"an s3:// URL needs boto3 ({error.name} is missing): pip install 'streamkit[s3]'"
+            f"an s3:// URL needs boto3 ({error.name} is missing): pip install 'streamkit-store[s3]'"
         ) from None
     config = Config(
         connect_timeout=min(5.0, timeout / 2),

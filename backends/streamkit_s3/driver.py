@@ -152,7 +152,7 @@ def connect(url: str, *, timeout: float) -> S3Driver:
     if endpoint is not None:
         _check_endpoint(endpoint)
     if find_spec("boto3") is None:
-        raise MissingDependency("an s3:// URL needs boto3: pip install 'streamkit[s3]'")
+        raise MissingDependency("an s3:// URL needs boto3: pip install 'streamkit-store[s3]'")
     return S3Driver(Target(bucket, region, endpoint), prefix, timeout)
 
 

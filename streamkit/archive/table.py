@@ -39,7 +39,7 @@ def check_installed() -> None:
     """MissingDependency without the extra."""
     for module in ("deltalake", "pyarrow"):
         if find_spec(module) is None:
-            raise MissingDependency(f"the archive needs {module}: pip install 'streamkit[archive]'")
+            raise MissingDependency(f"the archive needs {module}: pip install 'streamkit-store[archive]'")
 
 
 def schema() -> pa.Schema:

@@ -15,7 +15,7 @@ def main(args: Sequence[str] | None = None) -> None:
         import typer  # noqa: F401
     except ImportError as error:
         print(
-            f"MissingDependency: the command line needs {error.name}: pip install 'streamkit[cli]'",
+            f"MissingDependency: the command line needs {error.name}: pip install 'streamkit-store[cli]'",
             file=sys.stderr,
         )
         sys.exit(1)

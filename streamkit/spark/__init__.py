@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MissingDependency
 
 if find_spec("pyspark") is None:
-    raise MissingDependency("streamkit.spark needs pyspark: pip install 'streamkit[spark]'")
+    raise MissingDependency("streamkit.spark needs pyspark: pip install 'streamkit-store[spark]'")
 
 from .native import read_space
 from .session import register, session

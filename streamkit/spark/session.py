@@ -39,7 +39,7 @@ def session(app: str = "streamkit", **settings: str) -> SparkSession:
     Where SPARK_REMOTE or spark-submit say nothing, it runs in this process on all cores.
     """
     if find_spec("pyspark") is None:
-        raise MissingDependency("Spark is not installed: pip install 'streamkit[spark]'")
+        raise MissingDependency("Spark is not installed: pip install 'streamkit-store[spark]'")
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()

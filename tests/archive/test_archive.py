@@ -534,7 +534,7 @@ def test_without_the_extra_the_error_says_what_to_install(make: Make, monkeypatc
     store = make().store(uuid4())
     fill(store, 3)
     monkeypatch.setattr("streamkit.archive.table.find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match=r"pip install 'streamkit\[archive\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install 'streamkit-store\[archive\]'"):
         store.archive(SPACE)
     assert len(list(store.consume_space(SPACE))) > 0
 

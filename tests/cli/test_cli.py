@@ -508,7 +508,7 @@ def test_without_the_extra_one_line_says_what_to_install(missing: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from streamkit.cli import main; main(['spaces'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == f"MissingDependency: the command line needs {missing}: pip install 'streamkit[cli]'\n"
+    assert done.stderr == f"MissingDependency: the command line needs {missing}: pip install 'streamkit-store[cli]'\n"
 
 
 # demo

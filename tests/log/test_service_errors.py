@@ -349,9 +349,9 @@ with streamkit.connect("memory://") as client:
 @pytest.mark.parametrize(
     ("blocked", "url", "fix"),
     [
-        (["boto3", "botocore"], "s3://bucket/prefix", "pip install 'streamkit[s3]'"),
-        (["azure"], "azurite:///prefix", "pip install 'streamkit[azure]'"),
-        (["lmdb"], "file:///tmp/never-made", "pip install 'streamkit"),
+        (["boto3", "botocore"], "s3://bucket/prefix", "pip install 'streamkit-store[s3]'"),
+        (["azure"], "azurite:///prefix", "pip install 'streamkit-store[azure]'"),
+        (["lmdb"], "file:///tmp/never-made", "lmdb, which is not installed: pip install streamkit-store"),
     ],
 )
 def test_an_sdk_that_is_not_installed(blocked: list[str], url: str, fix: str) -> None:

@@ -358,7 +358,7 @@ class TestProcesses:
     @pytest.mark.parametrize("module", ["azure.data.tables", "azure.storage.blob"])
     def test_a_missing_sdk_is_named_with_its_extra(self, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(MissingDependency, match=r"pip install 'streamkit\[azure\]'"):
+        with pytest.raises(MissingDependency, match=r"pip install 'streamkit-store\[azure\]'"):
             streamkit_azure.connect("azurite:///abc", timeout=1)
 
 

@@ -112,7 +112,7 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
 
 def test_without_boto3_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "boto3", None)
-    with pytest.raises(MissingDependency, match=re.escape("pip install 'streamkit[s3]'")):
+    with pytest.raises(MissingDependency, match=re.escape("pip install 'streamkit-store[s3]'")):
         streamkit_s3.connect("s3://bucket", timeout=10)
 
 
