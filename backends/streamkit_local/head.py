@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import struct
 import subprocess
@@ -14,7 +13,7 @@ from typing import Final
 
 from streamkit.errors import CorruptData, UnsupportedVersion
 
-from .place import OpenFile, lock_file
+from .place import OpenFile, lock_file, map_file
 
 __all__ = ["DIRTY", "END", "SUSPECT", "SYNCED", "UNKNOWN", "Head", "boot_id", "seal"]
 
@@ -67,7 +66,7 @@ class Head:
             raise UnsupportedVersion(f"{path} has format version {version}, this release reads {VERSION}")
         if data[_STATIC.size : _STATIC.size + length] != partition:
             raise CorruptData(f"{path} belongs to another partition than {partition!r}")
-        self._map = mmap.mmap(file.fd, _SIZE)
+        self._map = map_file(path, _SIZE)
         self.words = memoryview(self._map)[_WORDS : _WORDS + 64].cast("Q")
 
     @staticmethod

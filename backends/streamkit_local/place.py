@@ -12,6 +12,7 @@ import shutil
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
@@ -29,9 +30,11 @@ __all__ = [
     "OpenFile",
     "Place",
     "check_file_system",
+    "close_inherited",
     "create_place",
     "lock_file",
     "make_directories",
+    "map_file",
     "sync_data",
     "sync_directory",
 ]
@@ -55,17 +58,50 @@ _REMOTE: Final = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "gluste
 class OpenFile:
     """A file descriptor that is closed when its last user lets go of it, so that no reader finds another file there."""
 
-    __slots__ = ("base", "fd", "room")
+    __slots__ = ("__weakref__", "base", "fd", "room")
 
     def __init__(self, fd: int, base: int = 0) -> None:
         self.fd = fd
         self.base = base
         self.room = 0
         """Bytes that the file system has given it already."""
+        _files.add(self)
+
+    def close(self) -> None:
+        """Close it now, for all who use it. Again is fine."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.fd)
+        self.close()
+
+
+_files: weakref.WeakSet[OpenFile] = weakref.WeakSet()
+
+
+def close_inherited() -> None:
+    """In a forked child: close every file that the parent had open.
+
+    A lock belongs to the open file, which the child shares: as long as one of them keeps it open, it is locked, also
+    after the parent was killed. What refers to it in the child may live for ever, in the frames of threads that are
+    not there any more.
+    """
+    for file in list(_files):
+        file.close()
+
+
+def map_file(path: str, size: int, directory: int | None = None) -> mmap.mmap:
+    """The first bytes of a file, shared by all processes that map it.
+
+    It is opened anew, since a map keeps a descriptor of its own: one that shares a lock would keep that.
+    """
+    fd = os.open(path, os.O_RDWR, dir_fd=directory)
+    try:
+        return mmap.mmap(fd, size)
+    finally:
+        os.close(fd)
 
 
 def lock_file(fd: int, timeout: float, path: str) -> None:
@@ -198,7 +234,7 @@ class Place:
                     f"{self.path} has format version {version}, this release reads {VERSION}: update streamkit"
                 )
             check_file_system(self.path)
-            self._map = mmap.mmap(fd, _SIZE)
+            self._map = map_file("format", _SIZE, self.directory.fd)
         except FileNotFoundError:
             raise
         except OSError as error:

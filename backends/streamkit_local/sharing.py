@@ -11,7 +11,7 @@ from uuid import UUID
 
 from streamkit.errors import StreamkitError
 
-from .place import Place, create_place
+from .place import Place, close_inherited, create_place
 from .store import OpenStore
 
 __all__ = ["User", "enlist", "enter", "leave"]
@@ -83,6 +83,7 @@ def _after_fork_in_child() -> None:
         with contextlib.suppress(StreamkitError):
             shared.env.abandon()
     _stores.clear()
+    close_inherited()
 
 
 if hasattr(os, "register_at_fork"):
