@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from secrets import randbelow
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
@@ -47,6 +48,7 @@ __all__ = [
     "Range",
     "Row",
     "Value",
+    "first_token",
     "url_options",
 ]
 
@@ -152,7 +154,10 @@ class Limits(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """A lease that was acquired. `token` is greater than that of every earlier grant of the name, for ever."""
+    """A lease that was acquired. `token` is greater than that of every earlier grant of the name, for ever.
+
+    That holds also if somebody deleted what the service keeps of the lease: then it begins at `first_token`.
+    """
 
     name: str
     token: int
@@ -262,6 +267,16 @@ class ArchiveHost(Protocol):
         `delete` removes what is below `<url>/<store>/` too. `stores` is not disturbed by it. No I/O.
         """
         ...
+
+
+def first_token(now: float) -> int:
+    """The token of a lease of which nothing is stored; `now`: seconds since the epoch by the service's clock.
+
+    Something may have been stored, and deleted behind streamkit's back. A token grows by one with each grant, which is
+    less than a million times a second, so those of before are lower. The clock is exact to the second; what is below
+    keeps two tokens of the same second apart.
+    """
+    return int(now) * 1_000_000 + randbelow(1_000_000)
 
 
 def url_options(url: str, known: Sequence[str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 
-from streamkit.backend import Grant
+from streamkit.backend import Grant, first_token
 from streamkit.errors import CorruptData, LeaseLost, StreamkitError, Unavailable
 
 from .bodies import make_container
@@ -58,6 +58,12 @@ class _Seen(NamedTuple):
     """Seconds since it was last written, by the service's clock."""
     locked: bool
     """There is a native lease on it now."""
+    now: float
+    """Seconds since the epoch, by the service's clock."""
+
+    @property
+    def next_token(self) -> int:
+        return self.held.token + 1 if self.held.token else first_token(self.now)
 
     @property
     def free(self) -> bool:
@@ -77,7 +83,7 @@ class Leases:
         seen = self._look(blob) or self._make(blob)
         if seen is None or not seen.free:
             return None
-        held = _Held(seen.held.token + 1, str(uuid4()), ttl)
+        held = _Held(seen.next_token, str(uuid4()), ttl)
         if held.native and not self._lock(blob, held, seen.etag):
             return None
         etag = self._settled(blob, held, seen.etag)
@@ -135,10 +141,11 @@ class Leases:
         dates = {name.lower(): value for name, value in headers.items()}
         try:
             held = _Held(int(found.metadata["token"]), found.metadata["holder"], float(found.metadata["ttl"]))
-            age = parsedate_to_datetime(dates["date"]) - found.last_modified
+            now = parsedate_to_datetime(dates["date"])
+            age = now - found.last_modified
         except (KeyError, TypeError, ValueError):
             raise CorruptData(f"the blob {self._path}{blob.blob_name} is no lease of streamkit; remove it") from None
-        return _Seen(found.etag, held, age.total_seconds(), found.lease.status == "locked")
+        return _Seen(found.etag, held, age.total_seconds(), found.lease.status == "locked", now.timestamp())
 
     def _make(self, blob: Any) -> _Seen | None:
         """The lease, made free; as it is if someone else made it; None if its container is removed meanwhile."""
@@ -147,7 +154,7 @@ class Leases:
             with foreign(self._where):
                 try:
                     made = blob.upload_blob(b"", metadata=_metadata(free), overwrite=False)
-                    return _Seen(made["etag"], free, 0.0, False)
+                    return _Seen(made["etag"], free, 0.0, False, made["date"].timestamp())
                 except ResourceExistsError as error:
                     if code_of(error) != "BlobAlreadyExists":
                         raise

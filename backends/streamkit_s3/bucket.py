@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from streamkit.errors import PermanentError
 
-from .connection import Connection, Meter, Task
+from .connection import NO_DATE, Connection, Meter, Task
 from .failures import Beyond, Missing, Request, lost, refused
 
 __all__ = ["Bucket", "Listed", "Object"]
@@ -29,9 +29,7 @@ class Object(NamedTuple):
         try:
             now, then = (parsedate_to_datetime(self.headers[name]) for name in ("date", "last-modified"))
         except (KeyError, ValueError):
-            raise PermanentError(
-                "the service sends no Date and Last-Modified, so that no lease can be judged; leases need them"
-            ) from None
+            raise PermanentError(NO_DATE) from None
         return (now - then).total_seconds()
 
 

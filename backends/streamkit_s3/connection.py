@@ -9,18 +9,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
 
 from streamkit.errors import MissingDependency, PermanentError, StoreClosed
 
 from .failures import Request, Target, credentials_failed, lost, translate
 
-__all__ = ["Connection", "Meter", "Process", "Task"]
+__all__ = ["NO_DATE", "Connection", "Meter", "Process", "Task"]
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 Meter = Counter[str]
 
+NO_DATE = "the service sends no Date and Last-Modified, so that no lease can be judged; leases need them"
 _THREADS = 32
 _WINDOW = 64 << 20
 """Bytes that are fetched before they are asked for, at most."""
@@ -130,6 +132,13 @@ class Connection:
             with process.lock:
                 process.active -= 1
                 process.used = time.time()
+
+    def now(self) -> float:
+        """The service's time, in seconds since the epoch, at the last answer that this thread had."""
+        try:
+            return parsedate_to_datetime(self.process.thread.date).timestamp()
+        except (AttributeError, ValueError):
+            raise PermanentError(NO_DATE) from None
 
     def task(self, call: Callable[..., T], *args: Any) -> Task[T]:
         """Start a call on one of the shared threads. It must not wait for another task."""
@@ -257,6 +266,7 @@ def _count(client: Any, process: Process) -> None:
     def received(response_dict: Any, **_: Any) -> None:
         if response_dict is None:
             return
+        process.thread.date = response_dict["headers"].get("date", "")
         body = response_dict.get("body")
         size = len(body) if isinstance(body, bytes) else int(response_dict["headers"].get("content-length", 0))
         with process.lock:

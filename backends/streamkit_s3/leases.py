@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import msgspec
 
-from streamkit.backend import Ambiguous, Conflict, Grant
+from streamkit.backend import Ambiguous, Conflict, Grant, first_token
 from streamkit.errors import CorruptData, LeaseLost, Unavailable
 
 from .bucket import Bucket
@@ -59,7 +59,7 @@ class Leases:
             return None
         self._marker.ensure()
         holder = uuid4().hex
-        token = found.lease.token + 1 if found is not None else 1
+        token = found.lease.token + 1 if found is not None else first_token(self._bucket.connection.now())
         etag = self._swap(name, found.etag if found is not None else None, _Lease(token, holder, ttl, uuid4().hex))
         return None if etag is None else Grant(name, token, ttl, f"{holder} {etag}")
 

@@ -431,12 +431,27 @@ class TestLeases:
         assert setting.store.acquire("leader", 30.0) is None
         assert setting.store.acquire("leader", 5.0) is None
 
+    @pytest.mark.parametrize("ttl", TTLS)
+    def test_tokens_grow_also_after_somebody_deleted_the_lease(self, setting: Setting, ttl: float) -> None:
+        last, now = 0, time.time
+        for turn in range(3):
+            setting.blobs.plan = lambda request, turn=turn: relabel({"Date": formatdate(now() + turn, usegmt=True)})
+            for _ in range(3):
+                grant = setting.store.acquire("leader", ttl)
+                assert grant is not None
+                assert grant.token > last
+                last = grant.token
+                setting.store.release(grant)
+            container = setting.past._clients(setting.id).container
+            (blob,) = container.list_blob_names(name_starts_with=f"{setting.id}/leases/")
+            container.delete_blob(blob)
+
     def test_leases_of_any_length_follow_each_other(self, setting: Setting) -> None:
-        last = 0
+        last: int | None = None
         for ttl in (5.0, 30.0, 1.0, 120.0, 15.0, 60.0, 14.9, 3600.0):
             grant = setting.store.acquire("leader", ttl)
             assert grant is not None
-            assert grant.token == last + 1
+            assert last is None or grant.token == last + 1
             assert setting.direct.acquire("leader", 30.0) is None
             assert setting.direct.acquire("leader", 5.0) is None
             last = grant.token
