@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Final
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from streamkit.errors import StoreClosed, StreamkitError
 
 from . import leases
 from .index import checkpoint, checksummed, content, keys_of, look_up, put_pending
+from .place import GONE
 from .reading import LOGGED, get_one, get_rows, read_one, read_parts, scan_page
 from .sharing import enlist, enter, leave
 from .store import OpenStore
@@ -34,6 +36,8 @@ from .store import OpenStore
 __all__ = ["LocalBackend"]
 
 _KEY_LIMIT: Final = 300
+_LOOK: Final = 0.5
+"""Seconds after which a reader looks again whether the store is still at its path; a writer always does."""
 _LIMITS: Final = Limits(atomic=False, atomic_rows=True, ops=100_000, inline=0, row=1024, upkeep=1024, page=1000)
 
 
@@ -46,6 +50,7 @@ class LocalBackend:
         self._timeout = timeout
         self._shared: OpenStore | None = None
         self._closed = False
+        self._look = 0.0
         kinds = ("get", "read", "scan", "write", "lease", "bytes_read", "bytes_written")
         self._requests = dict.fromkeys(kinds, 0)
         enlist(self)
@@ -71,8 +76,10 @@ class LocalBackend:
             if store is None:
                 return None
             self._shared = store
-        if store.place.words[0]:
-            raise StoreClosed(f"the store {self._id} was deleted: open it again to start anew")
+        now = monotonic()
+        if store.place.words[GONE] or now > self._look:
+            store.place.check()
+            self._look = now + _LOOK
         return store
 
     def forget(self) -> None:

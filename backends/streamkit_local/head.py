@@ -13,7 +13,7 @@ from typing import Final
 
 from streamkit.errors import CorruptData, UnsupportedVersion
 
-from .place import OpenFile, lock_file, map_file
+from .place import OpenFile, lock_file, map_file, moved
 
 __all__ = ["DIRTY", "END", "SUSPECT", "SYNCED", "UNKNOWN", "Head", "boot_id", "seal"]
 
@@ -95,6 +95,11 @@ class Head:
         self._map.flush()
         words[BOOT], words[BOOT + 1] = struct.unpack("=QQ", boot)
         self._map.flush()
+
+    def check(self) -> None:
+        """StoreClosed if the log was moved away with its directory."""
+        if not self._file.is_at(self.path):
+            raise moved(os.path.dirname(self.path))
 
     def lock(self, timeout: float) -> None:
         lock_file(self._file.fd, timeout, self.path)

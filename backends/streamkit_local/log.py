@@ -155,6 +155,7 @@ class PartitionLog:
         with self._mutex:
             head.lock(self._timeout)
             try:
+                head.check()
                 words = self.words
                 if words[END] != self.view.word:
                     self._advance()
@@ -218,6 +219,7 @@ class PartitionLog:
         created = self.files.open(end, create=True)
         assert created is not None
         sync_directory(self.path)
+        self._head.check()
         return created
 
     def _write(self, file: OpenFile, parts: list[bytes], end: int, size: int, durable: bool) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "lock_file",
     "make_directories",
     "map_file",
+    "moved",
     "sync_data",
     "sync_directory",
 ]
@@ -58,14 +59,26 @@ _REMOTE: Final = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "gluste
 class OpenFile:
     """A file descriptor that is closed when its last user lets go of it, so that no reader finds another file there."""
 
-    __slots__ = ("__weakref__", "base", "fd", "room")
+    __slots__ = ("__weakref__", "_identity", "base", "fd", "room")
 
     def __init__(self, fd: int, base: int = 0) -> None:
         self.fd = fd
+        self._identity: tuple[int, int] | None = None
         self.base = base
         self.room = 0
         """Bytes that the file system has given it already."""
         _files.add(self)
+
+    def is_at(self, path: str) -> bool:
+        """Whether `path` still leads to this file: its directory may have been moved, or replaced by another."""
+        if self._identity is None:
+            opened = os.fstat(self.fd)
+            self._identity = opened.st_ino, opened.st_dev
+        try:
+            there = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return self._identity == (there.st_ino, there.st_dev)
 
     def close(self) -> None:
         """Close it now, for all who use it. Again is fine."""
@@ -92,16 +105,24 @@ def close_inherited() -> None:
         file.close()
 
 
-def map_file(path: str, size: int, directory: int | None = None) -> mmap.mmap:
+def map_file(path: str, size: int) -> mmap.mmap:
     """The first bytes of a file, shared by all processes that map it.
 
     It is opened anew, since a map keeps a descriptor of its own: one that shares a lock would keep that.
     """
-    fd = os.open(path, os.O_RDWR, dir_fd=directory)
+    fd = os.open(path, os.O_RDWR)
     try:
         return mmap.mmap(fd, size)
     finally:
         os.close(fd)
+
+
+def moved(path: str) -> StoreClosed:
+    """The error for what is not at its path any more."""
+    return StoreClosed(
+        f"{path} was moved, replaced or deleted while it was open, and nothing was written: open the store again "
+        "where it is now"
+    )
 
 
 def lock_file(fd: int, timeout: float, path: str) -> None:
@@ -211,11 +232,10 @@ class Place:
     def __init__(self, root: str, store: UUID) -> None:
         """FileNotFoundError if nothing is there."""
         self.path = os.path.join(root, str(store))
-        marker = os.path.join(self.path, "format")
+        marker = self._marker = os.path.join(self.path, "format")
         try:
-            self.directory = OpenFile(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY))
             try:
-                fd = os.open("format", os.O_RDWR, dir_fd=self.directory.fd)
+                fd = os.open(marker, os.O_RDWR)
             except FileNotFoundError:
                 if os.listdir(self.path):
                     raise CorruptData(
@@ -234,7 +254,7 @@ class Place:
                     f"{self.path} has format version {version}, this release reads {VERSION}: update streamkit"
                 )
             check_file_system(self.path)
-            self._map = map_file("format", _SIZE, self.directory.fd)
+            self._map = map_file(marker, _SIZE)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -252,10 +272,14 @@ class Place:
 
     def current(self) -> bool:
         """The store was not deleted, and what is at its path is still this one."""
-        try:
-            return not self.gone and os.path.samestat(os.stat(self.path), os.fstat(self.directory.fd))
-        except FileNotFoundError:
-            return False
+        return not self.gone and self._file.is_at(self._marker)
+
+    def check(self) -> None:
+        """StoreClosed if the store was deleted, or its directory was moved: what is at its path is not this one."""
+        if self.gone:
+            raise StoreClosed(f"the store {self.path} was deleted: open it again to start anew")
+        if not self._file.is_at(self._marker):
+            raise moved(self.path)
 
     @contextlib.contextmanager
     def locked(self, timeout: float) -> Iterator[None]:
@@ -265,8 +289,7 @@ class Place:
         try:
             lock_file(self._file.fd, timeout, self.path)
             try:
-                if self.gone:
-                    raise StoreClosed(f"the store {self.path} was deleted")
+                self.check()
                 yield
             finally:
                 fcntl.flock(self._file.fd, fcntl.LOCK_UN)
