@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -141,6 +142,30 @@ def local(tmp_path: Path) -> Iterator[LocalStore]:
     store = LocalStore(tmp_path / "stores")
     yield store
     store.close()
+
+
+def as_user(user: int, group: int, work: Callable[[], Any]) -> int:
+    """Run `work` in a forked process of another user, with the usual umask; its exit code."""
+
+    def switched() -> None:
+        os.setgroups([])
+        os.setgid(group)
+        os.setuid(user)
+        os.umask(0o022)
+        work()
+
+    return in_child(switched)
+
+
+@pytest.fixture
+def shared_directory() -> Iterator[Path]:
+    """A directory that other users reach. Becoming another user needs root."""
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    path = Path(tempfile.mkdtemp(prefix="streamkit-test-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture

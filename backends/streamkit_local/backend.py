@@ -28,7 +28,7 @@ from streamkit.errors import StoreClosed, StreamkitError
 
 from . import leases
 from .index import checkpoint, checksummed, content, keys_of, look_up, put_pending
-from .place import GONE
+from .place import GONE, PRIVATE
 from .reading import LOGGED, get_one, get_rows, read_one, read_parts, scan_page
 from .sharing import enlist, enter, leave
 from .store import OpenStore
@@ -44,10 +44,11 @@ _LIMITS: Final = Limits(atomic=False, atomic_rows=True, ops=100_000, inline=0, r
 class LocalBackend:
     """One store. The rows of one write are applied all or none, after its appends."""
 
-    def __init__(self, root: str, store: UUID, timeout: float) -> None:
+    def __init__(self, root: str, store: UUID, timeout: float, mode: int = PRIVATE) -> None:
         self._root = root
         self._id = store
         self._timeout = timeout
+        self._mode = mode
         self._shared: OpenStore | None = None
         self._closed = False
         self._look = 0.0
@@ -72,7 +73,7 @@ class LocalBackend:
         if store is None:
             if self._closed:
                 raise StoreClosed(f"the store {self._id} was closed: open it again")
-            store = enter(self._root, self._id, self._timeout, create=create)
+            store = enter(self._root, self._id, self._timeout, self._mode, create=create)
             if store is None:
                 return None
             self._shared = store

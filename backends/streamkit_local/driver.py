@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -17,21 +18,26 @@ from streamkit.errors import PermanentError, StoreClosed
 
 from .backend import LocalBackend
 from .faults import system_fault
-from .place import DELETED, GONE, Place, sync_directory
+from .place import DELETED, GONE, GROUP, PRIVATE, Place, sync_directory
 
 __all__ = ["LocalDriver", "connect"]
+
+_MODES = {"private": PRIVATE, "group": GROUP}
 
 
 def connect(url: str, *, timeout: float) -> LocalDriver:
     """The stores under the directory of a `file:///absolute/path` URL. ValueError if it is not one.
 
+    What is made belongs to its user alone; with `?mode=group` to all users of the group too.
     `timeout`: seconds to wait for another process's lock; of several clients of a store in one process, the first
     one's counts.
     """
     if sys.platform == "win32":
         raise PermanentError("file:// stores need a POSIX system: use WSL, or an s3:// or azure:// store")
     parts = urlsplit(url)
-    url_options(url, ())
+    mode = url_options(url, ("mode",)).get("mode", "private")
+    if mode not in _MODES:
+        raise ValueError(f"mode={mode!r} in the store URL is neither of {', '.join(_MODES)}")
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise ValueError(f"{url!r} is not file:///absolute/path: a relative path, or a host, has no place there")
     if parts.fragment:
@@ -39,14 +45,15 @@ def connect(url: str, *, timeout: float) -> LocalDriver:
     path = unquote(parts.path, errors="strict")
     if "\0" in path:
         raise ValueError("the path of a store URL cannot have a NUL character")
-    return LocalDriver(os.path.normpath(path), timeout)
+    return LocalDriver(os.path.normpath(path), timeout, _MODES[mode])
 
 
 class LocalDriver:
     """Opens stores under `root`; each is a directory named by its UUID."""
 
-    def __init__(self, root: str, timeout: float) -> None:
+    def __init__(self, root: str, timeout: float, mode: int = PRIVATE) -> None:
         self._root = root
+        self._mode = mode
         self._timeout = timeout
         self._closed = False
         self._backends: weakref.WeakSet[LocalBackend] = weakref.WeakSet()
@@ -78,7 +85,7 @@ class LocalDriver:
 
     def open(self, store: UUID) -> LocalBackend:
         self._check()
-        backend = LocalBackend(self._root, store, self._timeout)
+        backend = LocalBackend(self._root, store, self._timeout, self._mode)
         self._backends.add(backend)
         return backend
 
@@ -97,6 +104,8 @@ class LocalDriver:
                     place.words[GONE] = DELETED
                 sync_directory(self._root)
             shutil.rmtree(os.path.join(self._root, "archive", str(store)), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(self._root, "archive"))  # if that was the last one
             for name in os.listdir(self._root) if os.path.isdir(self._root) else ():
                 if name.startswith((f".deleted-{store}-", f".new-{store}-")):
                     shutil.rmtree(os.path.join(self._root, name))

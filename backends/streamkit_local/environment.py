@@ -18,7 +18,7 @@ from .checked import CheckedTransaction
 from .faults import index_fault, system_fault
 from .meta import read_metas
 from .pages import Pages
-from .place import INDEXED, OpenFile, Place, sync_directory
+from .place import INDEXED, OpenFile, Place, create_file, sync_directory
 
 __all__ = ["Environment"]
 
@@ -75,7 +75,7 @@ class Environment:
 
     def _reserve_lock_file(self) -> None:
         """LMDB maps its lock file sparse: to touch it on a full disk would end the process."""
-        fd = os.open(os.path.join(self.path, "lock.mdb"), os.O_RDWR | os.O_CREAT, 0o644)
+        fd = create_file(os.path.join(self.path, "lock.mdb"))
         try:
             state = os.fstat(fd)
             if state.st_blocks * 512 < _LOCK_SIZE and hasattr(os, "posix_fallocate"):
@@ -95,6 +95,7 @@ class Environment:
         except FileNotFoundError:
             if self._place.words[INDEXED] or os.listdir(os.path.join(self._place.path, "log")):
                 raise CorruptData(f"{path} is missing: restore the store from a backup") from None
+            os.close(create_file(path))
             return 0
         size = os.fstat(self._data.fd).st_size
         if size == 0 and not self._place.words[INDEXED]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from streamkit.errors import CorruptData
 
-from .place import OpenFile
+from .place import OpenFile, create_file
 
 __all__ = ["LogFiles"]
 
@@ -57,7 +57,7 @@ class LogFiles:
         if file is not None:
             return file
         try:
-            fd = os.open(self.name(base), os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+            fd = create_file(self.name(base)) if create else os.open(self.name(base), os.O_RDWR)
         except FileNotFoundError:
             return None
         file = OpenFile(fd, base)

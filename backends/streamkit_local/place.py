@@ -24,13 +24,16 @@ from .faults import system_fault
 __all__ = [
     "DELETED",
     "GONE",
+    "GROUP",
     "INDEXED",
     "LOGS",
     "PAGED",
+    "PRIVATE",
     "OpenFile",
     "Place",
     "check_file_system",
     "close_inherited",
+    "create_file",
     "create_place",
     "lock_file",
     "make_directories",
@@ -49,6 +52,10 @@ GONE, LOGS, INDEXED, PAGED = 0, 1, 2, 4
 """Words that all processes share: 0, or DELETED once the store is deleted; a number that grows with each log of a
 partition that is made, and is odd while one is being made, or if its maker ended; the last transaction of the index
 that may be read; not 0 once the pages of the index have checksums."""
+
+PRIVATE: Final = 0o700
+GROUP: Final = 0o2770
+"""Permissions of a store's directory: its owner's alone; its group's too, which all that is made in it belongs to."""
 
 DELETED: Final = int.from_bytes(b"deleted!", "little")
 """No bit that flips makes it out of 0."""
@@ -164,13 +171,39 @@ def sync_data(fd: int) -> None:
         os.fdatasync(fd)
 
 
-def make_directories(path: str) -> None:
+def create_file(path: str, *, truncate: bool = False) -> int:
+    """Open a file to read and write, made if it is not there, with the permissions of its directory."""
+    flags = os.O_RDWR | (os.O_TRUNC if truncate else 0)
+    mode = os.stat(os.path.dirname(path)).st_mode & 0o666
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        return os.open(path, flags)
+    _set_mode(fd, mode)
+    return fd
+
+
+def make_directory(path: str, mode: int = 0) -> None:
+    """Make a directory with the permissions `mode`, 0: those of the directory that it is in."""
+    mode = mode or os.stat(os.path.dirname(path)).st_mode & 0o2777
+    os.mkdir(path, mode & 0o777)
+    _set_mode(path, mode)
+
+
+def _set_mode(file: int | str, mode: int) -> None:
+    """Whatever the umask says. Some file systems have one mode for all files, which their mount gives."""
+    if os.stat(file).st_mode & 0o7777 != mode:
+        with contextlib.suppress(OSError):
+            os.chmod(file, mode)
+
+
+def make_directories(path: str, mode: int = 0) -> None:
     """Make a directory, and those above it that are missing, so that a power cut does not undo it."""
     parent = os.path.dirname(path)
     if not os.path.isdir(parent):
-        make_directories(parent)
+        make_directories(parent, mode)
     try:
-        os.mkdir(path)
+        make_directory(path, mode)
         sync_directory(parent)
     except FileExistsError:
         if not os.path.isdir(path):
@@ -201,17 +234,22 @@ def check_file_system(path: str) -> None:
         )
 
 
-def create_place(root: str, store: UUID) -> None:
-    """Make the directory of a store that is not there; another process may do the same at the same time."""
+def create_place(root: str, store: UUID, mode: int = PRIVATE) -> None:
+    """Make the directory of a store that is not there; another process may do the same at the same time.
+
+    All that is ever made in it has its permissions, `mode`. So has the directory of its archive, which is made
+    beforehand, because what others write into that has the permissions that they choose.
+    """
     path = os.path.join(root, str(store))
     try:
-        make_directories(root)
+        make_directories(root, mode)
         check_file_system(root)
+        make_directories(os.path.join(root, "archive", str(store)), mode)
         draft = os.path.join(root, f".new-{store}-{secrets.token_hex(4)}")
         try:
-            os.makedirs(os.path.join(draft, "log"))
-            os.mkdir(os.path.join(draft, "index"))
-            with open(os.path.join(draft, "format"), "wb") as file:
+            for directory in (draft, os.path.join(draft, "log"), os.path.join(draft, "index")):
+                make_directory(directory, mode)
+            with open(create_file(os.path.join(draft, "format")), "wb") as file:
                 file.write(_STATIC.pack(_MARK, VERSION).ljust(_SIZE, b"\0"))
                 file.flush()
                 os.fsync(file.fileno())

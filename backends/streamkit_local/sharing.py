@@ -32,8 +32,11 @@ def enlist(user: User) -> None:
     _users.add(user)
 
 
-def enter(root: str, store: UUID, timeout: float, *, create: bool) -> OpenStore | None:
-    """The open store, to be given back to `leave`. None if it does not exist and is not to be made."""
+def enter(root: str, store: UUID, timeout: float, mode: int, *, create: bool) -> OpenStore | None:
+    """The open store, to be given back to `leave`; if it is made, with the permissions `mode`.
+
+    None if it does not exist and is not to be made (`create`).
+    """
     path = os.path.realpath(os.path.join(root, str(store)))
     with _lock:
         shared = _stores.get(path)
@@ -43,7 +46,7 @@ def enter(root: str, store: UUID, timeout: float, *, create: bool) -> OpenStore 
             except FileNotFoundError:
                 if not create:
                     return None
-                create_place(root, store)
+                create_place(root, store, mode)
                 place = Place(root, store)
             shared = _stores[path] = OpenStore(place, timeout)
         shared.users += 1

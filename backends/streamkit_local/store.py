@@ -19,7 +19,7 @@ from .head import END, Head, boot_id
 from .index import checkpoint, keys_of, put_pending
 from .log import PartitionLog, Trimmed
 from .pending import Checkpoint
-from .place import LOGS, OpenFile, Place, make_directories, sync_directory
+from .place import LOGS, OpenFile, Place, create_file, make_directories, sync_directory
 
 __all__ = ["OpenStore"]
 
@@ -159,7 +159,7 @@ class OpenStore:
             words = self.place.words
             words[LOGS] |= 1
             draft = name + ".new"
-            with open(draft, "wb") as file:
+            with open(create_file(draft, truncate=True), "wb") as file:
                 file.write(Head.blank(partition, boot_id()))
                 file.flush()
                 os.fsync(file.fileno())

@@ -14,6 +14,8 @@ from typing import Final
 
 from streamkit.errors import CorruptData, UnsupportedVersion
 
+from .place import create_file
+
 __all__ = ["Sums"]
 
 VERSION: Final = 1
@@ -42,7 +44,7 @@ class Sums:
         """An empty one. Who has mapped one that is there already goes on with that."""
         if os.path.exists(path):
             os.unlink(path)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        fd = create_file(path)
         try:
             os.write(fd, _STATIC.pack(_MAGIC, VERSION).ljust(_START, b"\0"))
         finally:
