@@ -7,7 +7,8 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Annotated
 
@@ -20,6 +21,8 @@ from .options import StoreId, Url, open_store
 __all__ = ["lease"]
 
 _GRACE = 10.0
+Send = Callable[[int], None]
+"""Sends a signal to the command."""
 
 
 def lease(
@@ -45,55 +48,78 @@ def lease(
 
 def _run(command: list[str], name: str, held: Lease) -> int:
     environment = {**os.environ, "STREAMKIT_LEASE": name, "STREAMKIT_LEASE_TOKEN": str(held.token)}
-    with _signals() as reaches:
+    shared = _in_foreground()
+    with _signals(from_terminal=shared) as reaches:
         try:
-            child = subprocess.Popen(command, env=environment)
+            child = subprocess.Popen(command, env=environment, process_group=None if shared else 0)
         except OSError as error:
             raise typer.BadParameter(f"cannot run {command[0]!r}: {error.strerror}") from None
-        reaches(child)
-        threading.Thread(target=_end_when_lost, args=(child, held), daemon=True).start()
+        send = child.send_signal if shared else partial(_send_to_group, child)
+        reaches(send)
+        threading.Thread(target=_end_when_lost, args=(child, send, held), daemon=True).start()
         code = child.wait()
     return code if code >= 0 else 128 - code
 
 
-def _end_when_lost(child: subprocess.Popen[bytes], held: Lease) -> None:
+def _in_foreground() -> bool:
+    """Whether Ctrl-C at a terminal reaches our process group.
+
+    Then the command stays in our group, so that it may use the terminal, also as a part of a pipeline. Otherwise it
+    gets a group of its own, so that what we pass on reaches all that it has started.
+    """
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _send_to_group(child: subprocess.Popen[bytes], number: int) -> None:
+    if child.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+
+
+def _end_when_lost(child: subprocess.Popen[bytes], send: Send, held: Lease) -> None:
     held.lost.wait()
-    child.terminate()
+    send(signal.SIGTERM)
     try:
         child.wait(_GRACE)
     except subprocess.TimeoutExpired:
-        child.kill()
+        send(signal.SIGKILL)
 
 
 @contextmanager
-def _signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Ctrl-C reaches the child through the terminal; a signal to us alone is passed on. Either way we see its end.
+def _signals(from_terminal: bool) -> Iterator[Callable[[Send], None]]:
+    """Signals are passed on to the command, and its end is ours. SIGINT `from_terminal` has reached it already.
 
     From before there is a child, as it may be known to others before it is known here; what came until then is passed
     on when it is. What is ignored stays so, for the child as well.
     """
-    children: list[subprocess.Popen[bytes]] = []
+    children: list[Send] = []
     early: list[int] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        for child in children:
-            child.send_signal(number)
+        if number == signal.SIGINT and from_terminal:
+            return
+        for send in children:
+            send(number)
         if not children:
             early.append(number)
 
-    def reaches(child: subprocess.Popen[bytes]) -> None:
-        children.append(child)
+    def reaches(send: Send) -> None:
+        children.append(send)
         for number in early:
-            child.send_signal(number)
+            send(number)
 
-    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {
-        signal.SIGTERM: pass_on,
-        signal.SIGHUP: pass_on,
-        signal.SIGINT: lambda _number, _frame: None,
-    }
     before = {
-        number: signal.signal(number, handler)
-        for number, handler in handlers.items()
+        number: signal.signal(number, pass_on)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
