@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import islice
-from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from streamkit.backend import url_options
 from streamkit.errors import MissingDependency
 
 from .backend import S3Backend
 from .bucket import Bucket
 from .connection import Connection
 from .failures import Target
-from .layout import LONGEST_PREFIX, is_own
+from .layout import is_own
 from .marker import Marker
+from .url import target_of
 
 __all__ = ["S3Driver", "connect"]
 
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
-_REGION = re.compile(r"[a-z0-9-]{1,40}")
 _BATCH = 1000
 _SHARE = 8 << 20
 """What a batch of deletes counts for in the window of parallel calls: eight at a time."""
@@ -126,50 +122,7 @@ def connect(url: str, *, timeout: float) -> S3Driver:
     `timeout` is the seconds after which the caller gives up in all; a single request gets at most half of it.
     ValueError for another URL. MissingDependency without boto3, which is imported at the first request only.
     """
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
-        raise ValueError(
-            "an s3:// URL holds no credentials; put them where boto3 looks: the environment, a profile, or a role"
-        )
-    bucket = parts.netloc
-    if parts.scheme != "s3" or parts.fragment or not _BUCKET.fullmatch(bucket):
-        raise ValueError(
-            f"expected a URL such as s3://bucket/prefix or s3://bucket?endpoint_url=http://127.0.0.1:9000, not {url!r}"
-        )
-    if bucket.endswith("--x-s3"):
-        raise ValueError(
-            f"the bucket {bucket!r} is an S3 Express directory bucket, whose lists have no order; "
-            "use a general purpose bucket"
-        )
-    prefix = unquote(parts.path).strip("/")
-    if prefix:
-        _check_prefix(prefix)
-    options = url_options(url, ("endpoint_url", "region"))
-    region = options.get("region")
-    if region is not None and not _REGION.fullmatch(region):
-        raise ValueError(f"region in an s3:// URL is a name such as eu-central-1, not {region!r}")
-    endpoint = options.get("endpoint_url")
-    if endpoint is not None:
-        _check_endpoint(endpoint)
+    target, prefix = target_of(url)
     if find_spec("boto3") is None:
         raise MissingDependency("an s3:// URL needs boto3: pip install 'streamkit-store[s3]'")
-    return S3Driver(Target(bucket, region, endpoint), prefix, timeout)
-
-
-def _check_prefix(prefix: str) -> None:
-    size = len(prefix.encode())
-    if size > LONGEST_PREFIX:
-        raise ValueError(
-            f"the prefix of an s3:// URL has at most {LONGEST_PREFIX} bytes, or long names would not fit into the "
-            f"1024 bytes of an S3 key; this one has {size}"
-        )
-    if any(part in ("", ".", "..") for part in prefix.split("/")) or not prefix.isprintable():
-        raise ValueError(f"the prefix of an s3:// URL has no empty, '.' or '..' part: {prefix!r}")
-
-
-def _check_endpoint(endpoint: str) -> None:
-    parts = urlsplit(endpoint)
-    if "@" in parts.netloc:
-        raise ValueError("endpoint_url holds no credentials; put them where boto3 looks for them")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"endpoint_url is http(s)://host[:port], not {endpoint!r}")
+    return S3Driver(target, prefix, timeout)

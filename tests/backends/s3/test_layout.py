@@ -77,12 +77,26 @@ def test_the_longest_row_under_the_longest_prefix_has_a_name_that_s3_takes(byte:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("s3://", "expected a URL such as"),
-        ("s3:///prefix", "expected a URL such as"),
+        ("s3://", "names no bucket"),
+        ("s3:///prefix", "names no bucket"),
         ("s4://bucket", "expected a URL such as"),
-        ("s3://b!cket", "expected a URL such as"),
-        ("s3://bucket#part", "expected a URL such as"),
-        ("s3://bucket:80/x", "expected a URL such as"),
+        ("s3://[bucket", "expected a URL such as"),
+        ("s3://b!cket", "'!' is no character of a bucket's name"),
+        ("s3://my bucket/x", "' ' is no character"),
+        ("s3://bücket", "'ü' is no character"),
+        ("s3://b%63ket", "'%' is no character"),
+        ("s3://UPPER/prefix", "it has a capital letter"),
+        ("s3://under_score", "it has an underscore"),
+        ("s3://ab", "3 to 63 characters, this one has 2"),
+        (f"s3://{'b' * 64}", "3 to 63 characters, this one has 64"),
+        (f"s3://{'b' * 256}?endpoint_url=http://127.0.0.1:9000", "3 to 255 characters"),
+        ("s3://-bucket", "begins and ends with"),
+        ("s3://bucket.", "begins and ends with"),
+        ("s3://_bucket?endpoint_url=http://127.0.0.1:9000", "begins and ends with"),
+        ("s3://a..b", "two dots"),
+        ("s3://192.168.0.1/prefix", "?endpoint_url=http://192.168.0.1"),
+        ("s3://bucket#part", "write # as %23"),
+        ("s3://bucket:80/x", "?endpoint_url=http://host:port"),
         ("s3://bucket?regoin=x", "unknown option 'regoin'"),
         ("s3://bucket?region=a&region=b", "given twice"),
         ("s3://bucket?region=EU%20west", "eu-central-1"),
@@ -99,6 +113,17 @@ def test_the_longest_row_under_the_longest_prefix_has_a_name_that_s3_takes(byte:
 def test_a_wrong_url_says_what_is_wrong(url: str, problem: str) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
         streamkit_s3.connect(url, timeout=10)
+
+
+@pytest.mark.parametrize("bucket", ["abc", "b" * 63, "my.bucket-2", "123"])
+def test_a_bucket_that_aws_takes_is_taken(bucket: str) -> None:
+    assert f"s3://{bucket}/" in repr(streamkit_s3.connect(f"s3://{bucket}", timeout=10))
+
+
+@pytest.mark.parametrize("bucket", ["UPPER", "under_score", "b" * 255, "a..b"])
+def test_another_server_may_take_other_buckets(bucket: str) -> None:
+    url = f"s3://{bucket}?endpoint_url=http://127.0.0.1:9000"
+    assert f"s3://{bucket}/" in repr(streamkit_s3.connect(url, timeout=10))
 
 
 @pytest.mark.parametrize(
