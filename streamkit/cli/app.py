@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -89,8 +90,18 @@ def _options(
     context.default_map = {found.name: here for found in app.registered_commands if found.name}
 
 
+class _Notes(logging.Handler):
+    """What the library has to say beside its errors, as a line on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_note(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. What it refuses is one line on standard error: the class and the message."""
+    logger = logging.getLogger("streamkit")
+    if not logger.hasHandlers():
+        logger.addHandler(_Notes(logging.WARNING))
     try:
         code = app(args=args, prog_name="streamkit", standalone_mode=False)
         return code if isinstance(code, int) else 0

@@ -14,10 +14,12 @@ from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
 from streamkit import CorruptData, Record, SegmentStatus, Store
+from streamkit.terminal import visible
 
 from .flights import DEPARTURES, UNASSIGNED, Departure, aircraft, data_folder, departures
 from .look import space_summary
@@ -65,7 +67,7 @@ class _Demo:
     def run(self, folder: Path) -> None:
         self.console.print(
             f"[bold]streamkit[/]: the {DEPARTURES:,} departures from New York in 2013, "
-            f"appended to a store at [cyan]{self.url}[/]\n"
+            f"appended to a store at [cyan]{escape(visible(self.url))}[/]\n"
             "A space for each airport, a segment in it for each aircraft, a record for each departure."
         )
         self.append(self.read(folder))
@@ -75,8 +77,9 @@ class _Demo:
         self.resume_elsewhere()
         self.show_rates()
         program = "streamkit" if shutil.which("streamkit") else Path(sys.executable).with_name("streamkit")
+        url = escape(visible(self.url))
         self.console.print(
-            f"\nLook around:  [cyan]export STREAMKIT_URL='{self.url}' STREAMKIT_STORE={self.store.id}[/]\n"
+            f"\nLook around:  [cyan]export STREAMKIT_URL='{url}' STREAMKIT_STORE={self.store.id}[/]\n"
             f"              [cyan]{program} consume {busiest.space} --segment {busiest.segment} --limit 5[/]",
             soft_wrap=True,
         )

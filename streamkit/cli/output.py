@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,26 +17,26 @@ from typing import Any
 import msgspec
 
 from streamkit import TRX, Entry, SegmentStatus
+from streamkit.terminal import json_escaped, visible
 
 __all__ = ["entry_line", "entry_text", "iso", "print_line", "print_note", "record_line", "status_fields", "status_text"]
 
 _json = msgspec.json.Encoder()
 _is_json = msgspec.json.Decoder(msgspec.Raw).decode
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def print_line(line: bytes | str) -> None:
-    """One line to standard output, as UTF-8 whatever the locale is."""
-    sys.stdout.buffer.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
+    """One line to standard output, as UTF-8 whatever the locale is. Text is made visible; bytes are what they are."""
+    sys.stdout.buffer.write((line if isinstance(line, bytes) else visible(line).encode()) + b"\n")
 
 
 def print_note(text: str) -> None:
     """A line for the person, on standard error, so that it is never taken for data."""
-    print(text, file=sys.stderr)
+    print(visible(text), file=sys.stderr)
 
 
 def record_line(fields: dict[str, Any]) -> bytes:
-    return _json.encode(fields)
+    return json_escaped(_json.encode(fields))
 
 
 def iso(timestamp: int) -> str:
@@ -85,7 +84,7 @@ def entry_line(entry: Entry) -> bytes:
         "encoding": encoding,
         "payload": payload,
     }
-    return _json.encode(fields)
+    return json_escaped(_json.encode(fields))
 
 
 def _painter() -> Callable[[str, str], str]:
@@ -94,20 +93,19 @@ def _painter() -> Callable[[str, str], str]:
     return lambda text, code: text
 
 
-def entry_text(show_space: bool = False) -> Callable[[Entry], str]:
+def entry_text(show_space: bool = False) -> Callable[[Entry], bytes]:
     """How an entry looks to a person: time, segment, sequence, payload. Control characters are shown, not sent."""
     paint = _painter()
 
-    def text(entry: Entry) -> str:
+    def text(entry: Entry) -> bytes:
         try:
-            payload = _CONTROL.sub(lambda found: repr(found[0])[1:-1], entry.payload.decode())
+            payload = visible(entry.payload.decode())
         except UnicodeDecodeError:
             payload = "base64:" + base64.b64encode(entry.payload).decode()
-        where = f"{entry.space}  {entry.segment}" if show_space else entry.segment
-        marks = " ".join(f"{key}={value}" for key, value in entry.metadata.items())
-        marks = _CONTROL.sub(lambda found: repr(found[0])[1:-1], marks)
+        where = visible(f"{entry.space}  {entry.segment}" if show_space else entry.segment)
+        marks = visible(" ".join(f"{key}={value}" for key, value in entry.metadata.items()))
         head = f"{paint(iso(entry.timestamp), '2')}  {paint(where, '36')}  {paint(str(entry.sequence), '1')}  "
-        return head + payload + (paint(f"  {marks}", "2") if marks else "")
+        return (head + payload + (paint(f"  {marks}", "2") if marks else "")).encode()
 
     return text
 

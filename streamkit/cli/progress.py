@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from streamkit.terminal import visible
+
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
 
@@ -54,7 +56,7 @@ def progress(what: str, total: int | None = None, *, unit: str = "") -> Iterator
         TimeRemainingColumn,
     )
 
-    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
+    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn()]
     columns += [DownloadColumn()] if unit == "B" else [MofNCompleteColumn(), TextColumn(unit)]
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as shown:
-        yield Bar(shown, shown.add_task(what, total=total))
+        yield Bar(shown, shown.add_task(visible(what), total=total))

@@ -11,6 +11,7 @@ from uuid import UUID
 from ...client import Client, connect
 from ...errors import PermanentError, StreamkitError
 from ...store import Store
+from ...terminal import visible
 from ..session import session
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def arguments(name: str, about: str) -> argparse.ArgumentParser:
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    print(visible(text), flush=True)
 
 
 def targets(options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -92,10 +93,10 @@ def main(job: Callable[[Sequence[str] | None], int]) -> None:
     try:
         code = job(None)
     except (StreamkitError, ValueError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(visible(f"{type(error).__name__}: {error}"), file=sys.stderr)
         code = 2 if isinstance(error, ValueError) and not isinstance(error, StreamkitError) else 1
     except PySparkException as error:
-        print(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", file=sys.stderr)
+        print(visible(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"), file=sys.stderr)
         code = 1
     sys.exit(code)
 
