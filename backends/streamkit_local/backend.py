@@ -77,6 +77,8 @@ class LocalBackend:
             if store is None:
                 return None
             self._shared = store
+        if create:
+            store.place.check_writable()
         now = monotonic()
         if store.place.words[GONE] or now > self._look:
             store.place.check()

@@ -37,6 +37,9 @@ _STOPPED: Final = 1.0
 class Environment:
     """Reads are `begin` and `end` with nothing slow between; writes are functions, so that they can be run again.
 
+    Where this user may only read, nobody is told which state is being read. So no one may write meanwhile: a read
+    transaction holds the store's lock.
+
     The map must not be replaced, and the process not forked, while a transaction is open here: `_active` counts the
     read transactions (it is a list because its append and pop are atomic), and `_shut` keeps new ones out.
     """
@@ -49,6 +52,8 @@ class Environment:
         self._shut = False
         self._gate = threading.Lock()
         self._held = False
+        self._lock = contextlib.ExitStack()
+        """Of the read transaction, where this user may only read."""
         self._unchecked = 0
         """A state that is read without its checksums, because the process that is to note them is stopped."""
         self._data: OpenFile | None = None
@@ -58,6 +63,8 @@ class Environment:
 
     def _open(self) -> lmdb.Environment:
         try:
+            if self._place.readonly:
+                return self._open_readonly()
             self._reserve_lock_file()
             size = self._check_data()
             env = lmdb.open(self.path, map_size=max(_START, size * 2), max_readers=_READERS, lib_version=0)
@@ -71,7 +78,23 @@ class Environment:
         except lmdb.Error as error:
             raise index_fault(error, self.path) from error
         except OSError as error:
+            if self._place.readonly and isinstance(error, FileNotFoundError):
+                raise
             raise system_fault(error, self.path) from error
+
+    def _open_readonly(self) -> lmdb.Environment:
+        """FileNotFoundError if there is nothing yet."""
+        path = os.path.join(self.path, _DATA)
+        if self._data is None:
+            data = OpenFile(os.open(path, os.O_RDONLY))
+            if not os.fstat(data.fd).st_size:
+                raise FileNotFoundError(path)
+            self._pages = Pages(self._place, data, path)
+            self._data = data
+        size = os.fstat(self._data.fd).st_size
+        return lmdb.open(
+            self.path, map_size=max(_START, size * 2), readonly=True, lock=False, create=False, lib_version=0
+        )
 
     def _reserve_lock_file(self) -> None:
         """LMDB maps its lock file sparse: to touch it on a full disk would end the process."""
@@ -109,6 +132,8 @@ class Environment:
 
     def begin(self) -> lmdb.Transaction[bytes]:
         """A read transaction; give it back to `end` at once. While it is open, nothing may wait."""
+        if self._place.readonly:
+            return self._begin_locked()
         resized, number = False, 0
         self._active.append(None)
         try:
@@ -137,6 +162,32 @@ class Environment:
                 self._resize(0)
         self._await(number)
         return self.begin()
+
+    def _begin_locked(self) -> lmdb.Transaction[bytes]:
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(self._place.locked(self._timeout))
+            if self._env is None:
+                raise StoreClosed(f"the store {self._place.path} was closed: open it again")
+            try:
+                try:
+                    txn = self._env.begin()
+                except lmdb.MapResizedError:
+                    self._env.set_mapsize(0)
+                    txn = self._env.begin()
+                lock.callback(txn.abort)
+                number, pages, checked = txn.id(), self._pages, txn
+                if number not in (pages.sound, self._unchecked):
+                    meta = pages.meta(number)
+                    if meta is None:
+                        self._unchecked = number  # whoever wrote it ended before its checksums were noted
+                    elif not pages.look(meta):
+                        checked = cast("lmdb.Transaction[bytes]", CheckedTransaction(txn, pages, meta))
+            except lmdb.Error as error:
+                raise index_fault(error, self.path) from error
+            except OSError as error:
+                raise system_fault(error, self.path) from error
+            self._lock = lock.pop_all()
+            return checked
 
     def _watch(self, txn: lmdb.Transaction[bytes]) -> lmdb.Transaction[bytes] | None:
         """`txn` if all that it can read is known to be whole, or one that checks it; None if it is to begin again."""
@@ -180,6 +231,9 @@ class Environment:
 
     def end(self, txn: lmdb.Transaction[bytes]) -> None:
         """Close a read transaction."""
+        if self._place.readonly:
+            self._lock.close()
+            return
         txn.abort()
         if self._active:
             self._active.pop()
@@ -189,6 +243,7 @@ class Environment:
 
         What `work` raises undoes the transaction.
         """
+        self._place.check_writable()
         with self._place.locked(self._timeout):
             while True:
                 env = self._env
@@ -269,7 +324,7 @@ class Environment:
                 self._active.clear()
 
     def close(self) -> None:
-        with self._quiet():
+        with self._quiet(), self._place.mutex if self._place.readonly else contextlib.nullcontext():
             if self._env is not None:
                 self._env.close()
                 self._env = None

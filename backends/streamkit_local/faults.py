@@ -17,10 +17,10 @@ from streamkit.errors import (
     UnsupportedVersion,
 )
 
-__all__ = ["index_fault", "system_fault"]
+__all__ = ["DENIED", "index_fault", "system_fault"]
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FILES = {errno.EMFILE, errno.ENFILE}
 _OTHER_KIND = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY}
 _PASSING = {errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ESTALE}
@@ -57,7 +57,7 @@ def _fault(code: int, path: str) -> StreamkitError | None:
     why = os.strerror(code) if code > 0 else ""
     if code in _FULL:
         return Unavailable(f"no room to write {path} ({why}), nothing was written: free some space, then try again")
-    if code in _DENIED:
+    if code in DENIED:
         return AccessDenied(f"no permission for {path} ({why}): give this user read and write access to the store")
     if code in _FILES:
         return Unavailable(f"too many open files at {path}: raise `ulimit -n`, or close stores that are not needed")

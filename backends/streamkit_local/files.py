@@ -28,8 +28,9 @@ class LogFiles:
     `seed` is what the checksums of the records in them start from.
     """
 
-    def __init__(self, path: str, seed: int) -> None:
+    def __init__(self, path: str, seed: int, *, readonly: bool = False) -> None:
         self.path = path
+        self._flags = os.O_RDONLY if readonly else os.O_RDWR
         self.seed = seed
         self.bases: list[int] = []
         self._open: dict[int, OpenFile] = {}
@@ -57,7 +58,7 @@ class LogFiles:
         if file is not None:
             return file
         try:
-            fd = create_file(self.name(base)) if create else os.open(self.name(base), os.O_RDWR)
+            fd = create_file(self.name(base)) if create else os.open(self.name(base), self._flags)
         except FileNotFoundError:
             return None
         file = OpenFile(fd, base)

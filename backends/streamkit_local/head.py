@@ -53,7 +53,7 @@ def seal(position: int) -> int:
 class Head:
     """An open head file. Its lock is the partition's: whoever appends holds it."""
 
-    def __init__(self, file: OpenFile, path: str, partition: bytes) -> None:
+    def __init__(self, file: OpenFile, path: str, partition: bytes, *, readonly: bool = False) -> None:
         self.path = path
         self._file = file
         data = os.pread(file.fd, _SIZE, 0)
@@ -66,7 +66,8 @@ class Head:
             raise UnsupportedVersion(f"{path} has format version {version}, this release reads {VERSION}")
         if data[_STATIC.size : _STATIC.size + length] != partition:
             raise CorruptData(f"{path} belongs to another partition than {partition!r}")
-        self._map = map_file(path, _SIZE)
+        self.readonly = readonly
+        self._map = map_file(path, _SIZE, readonly=readonly)
         self.words = memoryview(self._map)[_WORDS : _WORDS + 64].cast("Q")
 
     @staticmethod

@@ -62,11 +62,13 @@ class PartitionLog:
         """Trimmed or CorruptData may mean that others changed it meanwhile; not with the head `locked`."""
         self.path = path
         self.words = head.words
-        self.files = LogFiles(path, zlib.crc32(partition))
+        self.files = LogFiles(path, zlib.crc32(partition), readonly=head.readonly)
         self.low = checkpoint.low
         self.pending = Pending(checkpoint.position, txn, [], [])
         self.view = View(0, checkpoint.position, checkpoint.last)
         self.appended = False
+        self.settled = True
+        """Not if the log has to be recovered first, which only who may write it can do: then it is to be read anew."""
         self._head = head
         self._timeout = timeout
         self._mutex = threading.Lock()
@@ -92,6 +94,10 @@ class PartitionLog:
         found = parse(files.read, checkpoint.position, there, checkpoint.last, files.seed, values=True)
         if found.end < durable:
             raise self._damage(found.end)
+        if head.readonly:
+            self.settled = False
+            self._follow(found.end)
+            return
         files.cut(found.end)
         for base in files.since(checkpoint.position):
             file = files.open(base)

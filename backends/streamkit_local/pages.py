@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Final
 from zlib import crc32
 
-from streamkit.errors import CorruptData
+from streamkit.errors import AccessDenied, CorruptData
 
 from .census import Census, Inspector
 from .layout import LARGE, branch, kind, large_pages, large_values
@@ -56,6 +56,7 @@ class Pages:
         self._path = path
         self._fd = file.fd
         self._words = place.words
+        self._readonly = place.readonly
         newest, _ = read_metas(file.fd, path)
         self._size = newest.size
         self._known = _EMPTY
@@ -72,6 +73,11 @@ class Pages:
         path = os.path.join(os.path.dirname(self._path), "pages")
         words = self._words
         newest, _ = read_metas(self._fd, self._path)
+        if self._readonly:
+            if not words[PAGED]:
+                raise AccessDenied(f"{self._path} has no checksums yet: open the store once as a user who may write it")
+            self._sums = Sums(path, readonly=True)
+            return
         if words[INDEXED] > newest.transaction:
             raise CorruptData(f"{self._path} is older than the store: restore the store from a backup")
         if words[PAGED]:

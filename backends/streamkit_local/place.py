@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
-from streamkit.errors import CorruptData, PermanentError, StoreClosed, Unavailable, UnsupportedVersion
+from streamkit.errors import AccessDenied, CorruptData, PermanentError, StoreClosed, Unavailable, UnsupportedVersion
 
-from .faults import system_fault
+from .faults import DENIED, system_fault
 
 __all__ = [
     "DELETED",
@@ -112,14 +112,14 @@ def close_inherited() -> None:
         file.close()
 
 
-def map_file(path: str, size: int) -> mmap.mmap:
+def map_file(path: str, size: int, *, readonly: bool = False) -> mmap.mmap:
     """The first bytes of a file, shared by all processes that map it.
 
     It is opened anew, since a map keeps a descriptor of its own: one that shares a lock would keep that.
     """
-    fd = os.open(path, os.O_RDWR)
+    fd = os.open(path, os.O_RDONLY if readonly else os.O_RDWR)
     try:
-        return mmap.mmap(fd, size)
+        return mmap.mmap(fd, size, access=mmap.ACCESS_READ if readonly else mmap.ACCESS_WRITE)
     finally:
         os.close(fd)
 
@@ -265,15 +265,25 @@ def create_place(root: str, store: UUID, mode: int = PRIVATE) -> None:
 
 
 class Place:
-    """The open directory of one store: `words` are shared by all processes that have it open."""
+    """The open directory of one store: `words` are shared by all processes that have it open.
+
+    `readonly`: this user may not write to it, so this process must not change anything in it.
+    """
 
     def __init__(self, root: str, store: UUID) -> None:
         """FileNotFoundError if nothing is there."""
         self.path = os.path.join(root, str(store))
         marker = self._marker = os.path.join(self.path, "format")
         try:
+            self.readonly = False
             try:
-                fd = os.open(marker, os.O_RDWR)
+                try:
+                    fd = os.open(marker, os.O_RDWR)
+                except OSError as error:
+                    if error.errno not in DENIED:
+                        raise
+                    fd = os.open(marker, os.O_RDONLY)
+                    self.readonly = True
             except FileNotFoundError:
                 if os.listdir(self.path):
                     raise CorruptData(
@@ -292,7 +302,7 @@ class Place:
                     f"{self.path} has format version {version}, this release reads {VERSION}: update streamkit"
                 )
             check_file_system(self.path)
-            self._map = map_file(marker, _SIZE)
+            self._map = map_file(marker, _SIZE, readonly=self.readonly)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -311,6 +321,14 @@ class Place:
     def current(self) -> bool:
         """The store was not deleted, and what is at its path is still this one."""
         return not self.gone and self._file.is_at(self._marker)
+
+    def check_writable(self) -> None:
+        """AccessDenied if it is not."""
+        if self.readonly:
+            raise AccessDenied(
+                f"{self.path} may be read by this user and not written: give this user write access to the store, and "
+                "open it again"
+            )
 
     def check(self) -> None:
         """StoreClosed if the store was deleted, or its directory was moved: what is at its path is not this one."""

@@ -48,7 +48,13 @@ def enter(root: str, store: UUID, timeout: float, mode: int, *, create: bool) ->
                     return None
                 create_place(root, store, mode)
                 place = Place(root, store)
-            shared = _stores[path] = OpenStore(place, timeout)
+            try:
+                shared = OpenStore(place, timeout)
+            except FileNotFoundError:  # it is being made, and may not be made by this user
+                if create:
+                    place.check_writable()
+                return None
+            _stores[path] = shared
         shared.users += 1
         return shared
 

@@ -116,19 +116,21 @@ class OpenStore:
                         raise StoreClosed(f"the store {self.place.path} was deleted")
             except OSError as error:
                 raise system_fault(error, path) from error
+            if not log.settled:
+                return log
             self._logs[partition] = log
             while len(self._logs) > _LOGS:
                 self._logs.popitem(last=False)
             return log
 
     def _open_log(self, path: str, partition: bytes) -> PartitionLog | None:
-        name = os.path.join(path, "head")
+        name, readonly = os.path.join(path, "head"), self.place.readonly
         try:
-            fd = os.open(name, os.O_RDWR)
+            fd = os.open(name, os.O_RDONLY if readonly else os.O_RDWR)
         except FileNotFoundError:
             self._check_absent(path, name, partition)
             return None
-        head = Head(OpenFile(fd), name, partition)
+        head = Head(OpenFile(fd), name, partition, readonly=readonly)
         with contextlib.suppress(Trimmed, CorruptData):
             return PartitionLog(path, partition, head, *self._checkpoint(partition), self.timeout)
         head.lock(self.timeout)

@@ -7,14 +7,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from typing import Final
 
 from streamkit.errors import CorruptData, UnsupportedVersion
 
-from .place import create_file
+from .place import create_file, map_file
 
 __all__ = ["Sums"]
 
@@ -29,9 +28,10 @@ _STEP: Final = 1024
 class Sums:
     """`table[page]` is a page's checksum; it is replaced when it has to grow. Writers hold the store's lock."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, readonly: bool = False) -> None:
         """FileNotFoundError if it is not there."""
         self.path = path
+        self._readonly = readonly
         self._view()
         magic, version = _STATIC.unpack_from(self._map)
         if magic != _MAGIC:
@@ -52,14 +52,10 @@ class Sums:
         return Sums(path)
 
     def _view(self) -> None:
-        fd = os.open(self.path, os.O_RDWR)
-        try:
-            size = os.fstat(fd).st_size
-            if size < _START:
-                raise CorruptData(f"{self.path} is cut short: restore the store from a backup")
-            self._map = mmap.mmap(fd, size)
-        finally:
-            os.close(fd)
+        size = os.stat(self.path).st_size
+        if size < _START:
+            raise CorruptData(f"{self.path} is cut short: restore the store from a backup")
+        self._map = map_file(self.path, size, readonly=self._readonly)
         view = memoryview(self._map)
         self._words = view[:_START].cast("Q")
         self.table = view[_START : size & ~3].cast("I")
