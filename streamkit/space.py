@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .backend import ABSENT, Ambiguous, Backend, Conflict, Put
 from .clock import Clock
-from .errors import SpaceExists, Unavailable
+from .errors import CrossPartition, SpaceExists, Unavailable
+from .index import upkeep
 from .log.commit import Committer
 from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_name, space_key
 from .log.partition import News, Partition
@@ -22,10 +23,21 @@ class Space:
         self.name = partitions[0].space
         self.settings = partitions[0].settings
         self.partitions = partitions
-        self.committers = [Committer(partition, node, most_bytes) for partition in partitions]
+        self.committers = [Committer(partition, node, most_bytes, upkeep) for partition in partitions]
 
     def partition(self, segment: str) -> Partition:
         return self.partitions[partition_of(segment, len(self.partitions))]
+
+    def partition_of(self, segments: Sequence[str]) -> Partition:
+        """The one that all of `segments` are on, else CrossPartition."""
+        partition = self.partition(segments[0])
+        for segment in segments[1:]:
+            if self.partition(segment) is not partition:
+                raise CrossPartition(
+                    f"segments {segments[0]!r} and {segment!r} are on different partitions of space {self.name!r}: a "
+                    "transaction stays on one. Give them a common part in braces, as in '{order-42}/items'"
+                )
+        return partition
 
 
 def open_space(

@@ -14,17 +14,18 @@ from uuid import UUID, uuid4
 
 from .backend import Ambiguous, Backend
 from .clock import Clock
-from .errors import CrossPartition, Fenced, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
+from .errors import Fenced, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
 from .index.upkeep import bring_forward
 from .leases import Lease
 from .lexkey import LexKey
-from .log.commit import Part, Request
 from .log.follow import Patience, changes, changes_of_all, onward
 from .log.keys import CATALOG, SPACES, segment_name
 from .log.offsets import Offset
 from .log.partition import NOTHING, News, Partition
+from .log.plan import mismatch
 from .log.read import Batch, Bounds, Cursor, last_entry, merge, segment_batches
 from .log.record_format import encode_body
+from .log.request import Part, Request
 from .log.rows import Settings
 from .log.validate import prepare
 from .model import Entry, Record, SegmentStatus, no_entry
@@ -192,6 +193,8 @@ class Store:
         part = self._part(segment, records, expected_sequence, idempotency_key is not None)
         if part is None:
             return self.segment_status(space, segment)
+        if part.body is None:
+            return self._guard(space, [part])[segment]
         request = Request((part,), idempotency_key, fence(lease))
         self._commit(space, request, lease)
         row = request.result[segment]
@@ -206,9 +209,22 @@ class Store:
         if prepared.size > self._most_bytes:
             raise self._too_large(prepared.size)
         if not prepared.payloads:
-            return None
+            return None if prepared.expected is None else Part(segment, None, 0, prepared.expected)
         body = encode_body(prepared.payloads, prepared.metadata, digest=digest)
         return Part(segment, body, prepared.size, prepared.expected)
+
+    def _guard(self, space: str, parts: Sequence[Part]) -> dict[str, SegmentStatus]:
+        """The present statuses of segments that nothing is written to. SequenceMismatch where one is not expected."""
+        known = self._known(space)
+        segments = list(dict.fromkeys(part.segment for part in parts))
+        rows = dict.fromkeys(segments, NOTHING)
+        if known is not None:
+            rows = known.partition_of(segments).statuses(segments)
+        for part in parts:
+            actual = rows[part.segment].last_sequence
+            if part.expected is not None and part.expected != actual:
+                raise mismatch(space, part.segment, part.expected, actual)
+        return {segment: status_of(space, segment, row, None) for segment, row in rows.items()}
 
     def _too_large(self, size: int) -> TransactionTooLarge:
         return TransactionTooLarge(
@@ -224,13 +240,7 @@ class Store:
         known = self._spaces.get(space)
         if known is None or self._closed:
             known = self._ready(space, segments)
-        partition = known.partition(segments[0])
-        for segment in segments[1:]:
-            if known.partition(segment) is not partition:
-                raise CrossPartition(
-                    f"segments {segments[0]!r} and {segment!r} are on different partitions of space {space!r}: a "
-                    "transaction stays on one. Give them a common part in braces, as in '{order-42}/items'"
-                )
+        partition = known.partition_of(segments)
         try:
             known.committers[partition.partition].commit(request)
         except Fenced:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .errors import StoreClosed
 from .leases import Lease
-from .log.commit import Part, Request
+from .log.request import Part, Request
 from .log.rows import SegmentRow
 from .model import TRX, Record, SegmentStatus
 from .names import check_name
@@ -50,6 +50,9 @@ class Transaction:
     ) -> None:
         self._ended = True
         if kind is not None or not self._parts:
+            return
+        if all(part.body is None for part in self._parts):
+            self.statuses = self._store._guard(self.space, self._parts)
             return
         request = Request(self._parts, self._key, fence(self._lease))
         self._store._commit(self.space, request, self._lease)

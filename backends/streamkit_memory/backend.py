@@ -60,7 +60,7 @@ class MemoryBackend:
         self._request()
         with self._service.lock:
             rows = self._rows(partition)
-            found = [rows.values.get(key) for key in keys]
+            found = [rows.get(key) for key in keys]
             self._count("get", len(keys), read=sum(len(value.data) for value in found if value is not None))
         return found
 
@@ -74,7 +74,7 @@ class MemoryBackend:
         with self._service.lock:
             rows = self._rows(partition)
             for key, start, length in ranges:
-                value = rows.values.get(key)
+                value = rows.get(key)
                 found.append(None if value is None else value.data[start : start + length])
             self._count("read", len(ranges), read=sum(len(data) for data in found if data is not None))
         return found
@@ -111,7 +111,7 @@ class MemoryBackend:
                 rows = self._rows(partition)
                 for op in ops:
                     rows.check(op, ordered=True)
-                etags = [rows.apply(op) for op in ops]
+                etags = rows.apply(ops)
                 self._keep(partition, rows)
                 return etags
         etags = [None] * len(ops)
@@ -122,7 +122,7 @@ class MemoryBackend:
                 rows = self._rows(partition)
                 try:
                     rows.check(ops[at], ordered=self._limits.atomic_rows)
-                    etags[at] = rows.apply(ops[at])
+                    etags[at] = rows.apply([ops[at]])[0]
                     self._keep(partition, rows)
                 except Conflict as error:
                     conflict = error
@@ -187,7 +187,7 @@ class MemoryBackend:
         return self._service.stores.get(self._store, {}).get(partition) or Rows()
 
     def _keep(self, partition: bytes, rows: Rows) -> None:
-        if rows.values:
+        if not rows.empty:
             self._service.stores.setdefault(self._store, {})[partition] = rows
 
     def _whole(self, ops: Sequence[Op]) -> bool:

@@ -97,10 +97,7 @@ def bring_forward(partition: Partition) -> bool:
         return partition.watermark >= number
     with partition.lock:
         if partition.head_etag == head_etag:
-            partition.head, partition.head_etag = after, etag
-            partition.drop_tail(number)
-            if backend.limits.atomic:
-                partition.unlearn(tail)
+            partition.indexed(after, etag, tail)
     partition.counters["upkeeps"] += 1
     return True
 

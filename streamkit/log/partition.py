@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..backend import Backend, Etag, Range, Value
+from ..backend import Backend, Etag, Op, Range, Value
 from ..clock import Clock
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from ..model import Entry
@@ -45,7 +45,11 @@ class News(threading.Condition):
 
 
 class Partition:
-    """Shared by all threads of a store. `lock` guards the fields; it is never held during I/O."""
+    """Shared by all threads of a store. `lock` guards the fields; it is never held during I/O.
+
+    A thread may be stopped between any two changes: the field that says that they are made is set last, and until then
+    the next one makes them again.
+    """
 
     def __init__(
         self,
@@ -95,7 +99,7 @@ class Partition:
         """The last entry of segments that were peeked at."""
         self.generation = 0
         """Changes whenever rows that were read before can no longer be combined with what is known."""
-        self._refreshing = threading.Lock()
+        self._refreshing = threading.RLock()
         self._started = 0
         self._completed = 0
         self._looked = 0.0
@@ -150,6 +154,11 @@ class Partition:
         time is late enough, as the caller began before the partition was opened.
         """
         arrived = self._started if since is None else since
+        if self._refreshing._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                f"this thread is reading the space {self.space!r} already: a signal handler or a finalizer cannot read "
+                "or write in the middle of that"
+            )
         with self._refreshing:
             # A look that began after this call did, by another thread, has seen all that this one must see.
             if not self.loaded or self._completed <= arrived:
@@ -255,7 +264,6 @@ class Partition:
     def _adopt(self, head: Head, etag: Etag) -> None:
         """Where the index is ahead of what is known, go on from there; where it has caught up, forget the tail."""
         with self.lock:
-            self.head, self.head_etag = head, etag
             if head.watermark > self.number:
                 self.tail.clear()
                 self.tail_keys.clear()
@@ -263,13 +271,16 @@ class Partition:
                 self.known.clear()
                 self.etags.clear()
                 self.generation += 1
-                self.number = self.watermark = head.watermark
                 self.timestamp, self.position = head.timestamp, head.position
                 for name, token in head.fences.items():
                     self.fences[name] = max(token, self.fences.get(name, 0))
-                self.news.tell()
+                self.watermark = head.watermark
+                self.number = head.watermark
             else:
                 self.drop_tail(head.watermark)
+            self.head = head
+            self.head_etag = etag
+        self.news.tell()
 
     def _fold_tail(self, segments: Sequence[str]) -> None:
         """Fold what is in the log after `number`; and learn `segments` in the same round trip."""
@@ -321,8 +332,8 @@ class Partition:
                 )
             self.take(header, record)
 
-    def take(self, header: Header, record: bytes, *, indexed: bool = False) -> None:
-        """Fold a transaction that follows on what is known; the caller holds the lock."""
+    def take(self, header: Header, record: bytes, *, indexed: bool = False) -> int:
+        """Fold a transaction that follows on what is known; the caller holds the lock. How many entries it has."""
         number, timestamp = header.number, header.timestamp
         known, tail = self.known, self.tail
         inline = self.limits.inline
@@ -333,16 +344,15 @@ class Partition:
             count += ref.count
             if not indexed:
                 start, length = base + ref.start, ref.length
-                frame = None
-                if length <= inline:
-                    frame = record[start : start + length]
-                    self.tail_bytes += length
+                frame = record[start : start + length] if length <= inline else None
                 piece = Piece(number, timestamp, first, ref.count, start, length, frame)
                 pieces = tail.get(segment)
                 if pieces is None:
                     tail[segment] = [piece]
-                else:
+                elif pieces[-1].last_sequence < first:
                     pieces.append(piece)
+                if frame is not None:
+                    self.tail_bytes += length
             row = known.get(segment)
             if row is None:
                 if first == 1:
@@ -361,19 +371,53 @@ class Partition:
         for name, token in header.fences.items():
             if token > self.fences.get(name, 0):
                 self.fences[name] = token
-        self.number = number
         self.timestamp = timestamp
         self.position = header.position + count
+        self.number = number
         if indexed:
             self.watermark = number
         self.news.tell()
+        return count
+
+    def committed(
+        self,
+        header: Header,
+        record: bytes,
+        before: Mapping[str, SegmentRow],
+        head: Head | None,
+        ops: Sequence[Op],
+        etags: Sequence[Etag | None],
+        indexed: bool,
+    ) -> None:
+        """A transaction of this process is in the log; `before` are its segments' statuses without it.
+
+        Where writes are atomic, with its `head`; then `ops` are what was written: the record, the head, and its rows of
+        the index. `etags` are theirs, or empty.
+        """
+        counters = self.counters
+        counters["transactions"] += 1
+        with self.lock:
+            if self.number == header.number - 1:
+                known = self.known
+                for ref in header.frames:
+                    if ref.segment not in known:
+                        self.know(ref.segment, before[ref.segment])
+                counters["entries"] += self.take(header, record, indexed=indexed)
+                if head is not None:
+                    rows = {op.key: etag for op, etag in zip(ops[2:], etags[2:], strict=False) if etag is not None}
+                    for ref in header.frames:
+                        if (etag := rows.get(segment_key(ref.segment))) is not None:
+                            self.etags[ref.segment] = etag
+                    self.head = head
+                    self.head_etag = etags[1] if etags else None
+            else:
+                counters["entries"] += header.count
 
     def drop_tail(self, watermark: int) -> None:
         """The index holds everything up to `watermark`."""
         with self.lock:
             if watermark <= self.watermark:
                 return
-            self.watermark = watermark
             self.generation += 1
             for segment, pieces in list(self.tail.items()):
                 if pieces[-1].number <= watermark:
@@ -386,6 +430,16 @@ class Partition:
                 piece.length for pieces in self.tail.values() for piece in pieces if piece.frame is not None
             )
             self.tail_keys = {key: row for key, row in self.tail_keys.items() if row.number > watermark}
+            self.watermark = watermark
+
+    def indexed(self, head: Head, etag: Etag | None, segments: Iterable[str]) -> None:
+        """The index holds everything up to `head.watermark`; rows of `segments` were replaced."""
+        with self.lock:
+            self.drop_tail(head.watermark)
+            if self.limits.atomic:
+                self.unlearn(segments)
+            self.head = head
+            self.head_etag = etag
 
     # -- segments -----------------------------------------------------------------------------------------------
 
@@ -469,6 +523,14 @@ class Partition:
             for name in segments:
                 self.known.pop(name, None)
                 self.etags.pop(name, None)
+
+    def statuses(self, segments: Sequence[str]) -> dict[str, SegmentRow]:
+        """Of all `segments` at one moment, which is not before this call."""
+        while True:
+            number = self.refresh(segments)
+            found = self.learn(segments)
+            if self.number == number:
+                return found
 
     def status(self, segment: str) -> SegmentRow:
         """As of the last refresh, or later."""

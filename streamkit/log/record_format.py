@@ -163,7 +163,11 @@ def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | 
     if body.flags & _ZSTD:
         if body.raw > _MOST:
             raise ValueError("the body claims to be larger than any body is")
-        data = (_zstd or _load_zstd()).ZstdDecompressor().decompress(data, max_length=body.raw)
+        zstd = _zstd or _load_zstd()
+        try:
+            data = zstd.ZstdDecompressor().decompress(data, max_length=body.raw)
+        except (zstd.ZstdError, EOFError) as error:
+            raise ValueError("the body cannot be decompressed") from error
     if len(data) != body.raw:
         raise ValueError("the body has another length than it says")
     if body.flags & _METADATA:
@@ -307,7 +311,7 @@ def _decode_at(
                 raise ValueError("the body has not as many payloads as the frame says")
         else:
             payloads, metadata = decode_body(Body(data, raw, flags, head.count))
-    except Exception as error:  # zstd, msgspec and our own checks: whatever it is, the bytes are not ours
+    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise CorruptData("the body of a frame cannot be decoded") from error
     first, segment, timestamp = head.first_sequence, head.segment, head.timestamp
     origin = Origin(partition, partitions, head.position, head.index, first)

@@ -15,7 +15,7 @@ from harness.sweep import Sweep
 from streamkit import errors
 from streamkit.backend import Ambiguous, Conflict
 from streamkit.index import upkeep
-from streamkit.log import commit, read
+from streamkit.log import commit, plan, read
 from streamkit.model import Entry
 from streamkit.store import Store
 from streamkit.testing import ManualClock, Plan
@@ -132,13 +132,14 @@ def test_an_error_of_the_seam_is_noticed(history: History, store: Store, monkeyp
 def _believes_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A lost answer is taken for a yes."""
 
-    def settle(self: commit.Committer, ops: list[object], number: int, id: bytes) -> object:
+    def settle(self: commit.Committer, flight: commit.Flight) -> bool:
         try:
-            return self.partition.backend.write(self.partition.key, ops)  # type: ignore[arg-type]
+            flight.etags = self.partition.backend.write(self.partition.key, flight.ops)
         except Ambiguous:
-            return ()
+            return True
         except Conflict:
-            return None
+            return False
+        return True
 
     patch.setattr(commit.Committer, "_settle", settle)
 
@@ -146,27 +147,28 @@ def _believes_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
 def _forgets_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A lost answer is taken for a no."""
 
-    def settle(self: commit.Committer, ops: list[object], number: int, id: bytes) -> object:
+    def settle(self: commit.Committer, flight: commit.Flight) -> bool:
         try:
-            return self.partition.backend.write(self.partition.key, ops)  # type: ignore[arg-type]
+            flight.etags = self.partition.backend.write(self.partition.key, flight.ops)
         except (Ambiguous, Conflict):
-            return None
+            return False
+        return True
 
     patch.setattr(commit.Committer, "_settle", settle)
 
 
 def _forgets_keys(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(commit._Verdict, "_answer", lambda *_: False)
+    patch.setattr(plan.Plan, "_answer", lambda *_: False)
 
 
 def _forgets_fences(patch: pytest.MonkeyPatch) -> None:
-    original = commit._Base.__init__
+    original = plan.Snapshot.__init__
 
-    def forget(self: commit._Base, partition: commit.Partition) -> None:
+    def forget(self: plan.Snapshot, partition: plan.Partition) -> None:
         original(self, partition)
         self.fences = {}
 
-    patch.setattr(commit._Base, "__init__", forget)
+    patch.setattr(plan.Snapshot, "__init__", forget)
 
 
 def _moves_the_head_first(patch: pytest.MonkeyPatch) -> None:

@@ -64,9 +64,9 @@ def dump(driver: MemoryDriver) -> list[list[str]]:
     """All rows: partition, key, value."""
     stored = driver._service.stores[STORE]
     return [
-        [partition.hex(), key.hex(), value.data.hex()]
+        [partition.hex(), row.key.hex(), row.data.hex()]
         for partition, rows in sorted(stored.items())
-        for key, value in sorted(rows.values.items())
+        for row in rows.page(b"", b"\xff" * 8, 1 << 30)
     ]
 
 

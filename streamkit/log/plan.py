@@ -1,0 +1,129 @@
+"""The plan of a transaction: which requests may go into it together. Decided without I/O but for idempotency keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..errors import Fenced, SequenceMismatch, TransactionIdMismatch
+from ..model import TRX
+from .keys import idempotency_key
+from .partition import Partition
+from .request import Request
+from .rows import KeyRow, SegmentRow, decode_row
+
+__all__ = ["Plan", "Snapshot", "mismatch"]
+
+
+class Snapshot:
+    """What a commit builds on; taken in one moment, and stated by the commit's precondition."""
+
+    __slots__ = ("etag", "fences", "head", "number", "position", "timestamp", "watermark")
+
+    def __init__(self, partition: Partition) -> None:
+        with partition.lock:
+            self.number = partition.number
+            self.timestamp = partition.timestamp
+            self.position = partition.position
+            self.watermark = partition.watermark
+            self.head = partition.head
+            self.etag = partition.head_etag
+            self.fences = partition.fences
+
+
+class Plan:
+    """Which requests go into the next transaction, which wait for its fate, and which are refused or answered."""
+
+    def __init__(self, partition: Partition, snapshot: Snapshot, before: Mapping[str, SegmentRow]) -> None:
+        self.partition = partition
+        self.snapshot = snapshot
+        self.before = before
+        self.ready: list[Request] = []
+        self.unconfirmed: list[tuple[Request, SequenceMismatch]] = []
+        """Refused by what is known here, which may be old."""
+        self.new_fences: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        self._keys: set[bytes] = set()
+
+    def add(self, request: Request) -> None:
+        """Take `request` in, answer or refuse it; or leave it as it is, where that depends on a neighbour's fate."""
+        if request.key is not None:
+            if request.key in self._keys:
+                return
+            if self._answer(request, request.key):
+                return
+        if request.fence is not None:
+            name, token = request.fence
+            highest = self.snapshot.fences.get(name, 0)
+            if token < highest:
+                request.fail(
+                    Fenced(
+                        f"the lease {name!r} with token {token} was succeeded by one with token {highest}, which has "
+                        f"written to the space {self.partition.space!r}: stop, this holder is not the leader any more"
+                    )
+                )
+                return
+            if token < self.new_fences.get(name, 0):
+                return
+        last: dict[str, int] = {}
+        for part in request.parts:
+            segment = part.segment
+            committed = self.before[segment].last_sequence
+            now = last.get(segment, self._last.get(segment, committed))
+            if part.expected is not None and part.expected != now:
+                if part.expected < committed or segment not in self._last:
+                    error = mismatch(self.partition.space, segment, part.expected, committed)
+                    self.unconfirmed.append((request, error))
+                return
+            last[segment] = now + (part.body.count if part.body is not None else 0)
+        self._last.update(last)
+        if request.key is not None:
+            self._keys.add(request.key)
+        if request.fence is not None:
+            name, token = request.fence
+            if token > self.snapshot.fences.get(name, 0):
+                self.new_fences[name] = token
+        self.ready.append(request)
+
+    def refuse_unconfirmed(self) -> None:
+        self.partition.counters["conflicts"] += len(self.unconfirmed)
+        for request, error in self.unconfirmed:
+            request.fail(error)
+
+    def _answer(self, request: Request, key: bytes) -> bool:
+        """Answer a request whose idempotency key was used before."""
+        partition = self.partition
+        use = partition.tail_keys.get(key)
+        if use is None:
+            row = idempotency_key(key)
+            value = partition.backend.get(partition.key, [row])[0]
+            if value is None:
+                return False
+            use = decode_row(KeyRow, row, value.data)
+            if use.timestamp < partition.clock.now() - partition.settings.idempotency_window * 1000:
+                return False
+        if use.content != request.content:
+            request.fail(
+                TransactionIdMismatch(
+                    f"the idempotency key was used before with other content, in {partition.where(use.number)}; "
+                    "a key names one transaction: choose another for this one"
+                )
+            )
+            return True
+        statuses = partition.learn(segment for segment, _ in use.segments)
+        result = {
+            segment: SegmentRow(
+                statuses[segment].first_sequence, statuses[segment].first_timestamp, last, use.timestamp
+            )
+            for segment, last in use.segments
+        }
+        request.succeed(result, TRX(use.id, use.node, use.number))
+        return True
+
+
+def mismatch(space: str, segment: str, expected: int, actual: int) -> SequenceMismatch:
+    return SequenceMismatch(
+        f"segment {segment!r} of space {space!r} was expected at sequence {expected} and is at {actual}: "
+        "read what was written meanwhile, decide again",
+        expected,
+        actual,
+    )

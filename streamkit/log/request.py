@@ -1,0 +1,91 @@
+"""Requests: what callers want to be committed, each with its own result and its own error."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import threading
+from collections.abc import Sequence
+
+from ..model import TRX
+from .record_format import Body
+from .rows import SegmentRow
+
+__all__ = ["Part", "Request"]
+
+
+class Part:
+    """What one request writes to one segment; without a body it only says where the segment must be."""
+
+    __slots__ = ("body", "expected", "segment", "size")
+
+    def __init__(self, segment: str, body: Body | None, size: int, expected: int | None) -> None:
+        self.segment = segment
+        self.body = body
+        self.size = size
+        """Bytes of payload."""
+        self.expected = expected
+        """The segment's last sequence, if the caller insists."""
+
+
+class Request:
+    """One caller's transaction, from its validation to its result."""
+
+    result: dict[str, SegmentRow]
+    trx: TRX | None = None
+    error: BaseException | None = None
+    done = False
+    """Set last: whoever sees it sees the result or the error."""
+    thread = 0
+    """Of the caller."""
+    turn: threading.Lock | None = None
+    """Held while the caller waits for another thread; released when it may be done, or may lead."""
+
+    def __init__(self, parts: Sequence[Part], key: str | None = None, fence: tuple[str, int] | None = None) -> None:
+        self.parts = parts
+        self.key = None if key is None else _digest(key.encode())
+        self.content = b"" if key is None else _content(parts)
+        self.fence = fence
+        self.alive = threading.Lock()
+        """Held by the caller's thread for as long as it is inside; the interpreter releases it, however it leaves."""
+
+    @property
+    def abandoned(self) -> bool:
+        """Nobody waits for it any more."""
+        return not self.alive.locked()
+
+    def succeed(self, result: dict[str, SegmentRow], trx: TRX | None) -> None:
+        self.result, self.trx = result, trx
+        self.done = True
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.done = True
+
+    def fail_like(self, error: BaseException) -> None:
+        """Fail with an error of its own: several threads raise it, and each adds its traceback."""
+        own = copy.copy(error)
+        own.__cause__ = error.__cause__
+        self.fail(own)
+
+    def wake(self) -> None:
+        """Have the caller look again. Only a hint, so that it may come twice, or too early, or be lost."""
+        turn = self.turn
+        if turn is not None and turn.locked():
+            with contextlib.suppress(RuntimeError):
+                turn.release()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _content(parts: Sequence[Part]) -> bytes:
+    """Says the same for the same records, however they were compressed: the raw bytes decide, not the packed ones."""
+    content = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if part.body is not None:
+            name = part.segment.encode()
+            content.update(b"%d %d %d " % (len(name), part.body.count, part.body.raw) + name + part.body.digest)
+    return content.digest()

@@ -1,0 +1,51 @@
+"""Cuts: an exception of the program's own, raised in a thread at any step of the engine, as a signal handler does.
+
+    with Cut(17) as cut:            # at the 17th step that this thread makes inside of streamkit and its backends
+        store.produce(…)
+
+A signal handler runs, and may raise, when a call of a C function has returned and when a Python function begins. A
+profile function is called at the same two places, and what it raises is raised there.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["Cut", "Interrupt"]
+
+_FILES = ("/streamkit/", "/streamkit_", "/threading.py")
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises. Not an Exception, and nothing that streamkit knows."""
+
+
+class Cut:
+    """Raises `error` in the thread that enters it, after so many steps. `where` says at which, "" if it never came."""
+
+    def __init__(self, after: int, error: type[BaseException] = Interrupt) -> None:
+        self._left = after
+        self._error = error
+        self.where = ""
+
+    def _step(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event not in ("call", "c_return"):
+            return
+        path = frame.f_code.co_filename
+        if any(part in path for part in _FILES) and not path.endswith("cuts.py"):
+            self._left -= 1
+            if self._left < 0:
+                self.where = f"{path}:{frame.f_lineno} {frame.f_code.co_name}, {event} {argument}"
+                sys.setprofile(None)
+                raise self._error
+
+    def __enter__(self) -> Cut:
+        sys.setprofile(self._step)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.setprofile(None)

@@ -1,0 +1,157 @@
+"""Threads that share a commit while something fails, at every call and at every step: see harness/shared_commit.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fix_covered import EXHAUSTIVE
+
+from harness.cuts import Cut, Interrupt
+from harness.drivers import MEMORY, MakeDriver
+from harness.shared_commit import SPACE, Held, SharedCommit
+from streamkit import Record
+from streamkit.errors import Fenced, SequenceMismatch
+from streamkit.testing import At, Fault, Plan
+from streamkit_local.driver import LocalDriver
+
+Covered = Callable[[str, int], None]
+KINDS = ("batch", "rows", "key", "key, remote")
+FAULTS = (
+    Fault.UNAVAILABLE,
+    Fault.LOST_REQUEST,
+    Fault.LOST_ANSWER,
+    Fault.LATE,
+    Fault.TWICE,
+    Fault.CONFLICT,
+    Fault.PARTIAL,
+    Fault.CRASH_BEFORE,
+    Fault.CRASH_AFTER,
+)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> MakeDriver:
+    return lambda clock: LocalDriver(str(tmp_path), 5.0)
+
+
+def begun(make_driver: MakeDriver) -> tuple[int, int]:
+    """The numbers of the first call of the threads, and of the last."""
+    with SharedCommit(make_driver) as shared:
+        callers = shared.run()
+        assert isinstance(callers["wrong"].error, SequenceMismatch)
+        assert isinstance(callers["deposed"].error, Fenced)
+        assert isinstance(callers["rival"].error, SequenceMismatch)
+        assert callers["once"].told == callers["again"].told
+        assert shared.store.statistics().transactions < 8, "they were not committed together"
+        calls = shared.driver.inner.faults.trace  # type: ignore[attr-defined]
+        return max(at for at, call in enumerate(calls) if call.kind == "release") + 1, len(calls)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everybody_is_told_the_truth_after_every_fault_at_every_call(kind: str, covered: Covered) -> None:
+    make_driver = MEMORY[kind]
+    first, last = begun(make_driver)
+    points = 0
+    for fault in FAULTS:
+        for number in range(first, last):
+            if EXHAUSTIVE or (number + points) % 3 == 0:
+                with SharedCommit(make_driver, Plan((At(number, fault),))) as shared:
+                    shared.run()
+            points += 1
+    covered(f"faults in shared commits, memory ({kind})", points)
+
+
+@pytest.mark.parametrize("error", [Interrupt, MemoryError])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_thread_that_ends_in_the_storage_leaves_nobody_behind(
+    kind: str, error: type[BaseException], covered: Covered
+) -> None:
+    """The leader's call raises what is no error of a storage, before it has an effect and after."""
+    at = points = 0
+
+    def end() -> None:
+        raise error
+
+    while True:
+        with SharedCommit(MEMORY[kind]) as shared:
+            shared.driver.at, shared.driver.act = at, end
+            callers = shared.run()
+            ended = [name for name, caller in callers.items() if isinstance(caller.error, error)]
+        if not ended:
+            break
+        assert len(ended) == 1
+        points += 1
+        at += 1
+    assert points > 4
+    covered(f"threads that ended in the storage, memory ({kind})", points)
+
+
+def cuts(make_driver: MakeDriver, victim: str, one_in: int, offset: int) -> int:
+    """A run with an interrupt at every nth step of one thread; how many that were."""
+    points, at = 0, offset
+    while True:
+        cut = Cut(at)
+        try:
+            with SharedCommit(make_driver) as shared:
+                callers = shared.run(cut, victim)
+        except BaseException as broken:
+            broken.add_note(f"step {at} of {victim!r}: {cut.where}")
+            raise
+        if not cut.where:
+            assert callers[victim].error is None or points == 0
+            return points
+        points += 1
+        at += one_in
+
+
+@pytest.mark.parametrize("victim", ["first", "plain", "next"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupt_at_any_step_of_a_thread_leaves_nobody_behind(kind: str, victim: str, covered: Covered) -> None:
+    one_in = 1 if EXHAUSTIVE else 23
+    points = cuts(MEMORY[kind], victim, one_in, 0 if EXHAUSTIVE else KINDS.index(kind) * 5)
+    assert points
+    covered(f"interrupts of shared commits, memory ({kind})", points)
+
+
+@pytest.mark.parametrize("victim", ["first", "plain"])
+def test_an_interrupt_at_any_step_leaves_nobody_behind_on_a_local_disk(
+    local: MakeDriver, victim: str, covered: Covered
+) -> None:
+    points = cuts(local, victim, 1 if EXHAUSTIVE else 23, 0)
+    covered("interrupts of shared commits, local", points)
+
+
+def test_a_fork_at_any_call_of_a_shared_commit_disturbs_nobody(local: MakeDriver, covered: Covered) -> None:
+    """The child of a leading thread has the store to itself: it writes, and the parent goes on."""
+    at = points = 0
+    while True:
+        with SharedCommit(local) as shared:
+            driver: Held = shared.driver
+            pids: list[int] = []
+
+            def fork(shared: SharedCommit = shared, driver: Held = driver, pids: list[int] = pids) -> None:
+                driver.at = -1
+                pid = os.fork()
+                if pid == 0:
+                    signal.alarm(20)
+                    try:
+                        shared.store.produce(SPACE, "child", [Record(b"child")])
+                    except BaseException:
+                        os._exit(1)
+                    os._exit(0)
+                pids.append(pid)
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+            driver.at, driver.act = at, fork
+            shared.run()
+            if not pids:
+                break
+            assert [entry.payload for entry in shared.store.consume_segment(SPACE, "child")] == [b"child"]
+        points += 1
+        at += 1 if EXHAUSTIVE else 2
+    assert points
+    covered("forks in shared commits", points)
