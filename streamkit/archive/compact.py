@@ -32,13 +32,8 @@ def compact_space(archive: Archive, target_bytes: int, retention_hours: float) -
     for group in list(_groups(snapshot, target_bytes)):
         _merge(archive, snapshot, group)
     after = table.snapshot()
-    loaded = table.load()
-    with table.mapped():
-        # Files that no version names may be those of an archiver at work: they must be a day old.
-        gone: list[str] = []
-        if loaded is not None:
-            hours, full = int(retention_hours), retention_hours >= 24
-            gone = loaded.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=full)
+    # Files that no version names may be those of an archiver at work: they must be a day old.
+    gone = table.vacuum(int(retention_hours), full=retention_hours >= 24)
     return before, len(after.files) if after else 0, len(gone)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import secrets
 import zlib
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from .draft import Rows
 from .table import File, Table
@@ -39,7 +37,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def write_file(table: Table, rows: pa.Table | Rows) -> File:
-    """Write `rows`, of one partition and sorted, as a file of the table that no version has yet."""
+    """Write `rows`, of one partition and sorted, durably, as a file of the table that no version has yet."""
     import pyarrow.parquet as pq
 
     group = _group(rows)
@@ -51,8 +49,7 @@ def write_file(table: Table, rows: pa.Table | Rows) -> File:
     path = f"{spread:02x}-{partition}-{numbers[0]}-{numbers[1]}-{secrets.token_hex(6)}.parquet"
     ends: dict[str, tuple[int, int]] = {}
     with table.mapped():
-        if table.url.startswith("file://"):
-            os.makedirs(unquote(table.url.removeprefix("file://")), exist_ok=True)
+        table.prepare()
         with (
             table.filesystem.open_output_stream(path) as sink,
             pq.ParquetWriter(sink, first.schema, **_OPTIONS) as file,
@@ -64,6 +61,7 @@ def write_file(table: Table, rows: pa.Table | Rows) -> File:
                     low, high = _ends(part, name)
                     least, most = ends.get(name, (low, high))
                     ends[name] = (min(least, low), max(most, high))
+        table.sync_file(path)
         size = table.filesystem.get_file_info(path).size
     return File(
         path,

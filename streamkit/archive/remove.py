@@ -50,7 +50,10 @@ def remove_archived(partition: Partition, archive: Archive) -> int:
     partition.look_at_head()
     if partition.head.archived < number:
         return 0
-    archive.snapshot(partition.partition, number).clusters(partition.partition)
+    snapshot = archive.snapshot(partition.partition, number)
+    files = [file for cluster in snapshot.clusters(partition.partition) for file in cluster]
+    # They may be another engine's by now, which syncs nothing.
+    archive.table.sync(file.path for file in files if file.numbers[0] <= number and file.numbers[1] > row.removed)
     for spans in archive.spans(partition, row.removed + 1, number):
         _delete(partition, list(_data_keys(partition, spans)))
     _delete(partition, [transaction_key(gone) for gone in range(row.removed + 1, number + 1)])

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from urllib.parse import unquote
 from uuid import UUID
 
 from ..errors import AccessDenied, CorruptData, MissingDependency, StreamkitError, Unavailable, UnsupportedVersion
+from .durable import Stage, Synced, keep, make_directories
 from .place import Place
 
 if TYPE_CHECKING:
@@ -142,6 +144,9 @@ class Table:
         self.options = place.options
         self._store = store
         self._space = space
+        self.directory = unquote(self.url.removeprefix("file://")) if self.url.startswith("file://") else None
+        """Where the table is, if it is on this machine's file system."""
+        self._synced = None if self.directory is None else Synced(self.directory)
         self._filesystem: Any = None
 
     def __repr__(self) -> str:
@@ -193,14 +198,11 @@ class Table:
 
     def snapshot(self, version: int | None = None) -> Snapshot | None:
         """What the table holds, now or at `version`; None if there is none."""
-        import pyarrow as pa
-
         table = self.load(version)
         if table is None:
             return None
         with self.mapped():
-            rows = pa.table(table.get_add_actions(flatten=False)).to_pylist()
-            files = [self._file(row) for row in rows]
+            files = [self._file(row) for row in _rows(table)]
             partitions = {file.partition for file in files}
             archived = {partition: self.archived(table, partition) for partition in partitions}
         for partition in partitions:
@@ -220,7 +222,7 @@ class Table:
                 raise CorruptData(f"{self.url}: the file {row['path']} mixes partitions; restore an earlier version")
             ends = {name: (least[name], greatest[name]) for name in _STATS if name in least}
             return File(
-                unquote(row["path"]),
+                self.path_of(row["path"]),
                 row["size_bytes"],
                 row["num_records"],
                 least["partition"],
@@ -234,6 +236,28 @@ class Table:
             raise CorruptData(
                 f"{self.url}: the file {row.get('path')} has no statistics of {error}; it was written by something else"
             ) from error
+
+    def path_of(self, path: str) -> str:
+        """A file's path as the table's log has it, as one below the table. CorruptData for one that leads elsewhere."""
+        found = plain = unquote(path)
+        while (further := unquote(plain)) != plain:  # nobody else may read more into it
+            plain = further
+        parts = plain.replace("\\", "/").split("/")
+        if not {"", ".", ".."}.isdisjoint(parts) or parts[0].endswith(":") or "\0" in plain:
+            raise CorruptData(
+                f"{self.url}: its log names the file {path!r}, which is not below the table: it was tampered with; "
+                "restore an earlier version of the table"
+            )
+        if self.directory is not None:
+            place = os.path.join(self.directory, found)
+            if len(parts) > 1 or os.path.islink(place):
+                inside, whole = os.path.realpath(self.directory), os.path.realpath(place)
+                if os.path.commonpath([inside, whole]) != inside:
+                    raise CorruptData(
+                        f"{self.url}: its file {path!r} is a link that leads out of the table, to {whole}: it was "
+                        "tampered with; put the file itself there"
+                    )
+        return found
 
     def archived(self, table: DeltaTable | None, partition: int) -> int:
         """The last transaction of `partition` in `table`."""
@@ -250,9 +274,8 @@ class Table:
             import pyarrow.fs as fs
             from deltalake.fs import DeltaStorageHandler
 
-            if self.url.startswith("file://"):
-                path = unquote(self.url.removeprefix("file://"))
-                self._filesystem = fs.SubTreeFileSystem(path, fs.LocalFileSystem())
+            if self.directory is not None:
+                self._filesystem = fs.SubTreeFileSystem(self.directory, fs.LocalFileSystem())
             else:
                 with self.mapped():
                     self._filesystem = fs.PyFileSystem(DeltaStorageHandler(self.url, self.options))
@@ -272,30 +295,35 @@ class Table:
         found = self.load()
         if found is not None:
             return found
+
+        def make(url: str) -> None:
+            DeltaTable.create(
+                url,
+                schema=Schema.from_arrow(schema()),
+                mode="error",
+                description=f"streamkit: the archive of the space {self._space!r}",
+                configuration={
+                    _FORMAT: str(FORMAT),
+                    _STORE: str(self._store),
+                    _SPACE: self._space,
+                    _PARTITIONS: str(partitions),
+                    "delta.checkpointInterval": "50",
+                },
+                storage_options=self.options,
+                raise_if_key_not_exists=False,
+            )
+
+        failed: DeltaError | None = None
         with self.mapped():
             try:
-                table = DeltaTable.create(
-                    self.url,
-                    schema=Schema.from_arrow(schema()),
-                    mode="error",
-                    description=f"streamkit: the archive of the space {self._space!r}",
-                    configuration={
-                        _FORMAT: str(FORMAT),
-                        _STORE: str(self._store),
-                        _SPACE: self._space,
-                        _PARTITIONS: str(partitions),
-                        "delta.checkpointInterval": "50",
-                    },
-                    storage_options=self.options,
-                    raise_if_key_not_exists=False,
-                )
-            except DeltaError:
+                self._write(make, create=True)
+            except DeltaError as error:
                 # Someone else was faster, or the answer was lost.
-                found = self.load()
-                if found is None:
-                    raise
-                return found
-        return table
+                failed = error
+            found = self.load()
+            if found is None:
+                raise failed or CorruptData(f"{self.url} was made and is not there: was the store deleted?")
+        return found
 
     def commit(self, table: DeltaTable, partition: int, files: Sequence[File], number: int, entries: int) -> bool:
         """Add `files`, which go up to transaction `number` and entry `entries`, to exactly the version of `table`.
@@ -303,28 +331,25 @@ class Table:
         False if the table has moved on since and does not have them: look again.
         """
         from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction
 
         now = time.time_ns() // 1_000_000
         actions = [AddAction(file.path, file.size, {}, now, True, file.statistics()) for file in files]
         marks = [Transaction(f"streamkit/{partition}", number), Transaction(_entries(partition), entries)]
+        failed: DeltaError | None = None
         with self.mapped():
             try:
-                table.create_write_transaction(
-                    list(actions),
-                    "append",
-                    table.schema(),
-                    commit_properties=CommitProperties(max_commit_retries=0, app_transactions=marks),
-                )
-                return True
-            except DeltaError as error:
-                after = self.load()
-                if self.archived(after, partition) == number and self._has(after, files[0].path if files else None):
+                if self._append(table, list(actions), CommitProperties(max_commit_retries=0, app_transactions=marks)):
                     return True
-                if isinstance(error, CommitFailedError):
-                    return False
-                raise
+            except DeltaError as error:
+                failed = error
+            after = self.load()
+            if self.archived(after, partition) == number and self._has(after, files[0].path if files else None):
+                return True
+            if failed is not None:
+                raise failed
+            return False
 
     def _has(self, table: DeltaTable | None, path: str | None) -> bool:
         if table is None or path is None:
@@ -334,20 +359,75 @@ class Table:
     def replace(self, table: DeltaTable, old: Sequence[File], new: Sequence[File]) -> bool:
         """Put `new` files in the place of `old` ones that hold the same entries. False if the table has moved on."""
         from deltalake import CommitProperties
-        from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
 
         now = time.time_ns() // 1_000_000
         actions: list[Any] = [AddAction(file.path, file.size, {}, now, False, file.statistics()) for file in new]
         actions += [RemoveAction(file.path, False, now, file.size, {}) for file in old]
         with self.mapped():
-            try:
-                table.create_write_transaction(
-                    actions, "append", table.schema(), commit_properties=CommitProperties(max_commit_retries=0)
-                )
-            except CommitFailedError:
-                return False
-        return True
+            return self._append(table, actions, CommitProperties(max_commit_retries=0))
+
+    def _append(self, table: DeltaTable, actions: list[Any], properties: Any) -> bool:
+        """Commit to exactly the version of `table`; False if the table has moved on."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError
+
+        version = table.version()
+
+        def append(url: str) -> None:
+            onto = table if url == self.url else DeltaTable(url, version=version)
+            onto.create_write_transaction(actions, "append", onto.schema(), commit_properties=properties)
+
+        try:
+            return self._write(append)
+        except CommitFailedError:
+            return False
+
+    def _write(self, write: Callable[[str], None], create: bool = False) -> bool:
+        """Let `write` commit to the table at the URL that it is given; False if the version is taken.
+
+        On a local file system the commit is on stable storage before it can be seen. Elsewhere it is when it answers.
+        """
+        if self.directory is None:
+            write(self.url)
+            return True
+        if create:
+            make_directories(os.path.join(self.directory, "_delta_log"))
+        with Stage(self.directory) as stage:
+            write(stage.url)
+            return stage.publish()
+
+    def sync(self, files: Iterable[str] = ()) -> None:
+        """The table's newest version, and `files` of it, are on stable storage when this returns."""
+        if self._synced is not None:
+            with self.mapped():
+                self._synced.sync(files)
+
+    def prepare(self) -> None:
+        """Where files can be written: makes the table's directory."""
+        if self.directory is not None:
+            make_directories(self.directory)
+
+    def sync_file(self, path: str) -> None:
+        """A file that was just written is on stable storage when this returns, also its name."""
+        if self.directory is not None:
+            keep(os.path.join(self.directory, path))
+
+    def vacuum(self, retention_hours: int, full: bool) -> list[str]:
+        """Delete the files that no version of so many hours needs; `full`: also those that no version names."""
+        table = self.load()
+        if table is None:
+            return []
+        with self.mapped():
+            if self.directory is None:
+                return table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=full)
+            # What takes their place may be another engine's, which syncs nothing.
+            self.sync(self.path_of(row["path"]) for row in _rows(table))
+            gone = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=full)
+            for path in gone:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.directory, self.path_of(path)))
+        return gone
 
     @contextlib.contextmanager
     def mapped(self) -> Iterator[None]:
@@ -381,6 +461,14 @@ def space_of(place: Place, url: str) -> str | None:
         return DeltaTable(url, storage_options=place.options).metadata().configuration.get(_SPACE)
     except TableNotFoundError:
         return None
+
+
+def _rows(table: DeltaTable) -> list[dict[str, Any]]:
+    """The files of a version, as its log describes them."""
+    import pyarrow as pa
+
+    found: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=False)).to_pylist()
+    return found
 
 
 def _entries(partition: int) -> str:

@@ -57,6 +57,9 @@ def archive_partition(
         )
     if reached > archived:
         # An archiver stopped between its commit and the watermark.
+        snapshot = table.snapshot()
+        found = snapshot.files if snapshot is not None else ()
+        table.sync(file.path for file in found if file.partition == partition.partition and file.numbers[1] > archived)
         move_watermark(partition, reached)
     total = Archived()
     for files, number in _files(partition, table, reached, last, until, target_bytes):
@@ -72,6 +75,8 @@ def archive_partition(
             there = table.create(partition.settings.partitions)
             if table.archived(there, partition.partition) != reached:
                 raise LeaseLost(f"{table.url}: another archiver has gone on from transaction {reached}; stop this one")
+        # Its files are synced; what the commit is built on may be another engine's.
+        table.sync()
         move_watermark(partition, number)
         size = sum(file.size for file in files)
         total = Archived(

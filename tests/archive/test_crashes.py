@@ -10,8 +10,11 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 import pytest
+from fix_covered import EXHAUSTIVE
 
+from harness.power import Disk, PowerCut
 from streamkit import Client, Record
+from streamkit.archive.compact import compact_space
 from streamkit.archive.place import path_name
 from streamkit.errors import LeaseLost, LeaseNotAcquired, TransientError
 from streamkit.testing import CRASHES, Crash, Fault, FaultyDriver, ManualClock, Plan
@@ -189,21 +192,102 @@ def test_an_archiver_that_stops_at_any_call_of_the_table_loses_and_doubles_nothi
 
 def test_a_lost_answer_of_the_table_is_settled_by_looking(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit landed, and the service said that it did not."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
+    from streamkit.archive.table import Table
+
     before = world.look()
-    inner = DeltaTable.create_write_transaction
+    inner = Table._append
     lost = []
 
-    def call(self: DeltaTable, *arguments: Any, **options: Any) -> None:
-        inner(self, *arguments, **options)
+    def call(self: Table, *arguments: Any) -> bool:
+        done = inner(self, *arguments)
         if not lost:
             lost.append(1)
             raise DeltaError("connection reset")
+        return done
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", call)
+    monkeypatch.setattr(Table, "_append", call)
     report = world.process().store(world.id).archive(SPACE, target_file_bytes=60)
     assert lost
     assert report.entries == len(before[0])
+    check(world, before)
+
+
+# -- power cuts -------------------------------------------------------------------------------------------------------
+
+
+def archive_twice(world: World) -> None:
+    """One run makes the table, one goes on with it; after the grace the log lets go of what is archived."""
+    with world.process() as client:
+        world.run(client)
+        client.store(world.id).produce(SPACE, "a0", [Record(b"later")])
+        world.run(client)
+
+
+def compact(world: World) -> None:
+    assert compact_space(world.process().store(world.id)._archive(SPACE), 64 << 20, 0.0)[:2] != (0, 0)
+
+
+def cut_at(disk: Disk, number: int, torn: bool) -> Any:
+    def before(call: int) -> None:
+        if call == number:
+            disk.keep(torn)
+            raise PowerCut
+
+    return before
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("work", [archive_twice, compact])
+def test_a_power_cut_at_any_moment_loses_and_doubles_nothing(work: Any, torn: bool, tmp_path: Path) -> None:
+    """The log is as it was; of the archive remains what was synced."""
+    cuts = 0
+    # Without the whole of it: every third moment, others when the file system is worse.
+    for step, number in enumerate(range(1, 1000) if EXHAUSTIVE else range(1 + torn, 1000, 3)):
+        world = filled("rows", tmp_path / str(number) / "archive")
+        (tmp_path / str(number)).mkdir()
+        if work is compact:
+            world.run(world.process())
+        disk = Disk(world.archive)
+        expected = [world.look()]
+        try:
+            with disk.watch(cut_at(disk, number, torn)):
+                work(world)
+            disk.keep(torn)
+        except PowerCut:
+            cuts += 1
+        entries = list(world.process().store(world.id).consume_space(SPACE))
+        disk.swap()
+        world.clock.sleep(61)
+        now = world.look()
+        assert now[0] == entries
+        assert now[0][: len(expected[0][0])] == expected[0][0]
+        check(world, now)
+        if cuts == step:
+            break
+    assert cuts > 6
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_what_was_archived_is_there_after_a_power_cut_although_the_log_let_go_of_it(torn: bool, tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    world = filled("rows", tmp_path / "archive")
+    disk = Disk(world.archive)
+    with disk.watch():
+        for at in range(9):
+            store = world.process().store(world.id)
+            store.produce(SPACE, f"c{at}", [Record(b"%d" % at)])
+            world.run(world.process())
+            if at == 0:
+                table = DeltaTable(store._archive(SPACE).table.url)
+                table.alter.set_table_properties({"delta.checkpointInterval": "4"})
+        compact(world)
+    before = world.look()
+    assert {entry.tier for entry in before[0]} == {"cold"}
+    assert list((world.archive / str(world.id) / path_name(SPACE) / "_delta_log").glob("*.checkpoint.parquet"))
+    disk.keep(torn)
+    disk.swap()
+    assert world.look() == before
     check(world, before)

@@ -1,0 +1,163 @@
+"""Power cuts and local tables: what a commit names is on the disk before the commit can be seen, and so is the commit.
+
+delta-rs syncs nothing. So it writes to a copy of the log beside the real one; what it wrote there is synced, and only
+then linked into the table. At no moment does the table hold a file that a power cut could leave empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Stage", "Synced", "keep", "make_directories"]
+
+LOG = "_delta_log"
+_HINT = "_last_checkpoint"
+_NAME = re.compile(r"\d{20}\..+")
+_STAGE = ".streamkit-"
+_ABOVE = 4
+"""Directories up from a table's log that are made for archives: the table, the store, the root, and what holds it."""
+_STALE = 3600.0
+
+
+def sync(path: str) -> None:
+    """What is in the file, or the names in the directory, is on stable storage when this returns."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def keep(path: str) -> None:
+    """A new file and its name are on stable storage when this returns. Who may enter its directory may read it."""
+    directory = os.path.dirname(path)
+    with contextlib.suppress(OSError):
+        os.chmod(path, os.stat(directory).st_mode & 0o666)
+    sync(path)
+    sync(directory)
+
+
+def make_directories(path: str) -> None:
+    """The directory and those above it, each on stable storage, with the permissions of the one that they are in."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory)
+            with contextlib.suppress(OSError):
+                os.chmod(directory, os.stat(path).st_mode & 0o2777)
+        with contextlib.suppress(PermissionError):  # who may make names in it may still not open it
+            sync(os.path.dirname(directory))
+
+
+def sync_directories(table: str) -> None:
+    """The names of the table's files, and of the directories that lead to them."""
+    path = os.path.join(table, LOG)
+    for _ in range(_ABOVE):
+        sync(path)
+        path = os.path.dirname(path)
+    with contextlib.suppress(PermissionError):  # nothing that was made for the archive, if it is not ours to open
+        sync(path)
+
+
+def log_tail(table: str) -> list[str]:
+    """The names in the log that the newest versions are read from: the last checkpoint, and what follows on it."""
+    log = os.path.join(table, LOG)
+    first = 0
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(os.path.join(log, _HINT), "rb") as hint:
+        first = int(json.load(hint)["version"])
+    names = sorted(name for name in os.listdir(log) if _NAME.fullmatch(name))
+    if not any(int(name[:20]) == first and "checkpoint" in name for name in names):
+        first = 0
+    return [name for name in names if int(name[:20]) >= first]
+
+
+class Stage:
+    """A copy of a table's log, to write one commit to: `with Stage(table) as stage`, then `stage.publish()`.
+
+    The table's log directory is there. FileNotFoundError if the table was deleted.
+    """
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._log = os.path.join(table, LOG)
+
+    def __enter__(self) -> Stage:
+        self._sweep()
+        self._path = tempfile.mkdtemp(prefix=_STAGE, dir=self._table)
+        self._staged = os.path.join(self._path, LOG)
+        os.mkdir(self._staged)
+        for name in log_tail(self._table):
+            os.symlink(os.path.join("..", "..", LOG, name), os.path.join(self._staged, name))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    @property
+    def url(self) -> str:
+        return Path(self._path).as_uri()
+
+    def publish(self) -> bool:
+        """Put what was written into the table, durably. False, and nothing of it, if the version is taken."""
+        new = sorted(name for name in os.listdir(self._staged) if not os.path.islink(os.path.join(self._staged, name)))
+        os.chmod(self._staged, os.stat(self._log).st_mode & 0o2777)
+        for name in new:
+            keep(os.path.join(self._staged, name))
+        for name in sorted(new, key=lambda name: (not name.endswith(".json"), name)):
+            if name == _HINT:
+                continue
+            try:
+                os.link(os.path.join(self._staged, name), os.path.join(self._log, name))
+            except FileExistsError:
+                if name.endswith(".json"):
+                    return False
+        sync_directories(self._table)
+        if _HINT in new:
+            os.replace(os.path.join(self._staged, _HINT), os.path.join(self._log, _HINT))
+            sync(self._log)
+        return True
+
+    def _sweep(self) -> None:
+        """Remove what processes that were killed left behind."""
+        for path in self._stages():
+            with contextlib.suppress(OSError):
+                if time.time() - os.stat(path).st_mtime > _STALE:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def _stages(self) -> Iterator[str]:
+        return (os.path.join(self._table, name) for name in os.listdir(self._table) if name.startswith(_STAGE))
+
+
+class Synced:
+    """Which files of one table this process has synced. A file is not changed once it is there."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._done: set[tuple[str, int, int]] = set()
+
+    def sync(self, files: Iterable[str]) -> None:
+        """`files`, the end of the log, and the directories are on stable storage when this returns."""
+        names = [*files, *(os.path.join(LOG, name) for name in log_tail(self._table))]
+        for name in names:
+            path = os.path.join(self._table, name)
+            found = os.stat(path)
+            file = (name, found.st_ino, found.st_mtime_ns)
+            if file not in self._done:
+                sync(path)
+                self._done.add(file)
+        hint = os.path.join(self._table, LOG, _HINT)
+        if os.path.exists(hint):
+            sync(hint)
+        sync_directories(self._table)
