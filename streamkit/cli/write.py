@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from streamkit import Record, StreamkitError
+from streamkit import OutcomeUnknown, Record, StreamkitError
 from streamkit.names import check_name, partition_of
 
 from .ndjson import Batch, read_batches, segment_from, segment_named
@@ -75,6 +75,7 @@ def produce(
 
     started = time.perf_counter()
     lines, commits, segments = 0, 0, set[str]()
+    of_batch = "none"
     with open_store(url, store) as opened, progress(space, _total_bytes(paths), unit="B") as bar:
         known = opened._known(space)
         partitions = len(known.partitions) if known else 1
@@ -87,12 +88,16 @@ def produce(
                             trx.produce(name, records, expected_sequence=expected_sequence)
                     count = sum(map(len, frames.values()))
                     lines, commits = lines + count, commits + 1
+                    of_batch = "some"
                     if expected_sequence is not None:
                         expected_sequence += count
+                of_batch = "none"
                 segments.update(part.segments)
                 bar.advance(part.bytes)
         except StreamkitError as error:
-            error.add_note(f"{lines} lines were written before it, none of its batch")
+            if isinstance(error, OutcomeUnknown):
+                of_batch = "perhaps some"
+            error.add_note(f"{lines} lines were written before it, {of_batch} of its batch")
             raise
     seconds = time.perf_counter() - started
     fields = {

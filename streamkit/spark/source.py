@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -15,6 +16,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from ..errors import MissingDependency
 from .filters import Test, may_hold, tests_of
 from .options import Options, parse, schema
 from .plan import Piece, Span, pieces, spans
@@ -87,6 +89,10 @@ class StreamkitSource(DataSource):
         return _Reader(parse(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if find_spec("pyspark.sql.streaming.datasource") is None:
+            raise MissingDependency(
+                "reading a stream from a store needs Spark 4.2 or newer; batches are read from 4.1 on"
+            )
         from .stream import StreamReader
 
         return StreamReader(parse(self.options))

@@ -20,6 +20,7 @@ import streamkit
 from streamkit import Record
 from streamkit.cli.app import run
 from streamkit.index.verify import Finding, VerifyReport
+from streamkit.names import partition_of
 
 COMMAND = [sys.executable, "-m", "streamkit.cli"]
 ORDERS = b"".join(b'{"order": "order-%d", "line": %d}\n' % (line % 3, line) for line in range(1, 11))
@@ -173,6 +174,32 @@ def test_a_batch_over_several_partitions_is_one_commit_for_each(cli: CommandLine
         own = [entry["sequence"] for entry in read if entry["segment"] == str(segment)]
         assert own == list(range(1, 11))
     assert cli("create", "orders", "--partitions", "2").err.startswith("SpaceExists: ")
+
+
+def test_what_was_written_of_a_batch_that_is_refused_half_way_is_said(cli: CommandLine) -> None:
+    cli("create", "orders", "--partitions", "2")
+    first, second = (next(str(n) for n in range(99) if partition_of(str(n), 2) == number) for number in (0, 1))
+    command = ("produce", "orders", "--segment-key", "o", "--idempotency-key", "monday")
+    assert cli(*command, stdin=b'{"o": "%s"}\n' % second.encode()).code == 0
+    lines = b'{"o": "%s"}\n{"o": "%s", "other": 1}\n' % (first.encode(), second.encode())
+    refused = cli(*command, stdin=lines)
+    assert refused.err.startswith("TransactionIdMismatch: ")
+    assert refused.err.endswith("; 1 lines were written before it, some of its batch\n")
+    bad = cli("produce", "orders", "--segment-key", "o", "--batch", "2", stdin=lines + b"oops\n")
+    assert bad.err.endswith("; 2 lines were written before it, none of its batch\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "order"),
+    [([], ["o1", "o1", "o2"]), (["--batch", "1"], ["o1", "o2", "o1"])],
+    ids=["within a batch segments stay together", "a line a batch keeps the order of the lines"],
+)
+def test_lines_come_in_the_order_that_is_documented(cli: CommandLine, options: list[str], order: list[str]) -> None:
+    lines = b'{"o": "o1", "n": 1}\n{"o": "o2", "n": 2}\n{"o": "o1", "n": 3}\n'
+    assert cli("produce", "orders", "--segment-key", "o", *options, stdin=lines).code == 0
+    read = cli("consume", "orders", "--json").lines
+    assert [entry["segment"] for entry in read] == order
+    assert [entry["payload"]["n"] for entry in read if entry["segment"] == "o1"] == [1, 3]
 
 
 # consume, follow, peek
