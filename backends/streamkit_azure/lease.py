@@ -12,6 +12,7 @@ The blob stays when the lease is released: it holds the token that the next gran
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +34,8 @@ __all__ = ["Leases"]
 
 _NATIVE = (15, 60)
 _LONGEST = 600
+_PART = 250
+"""A part of a path may have 255 characters where the account has a hierarchical namespace."""
 
 
 class _Held(NamedTuple):
@@ -126,6 +129,8 @@ class Leases:
         if not 0 < len(text) <= _LONGEST:
             raise ValueError(f"the name of a lease has 1 to {_LONGEST} bytes of UTF-8, not {len(text)}")
         path = base64.b32hexencode(text).decode().rstrip("=").lower()
+        if len(path) > _PART:
+            path = f"z{hashlib.blake2b(text, digest_size=32).hexdigest()}"  # base32hex has no z
         return self._clients().container.get_blob_client(self._path + path)
 
     def _look(self, blob: Any) -> _Seen | None:

@@ -29,7 +29,7 @@ from streamkit.errors import PermanentError, StoreClosed
 
 from .bucket import Bucket, Listed
 from .connection import Connection
-from .layout import check_address, decode, encode, label, listing
+from .layout import check_address, decode, encode, is_long, label, listing
 from .leases import Leases
 from .marker import Marker
 
@@ -84,9 +84,10 @@ class S3Backend:
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         self._check(partition, keys)
-        folder = self._folder(partition)
+        split = self._splits(partition, keys)
+        folder = self._folder(partition, split)
         with self._marker.beside():
-            return self._connection.together([partial(self._get, folder + encode(key)) for key in keys])
+            return self._connection.together([partial(self._get, folder + encode(key, split)) for key in keys])
 
     def _get(self, name: str) -> Value | None:
         found = self._bucket.get(name)
@@ -97,10 +98,14 @@ class S3Backend:
         for part in ranges:
             if part.start < 0 or part.length < 0:
                 raise ValueError(f"start and length of a range are zero or more: {part}")
-        folder = self._folder(partition)
+        split = self._splits(partition, [part.key for part in ranges])
+        folder = self._folder(partition, split)
         with self._marker.beside():
             return self._connection.together(
-                [partial(self._bucket.get_range, folder + encode(key), start, length) for key, start, length in ranges]
+                [
+                    partial(self._bucket.get_range, folder + encode(key, split), start, length)
+                    for key, start, length in ranges
+                ]
             )
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
@@ -108,12 +113,14 @@ class S3Backend:
         self._check(partition, ())
         if limit < 0:
             raise ValueError(f"limit is zero (no limit) or more, not {limit}")
-        return self._scan(self._folder(partition), start, end, limit, values)
+        return self._scan(partition, start, end, limit, values)
 
-    def _scan(self, folder: str, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
+    def _scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
         if start >= end:
             return
-        entries = self._entries(folder, start, end, limit)
+        split = self._splits(partition, (start, end))
+        folder = self._folder(partition, split)
+        entries = self._entries(folder, listing(start, end, split), limit)
         with self._marker.beside():
             first = next(entries, None)
         if first is None:
@@ -134,13 +141,13 @@ class S3Backend:
                     yielded += 1
                     yield Row(key, value.data, value.etag)
         if yielded < listed == limit:
-            yield from self._scan(folder, key + b"\x00", end, limit - yielded, values)
+            yield from self._scan(partition, key + b"\x00", end, limit - yielded, values)
 
     def _row(self, entry: _Entry) -> tuple[bytes, Value | None]:
         return entry.key, self._get(entry.object.name)
 
-    def _entries(self, folder: str, start: bytes, end: bytes, limit: int) -> Iterator[_Entry]:
-        prefix, after, stop = listing(start, end)
+    def _entries(self, folder: str, between: tuple[str, str, str], limit: int) -> Iterator[_Entry]:
+        prefix, after, stop = between
         listed = self._bucket.list(folder + prefix, after=after and folder + after, stop=folder + stop, limit=limit)
         found = 0
         for item in listed:
@@ -159,8 +166,9 @@ class S3Backend:
             raise ValueError(f"one write has 1 to {_LIMITS.ops} operations, not {len(ops)}")
         if len({op.key for op in ops}) < len(ops):
             raise ValueError("one write names each key once")
-        folder = self._folder(partition)
-        conditional_deletes = self._marker.ensure().conditional_deletes
+        marker = self._marker.ensure()
+        conditional_deletes, split = marker.conditional_deletes, marker.split
+        folder = self._folder(partition, split)
         etags: list[Etag | None] = [None] * len(ops)
         plain: list[str] = []
         calls: list[Callable[[], None]] = []
@@ -168,17 +176,20 @@ class S3Backend:
         def put(at: int, op: Put | Append) -> None:
             absent = isinstance(op, Append) or op.expect is ABSENT
             etag = None if isinstance(op, Append) or isinstance(op.expect, Expect) else str(op.expect)
-            etags[at] = self._bucket.put(folder + encode(op.key), bytes(op.value), absent=absent, etag=etag, key=op.key)
+            etags[at] = self._bucket.put(
+                folder + encode(op.key, split), bytes(op.value), absent=absent, etag=etag, key=op.key
+            )
 
         for at, op in enumerate(ops):
             if not isinstance(op, Delete):
                 calls.append(partial(put, at, op))
             elif op.expect is ANY:
-                plain.append(folder + encode(op.key))
+                plain.append(folder + encode(op.key, split))
             elif op.expect is ABSENT:
                 raise ValueError("a Delete that expects nothing to be there does nothing; leave it out")
             elif conditional_deletes:
-                calls.append(partial(self._bucket.delete, folder + encode(op.key), etag=str(op.expect), key=op.key))
+                name = folder + encode(op.key, split)
+                calls.append(partial(self._bucket.delete, name, etag=str(op.expect), key=op.key))
             else:
                 raise PermanentError(
                     f"the S3 service of {self!r} does not honour If-Match on DELETE, so this row cannot be removed "
@@ -204,8 +215,12 @@ class S3Backend:
     def close(self) -> None:
         self._closed = True
 
-    def _folder(self, partition: bytes) -> str:
-        return f"{self._path}{label(partition)}/"
+    def _folder(self, partition: bytes, split: bool) -> str:
+        return f"{self._path}{label(partition, split)}/"
+
+    def _splits(self, partition: bytes, keys: Sequence[bytes]) -> bool:
+        """See `layout`. Only where it matters is the marker waited for."""
+        return not is_long(partition, keys) or self._marker.splits()
 
     def _check_open(self) -> None:
         if self._closed:

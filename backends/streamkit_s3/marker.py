@@ -25,7 +25,7 @@ from .connection import Task
 
 __all__ = ["Content", "Marker"]
 
-_FORMAT = 1
+_FORMAT = 2
 _NEVER = '"00000000000000000000000000000000"'
 """An etag that no object has."""
 
@@ -35,6 +35,11 @@ class Content(msgspec.Struct, frozen=True):
     """The version of the store's format."""
     conditional_deletes: bool
     """Whether the service was seen to honour If-Match on DELETE, as not all do."""
+
+    @property
+    def split(self) -> bool:
+        """Whether long names are split; see `layout`."""
+        return self.streamkit >= 2
 
 
 class _Known:
@@ -83,6 +88,13 @@ class Marker:
             # The block could read; whatever else is wrong with the marker is for the first write to say.
             if isinstance(error, UnsupportedVersion | CorruptData):
                 raise
+
+    def splits(self) -> bool:
+        """Whether long names are split in this store; a store that is not there yet will be so."""
+        known = self._known
+        if not known.looked:
+            self._look()
+        return known.content is None or known.content.split
 
     def ensure(self) -> Content:
         """Before a write: the marker, made if there is none."""

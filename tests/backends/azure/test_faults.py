@@ -431,6 +431,15 @@ class TestLeases:
         assert setting.store.acquire("leader", 30.0) is None
         assert setting.store.acquire("leader", 5.0) is None
 
+    def test_no_part_of_a_leases_path_is_longer_than_files_names_are(self, setting: Setting) -> None:
+        names = ["a" * size for size in (1, 150, 156, 157, 158, 255, 270, 600)] + ["b" * 270]
+        grants = [setting.store.acquire(name, 5.0) for name in names]
+        assert None not in grants
+        assert [setting.direct.acquire(name, 5.0) for name in names] == [None] * len(names)
+        blobs = list(setting.past._clients(setting.id).container.list_blob_names(name_starts_with=f"{setting.id}/"))
+        assert len({blob for blob in blobs if "/leases/" in blob}) == len(names)
+        assert max(len(part) for blob in blobs for part in blob.split("/")) <= 255
+
     @pytest.mark.parametrize("ttl", TTLS)
     def test_tokens_grow_also_after_somebody_deleted_the_lease(self, setting: Setting, ttl: float) -> None:
         last, now = 0, time.time

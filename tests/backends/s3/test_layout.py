@@ -14,6 +14,7 @@ from streamkit_s3.layout import LONGEST_PREFIX, decode, encode, is_own, label, l
 
 KEYS = st.binary(max_size=24)
 SAFE = re.compile(r"[A-Za-z0-9!_.\-]+")
+SPLIT = re.compile(r"[A-Za-z0-9!_.\-]+(/[A-Za-z0-9!_.\-]+)?")
 
 
 @given(KEYS, KEYS)
@@ -28,11 +29,45 @@ def test_names_are_in_the_order_of_keys(one: bytes, other: bytes) -> None:
 @given(st.binary(max_size=300))
 def test_a_name_tells_its_key(key: bytes) -> None:
     assert decode(encode(key)) == key
-    assert SAFE.fullmatch(encode(key))
+    assert SPLIT.fullmatch(encode(key))
+
+
+LONG = st.builds(lambda start, rest: start * 94 + rest, st.binary(min_size=2, max_size=2), st.binary(max_size=110))
+
+
+@given(LONG, LONG, st.booleans())
+@example(b"a" * 189, b"a" * 190, True)
+@example(b"a" * 188, b"a" * 189, True)
+@example(b"a" * 190, b"a" * 189 + b"b", True)
+def test_long_names_are_in_the_order_of_keys(one: bytes, other: bytes, split: bool) -> None:
+    assert (encode(one, split) < encode(other, split)) == (one < other)
+    assert decode(encode(one, split)) == one
+
+
+@given(st.binary(min_size=185, max_size=195) | LONG, st.binary(min_size=185, max_size=195) | LONG, st.lists(LONG))
+def test_a_listing_of_long_keys_holds_the_range_and_nothing_else(start: bytes, end: bytes, keys: list[bytes]) -> None:
+    if start >= end:
+        return
+    prefix, after, stop = listing(start, end)
+    for key in [*keys, start, end, start + b"\x00", end[:-1], end + b"\x00", start[:189], end[:189]]:
+        name = encode(key)
+        assert (name.startswith(prefix) and after < name < stop) == (start <= key < end)
+
+
+@given(st.lists(st.binary(max_size=300) | LONG, min_size=1), st.binary(max_size=300))
+def test_no_part_of_a_name_is_longer_than_files_names_are_and_none_is_file_and_folder(
+    keys: list[bytes], partition: bytes
+) -> None:
+    names = {f"{label(partition)}/{encode(key)}" for key in keys}
+    assert max(len(part) for name in names for part in name.split("/")) <= 255
+    folders = {name[:at] for name in names for at, letter in enumerate(name) if letter == "/"}
+    assert not folders & names
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=12))
 @example("")
+@example("!/")
+@example("AA!/AA")
 @example("A")
 @example("AB")
 @example("--1")

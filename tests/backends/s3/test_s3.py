@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,7 +19,7 @@ from streamkit.errors import StoreClosed
 from streamkit.testing import BackendConformance
 from streamkit_s3.driver import S3Driver
 from streamkit_s3.failures import Target
-from streamkit_s3.layout import encode
+from streamkit_s3.layout import encode, label
 
 pytestmark = pytest.mark.s3
 
@@ -54,7 +56,7 @@ def test_what_is_stored_is_where_earlier_releases_look_for_it(s3_bucket: S3Bucke
     store.write("é".encode() * 150, [Put(b"\xff", b"long")])
     assert store.acquire("leader/ä", 30.0) is not None
     at = f"tenants/a/{STORE}"
-    long = "b." + "kub2eRDd" * 50
+    long = "h." + ("!" + "c3a9" * 150)[:160] + "." + "ynY-KHhAF4TFcyuouCsdmhoZJd6pbHVPKNYFAp_83Ms"
     assert sorted(s3_bucket.names()) == sorted(
         [
             f"{at}/FORMAT",
@@ -65,7 +67,27 @@ def test_what_is_stored_is_where_earlier_releases_look_for_it(s3_bucket: S3Bucke
         ]
     )
     marker = s3_bucket.server.client().get_object(Bucket=s3_bucket.name, Key=f"{at}/FORMAT")["Body"].read()
-    assert marker == b'{"streamkit":1,"conditional_deletes":true}'
+    assert marker == b'{"streamkit":2,"conditional_deletes":true}'
+    driver.close()
+
+
+def test_a_store_of_format_1_keeps_its_long_names(s3_bucket: S3Bucket) -> None:
+    partitions = [b"orders", b"\xc3\xa9" * 120, b"\xff" * 300]
+    keys = [b"short", b"a" * 189, b"a" * 190, b"a" * 300, b"b" * 200]
+    put = partial(s3_bucket.server.client().put_object, Bucket=s3_bucket.name)
+    put(Key=f"{STORE}/FORMAT", Body=b'{"streamkit":1,"conditional_deletes":true}')
+    for partition, key in product(partitions, keys[:-1]):
+        put(Key=f"{STORE}/{label(partition, False)}/{encode(key, False)}", Body=key)
+    driver = streamkit_s3.connect(s3_bucket.url(), timeout=30)
+    for partition in partitions:
+        store = streamkit_s3.connect(s3_bucket.url(), timeout=30).open(STORE)
+        assert [value and value.data for value in store.get(partition, keys)] == [*keys[:-1], None]
+        store = driver.open(STORE)
+        store.write(partition, [Append(keys[-1], keys[-1])])
+        assert [row.key for row in store.scan(partition, b"", b"\xff")] == sorted(keys)
+        assert [row.key for row in store.scan(partition, b"a" * 190, b"b" * 300)] == [*keys[2:]]
+        store.write(partition, [Delete(key) for key in keys])
+    assert s3_bucket.names() == [f"{STORE}/FORMAT"]
     driver.close()
 
 
