@@ -676,7 +676,7 @@ def test_a_lost_answer_while_the_store_is_made_leaves_it_to_the_next_try(at: Set
 
 def test_a_store_of_a_newer_format_is_neither_read_nor_written(at: Setting) -> None:
     marker = f"pre/fix/{at.id}/FORMAT"
-    at.bucket.server.client().put_object(Bucket=at.bucket.name, Key=marker, Body=b'{"streamkit": 2, "more": []}')
+    at.bucket.server.client().put_object(Bucket=at.bucket.name, Key=marker, Body=b'{"streamkit": 3, "more": []}')
     store = at.fresh()
     for call in (
         lambda: store.get(PARTITION, [KEY]),
@@ -685,7 +685,7 @@ def test_a_store_of_a_newer_format_is_neither_read_nor_written(at: Setting) -> N
         lambda: store.write(PARTITION, [Append(KEY, b"x")]),
         lambda: store.acquire("leader", 10.0),
     ):
-        with pytest.raises(UnsupportedVersion, match="format 2"):
+        with pytest.raises(UnsupportedVersion, match="format 3"):
             call()
     assert len(at.names()) == 2
 
