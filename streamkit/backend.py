@@ -12,10 +12,13 @@ Errors that a backend raises, beside its own bug:
 
 | error | means |
 |---|---|
-| Conflict | a precondition does not hold; this call wrote nothing |
+| Conflict | a precondition does not hold: the operation was not applied |
 | Ambiguous | a write was sent and the answer is lost: it may have been applied, or may be later |
-| Throttled, Unavailable | nothing was applied and nothing will be; try again |
+| Throttled, Unavailable | the operation was not applied and will not be; try again |
 | AccessDenied, CorruptData, StoreClosed, PermanentError | final; says what to do |
+
+Of a write that is atomic, and of one with a single operation, each of them speaks for the whole. Of several operations
+that are not atomic it speaks for one: see `Backend.write`.
 """
 
 from __future__ import annotations
@@ -107,11 +110,14 @@ class Put(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Put with ABSENT, of a row that is never replaced and whose key is greater than that of every earlier Append.
+    """Put with ABSENT, of a row that is never replaced. Conflict if there is a row with its key.
 
-    Otherwise Conflict. A key that is ever appended is never put. Rows written so are mostly read in key order and
-    deleted from the front, and a backend may keep them apart: the local one does, in append-only files. Get, read, scan
-    and Delete see them like other rows.
+    The caller sees to it that the key is greater than that of every earlier Append of the partition, and that a key
+    that was ever appended is never put. A backend need not check that: one that can see the order (memory, local)
+    refuses a lower key with Conflict, one that sees only the row (S3, Azure) stores it. Neither harms other rows.
+
+    Rows written so are mostly read in key order and deleted from the front, and a backend may keep them apart: the
+    local one does, in append-only files. Get, read, scan and Delete see them like other rows.
     """
 
     key: bytes
@@ -208,8 +214,11 @@ class Backend(Protocol):
     def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
         """Apply the operations; returns the new etags in their order (None for Delete).
 
-        Atomic if `limits.atomic`. Otherwise the operations are independent, in any order and at the same time; all
-        are tried, then the first error is raised, and others may have been applied.
+        Atomic if `limits.atomic`, and without an Append if `limits.atomic_rows`. Otherwise the operations are
+        independent, in any order and at the same time. All are tried, then one error is raised, for one of them:
+        Ambiguous if any was, else the first. The others may have been applied or refused. So after any other error than
+        Ambiguous nothing of it is still on its way, and to send all of it again is right where each operation is
+        unconditional, or Conflict is looked into.
         Returns when the write is on stable storage; with `durable` False a local backend may return earlier, but
         a reader in any process sees it, and only a power cut can take it back.
         `ops` is not empty, names no key twice, and holds at most `limits.ops`.

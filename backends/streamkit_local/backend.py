@@ -12,6 +12,7 @@ import lmdb
 from streamkit.backend import (
     ABSENT,
     ANY,
+    Ambiguous,
     Append,
     Conflict,
     Delete,
@@ -179,7 +180,8 @@ class LocalBackend:
             try:
                 self._apply(store, partition, rows)
             except StreamkitError as error:
-                first = first or error
+                if first is None or (isinstance(error, Ambiguous) and not isinstance(first, Ambiguous)):
+                    first = error
         if first is not None:
             raise first
         self._requests["bytes_written"] += size

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
 
+from streamkit.backend import Ambiguous
 from streamkit.errors import MissingDependency, PermanentError, StoreClosed
 
 from .failures import Request, Target, credentials_failed, lost, translate
@@ -150,7 +151,7 @@ class Connection:
             return Task(process.pool, call, *args)
 
     def together(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """What the calls return, made at the same time. All are made, then the first error is raised."""
+        """What the calls return, made at the same time. All are made, then one error is raised: Ambiguous if any is."""
         if not calls:
             return []
         # The first on this thread, while the others make theirs.
@@ -162,6 +163,9 @@ class Connection:
                 results.append(outcome())
             except Exception as error:
                 failures.append(error)
+        for failure in failures:
+            if isinstance(failure, Ambiguous):
+                raise failure  # what may still be applied is not hidden behind what will not be
         if failures:
             raise failures[0]
         return results

@@ -701,6 +701,37 @@ def test_a_marker_of_someone_else_is_refused(at: Setting, content: bytes) -> Non
         store.write(PARTITION, [Append(KEY, b"x")])
 
 
+# Several operations in one write
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (None, Throttled),
+        (DROP_REQUEST, Ambiguous),
+        (DROP_ANSWER, Ambiguous),
+        (error(412, "PreconditionFailed"), Throttled),
+    ],
+)
+def test_what_may_still_be_applied_is_not_hidden_behind_what_will_not_be(
+    at: Setting, second: Fault | None, expected: type[Exception]
+) -> None:
+    """One operation is throttled, another meets `second`, a third is applied: the error speaks for one of them."""
+
+    def plan(request: Sent) -> Fault:
+        if is_put(request) and request.body == b"1":
+            return error(503, "SlowDown")
+        return second if second is not None and is_put(request) and request.body == b"2" else PASS
+
+    at.proxy.plan = plan
+    with pytest.raises(expected):
+        at.store.write(PARTITION, [Put(b"%d" % number, b"%d" % number, ABSENT) for number in (1, 2, 3)])
+    at.proxy.plan = []
+    assert at.value(b"1") is None
+    assert at.value(b"2") == (None if second is not None and not second.applied else b"2")
+    assert at.value(b"3") == b"3"
+
+
 # Leases
 
 LEASE = "/leases/"
