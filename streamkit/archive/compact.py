@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .parquet import write_file
+from .scattered import Wanted, windows
 from .table import File, Snapshot
 
 if TYPE_CHECKING:
@@ -28,13 +29,15 @@ def compact_space(archive: Archive, target_bytes: int, retention_hours: float) -
     snapshot = table.snapshot()
     if snapshot is None:
         return 0, 0, 0
-    before = len(snapshot.files)
+    before = len(snapshot.paths)
     for group in list(_groups(snapshot, target_bytes)):
         _merge(archive, snapshot, group)
+    for scattered in _scattered(snapshot):
+        _sort(archive, snapshot, scattered)
     after = table.snapshot()
     # Files that no version names may be those of an archiver at work: they must be a day old.
     gone = table.vacuum(int(retention_hours), full=retention_hours >= 24)
-    return before, len(after.files) if after else 0, len(gone)
+    return before, len(after.paths) if after else 0, len(gone)
 
 
 def _groups(snapshot: Snapshot, target_bytes: int) -> Iterator[list[File]]:
@@ -42,6 +45,11 @@ def _groups(snapshot: Snapshot, target_bytes: int) -> Iterator[list[File]]:
     for partition in {file.partition for file in snapshot.files}:
         group: list[File] = []
         for cluster in snapshot.clusters(partition):
+            if len(cluster) > 1 or not cluster[0].ours:
+                if len(group) > 1:
+                    yield group
+                group = []
+                continue
             size, rows = sum(file.size for file in cluster), sum(file.rows for file in cluster)
             full = sum(file.size for file in group) + size > target_bytes
             if group and (full or sum(file.rows for file in group) + rows > _ROWS):
@@ -57,17 +65,59 @@ def _merge(archive: Archive, snapshot: Snapshot, group: Sequence[File]) -> None:
     import pyarrow as pa
 
     table = archive.table
+    columns = table.columns(snapshot.version)
     with table.mapped():
-        rows = pa.concat_tables([archive.read(snapshot, file) for file in group]).unify_dictionaries()
+        parts = [archive.read(file, columns) for file in group]
+        rows = pa.concat_tables(parts, promote_options="permissive").unify_dictionaries()
         words = rows["segment"].cast(pa.string())  # dictionaries cannot be sorted by
         rows = rows.set_column(rows.column_names.index("segment"), "segment", words)
         rows = rows.sort_by([("segment", "ascending"), ("sequence", "ascending")]).combine_chunks()
-    merged = write_file(table, rows)
+    _replace(archive, group, [write_file(table, rows)])
+
+
+def _replace(archive: Archive, old: Sequence[File], new: Sequence[File]) -> None:
+    table, paths = archive.table, {file.path for file in old}
     for _ in range(_TRIES):
         loaded = table.load()
         there = table.snapshot(None if loaded is None else loaded.version())
-        if loaded is None or there is None or not {file.path for file in group} <= {file.path for file in there.files}:
-            # Someone else compacted them; ours is in no version, and goes with the next vacuum.
+        if loaded is None or there is None or not paths <= there.paths:
+            # Someone else compacted them; ours are in no version, and go with the next vacuum.
             return
-        if table.replace(loaded, group, [merged]):
+        if table.replace(loaded, old, new):
             return
+
+
+def _scattered(snapshot: Snapshot) -> list[list[File]]:
+    """What other engines have laid out: files that can only be replaced together, for they share rows' ranges."""
+    found: list[list[File]] = []
+    for partition in sorted({file.partition for file in snapshot.files}):
+        for cluster in snapshot.clusters(partition):
+            if all(file.ours for file in cluster) and len(cluster) == 1:
+                continue
+            paths, group = {file.path for file in cluster}, list(cluster)
+            for other in [other for other in found if paths & {file.path for file in other}]:
+                found.remove(other)
+                group += other
+            found.append(group)
+    return found
+
+
+def _sort(archive: Archive, snapshot: Snapshot, files: Sequence[File]) -> None:
+    """Write the rows of `files` anew, as an archiver would have: each file a range of transactions of a partition."""
+    import pyarrow as pa
+
+    table = archive.table
+    columns = table.columns(snapshot.version)
+    new: list[File] = []
+    for partition in sorted({file.partition for file in files}):
+        some = [file for file in files if file.partition == partition]
+        numbers = Wanted(
+            partition, "number", min(file.numbers[0] for file in some), max(file.numbers[1] for file in some)
+        )
+        for rows in windows(table, some, numbers, columns):
+            with table.mapped():
+                words = rows["segment"].cast(pa.string())
+                rows = rows.set_column(rows.column_names.index("segment"), "segment", words)
+                rows = rows.sort_by([("segment", "ascending"), ("sequence", "ascending")]).combine_chunks()
+            new.append(write_file(table, rows))
+    _replace(archive, files, new)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from ..errors import CorruptData
 from ..log.read import Batch, Bounds
 from ..model import NO_TRX, TRX, Entry, Origin
+from .columns import as_ours, with_words
 from .place import Place
-from .table import File, Snapshot, Table
+from .scattered import Wanted, windows
+from .table import File, Gone, Snapshot, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,9 +39,9 @@ _KEYS = ["segment", "sequence"]
 _REST = [name for name in _COLUMNS if name not in _KEYS]
 _WORDS = ["segment", "trx_id", "trx_node"]
 _ROWS = 8192
-_WINDOW = 1_500_000
-"""Rows that are read together, if others have compacted files so that they overlap."""
+_NARROW_ROWS = 262_144
 _FOOTERS = 256
+_T = TypeVar("_T")
 
 
 class Archive:
@@ -51,7 +53,7 @@ class Archive:
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._footers: OrderedDict[str, Any] = OrderedDict()
-        self._numbers: tuple[str, Any] | None = None
+        self._numbers: tuple[tuple[str, int], Any] | None = None
         """The sorted numbers of the file that was last asked for them."""
 
     # -- versions -----------------------------------------------------------------------------------------------
@@ -71,24 +73,50 @@ class Archive:
 
     def _load(self) -> Snapshot | None:
         with self._lock:
-            self._snapshot = self.table.snapshot()
-            return self._snapshot
+            before = None
+            while True:
+                try:
+                    self._snapshot = self.table.snapshot()
+                    return self._snapshot
+                except Gone as error:
+                    # Replaced by others between the look at the table and that at the file; or really missing.
+                    table = self.table.load()
+                    version = None if table is None else table.version()
+                    if version == before:
+                        raise self._missing(error, version) from None
+                    before = version
+
+    def _missing(self, error: Gone, version: int | None) -> CorruptData:
+        return CorruptData(
+            f"{self.table.url}, version {version}: the file {error} is missing; restore it, or an earlier version of "
+            "the table"
+        )
+
+    def _newer(self, snapshot: Snapshot, error: Gone) -> Snapshot:
+        """The version to go on with where a file of `snapshot` is gone, because others compacted the table."""
+        newer = self._load()
+        if newer is None or newer.version == snapshot.version:
+            raise self._missing(error, snapshot.version) from None
+        return newer
 
     def _retry(self, partition: Partition, walk: Callable[[Snapshot], Iterator[Batch]]) -> Iterator[Batch]:
-        """walk(snapshot); again with a newer version if one of the files is gone, because others compacted it."""
+        """walk(snapshot); again with a newer version if one of the files is gone. `walk` goes on where it was."""
         snapshot = self.snapshot(partition.partition, partition.head.archived)
         while True:
             try:
                 yield from walk(snapshot)
                 return
-            except _Gone as error:
-                newer = self._load()
-                if newer is None or newer.version == snapshot.version:
-                    raise CorruptData(
-                        f"{self.table.url}, version {snapshot.version}: the file {error} is missing; restore it, or an "
-                        "earlier version of the table"
-                    ) from None
-                snapshot = newer
+            except Gone as error:
+                snapshot = self._newer(snapshot, error)
+
+    def _asked(self, partition: Partition, last: int, ask: Callable[[Snapshot], _T]) -> _T:
+        """ask(a version that holds transaction `last`); again with a newer one if one of the files is gone."""
+        snapshot = self.snapshot(partition.partition, last)
+        while True:
+            try:
+                return ask(snapshot)
+            except Gone as error:
+                snapshot = self._newer(snapshot, error)
 
     # -- the log ------------------------------------------------------------------------------------------------
 
@@ -97,8 +125,7 @@ class Archive:
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
             nonlocal here
-            for files, low, high in _windows(snapshot, partition.partition, here[0], last, bounds):
-                rows = self._rows(snapshot, files, low, high)
+            for rows in self._in_order(snapshot, partition.partition, here[0], last, bounds):
                 for batch in self._batches(partition, rows, here, bounds):
                     yield batch
                     end = batch.entries[-1]
@@ -106,28 +133,41 @@ class Archive:
 
         return self._retry(partition, walk)
 
-    def _rows(self, snapshot: Snapshot, files: Sequence[File], low: int, high: int) -> pa.Table:
-        """The rows with numbers low..high, in commit order."""
-        import numpy as np
-        import pyarrow as pa
+    def _in_order(
+        self, snapshot: Snapshot, partition: int, first: int, last: int, bounds: Bounds
+    ) -> Iterator[pa.Table]:
+        """The rows of transactions first..last in commit order, in pieces that fit in memory."""
+        for files, low, high in _windows(snapshot, partition, first, last, bounds):
+            if _alone(files):
+                yield self._dense(snapshot, self._rows(files[0], low, high))
+                continue
+            for rows in windows(self.table, files, Wanted(partition, "number", low, high), _COLUMNS):
+                yield self._dense(snapshot, rows)
+
+    def _rows(self, file: File, low: int, high: int) -> pa.Table:
         import pyarrow.compute as pc
 
-        parts = []
-        for file in files:
-            rows = self._read(snapshot, file, _COLUMNS)
+        rows = self._read(file, _COLUMNS)
+        with self.table.mapped():
             if low > file.numbers[0] or high < file.numbers[1]:
                 rows = rows.filter((pc.field("number") >= low) & (pc.field("number") <= high))
-            parts.append(rows)
-        with self.table.mapped():
-            rows = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+            return rows.combine_chunks()
+
+    def _dense(self, snapshot: Snapshot, rows: pa.Table) -> pa.Table:
+        """`rows` in commit order. CorruptData if they are not all those of their transactions, once each."""
+        import numpy as np
+        import pyarrow as pa
+
         # Positions are dense: where each row belongs is known without sorting.
         position = rows["position"].to_numpy()
         where = position - (position.min() if len(position) else 0)
         order = np.full(len(where), -1)
         order[where[where < len(order)]] = np.flatnonzero(where < len(order))
         if len(order) and order.min() < 0:
+            numbers = rows["number"].to_numpy()
             raise CorruptData(
-                f"{self.table.url}, version {snapshot.version}: transactions {low} to {high} are not there once each"
+                f"{self.table.url}, version {snapshot.version}: transactions {numbers.min()} to {numbers.max()} are "
+                "not there once each"
             )
         with self.table.mapped():
             return rows if (where == np.arange(len(where))).all() else rows.take(pa.array(order))
@@ -203,86 +243,104 @@ class Archive:
     def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
         import pyarrow.compute as pc
 
-        snapshot = self.snapshot(partition.partition, last)
         moment = _moment(timestamp)
-        for cluster in snapshot.clusters(partition.partition):
-            found: list[int] = []
-            for file in cluster:
-                if file.numbers[1] >= first and file.timestamps[1] >= timestamp:
-                    rows = self._read(snapshot, file, ["number", "timestamp"])
-                    rows = rows.filter((pc.field("timestamp") >= moment) & (pc.field("number") >= first))
-                    if rows.num_rows:
-                        found.append(pc.min(rows["number"]).as_py())
-            if found:
-                return min(min(found), last + 1)
-        return last + 1
+
+        def ask(snapshot: Snapshot) -> int:
+            for cluster in snapshot.clusters(partition.partition):
+                found: list[int] = []
+                for file in cluster:
+                    if file.numbers[1] >= first and file.timestamps[1] >= timestamp:
+                        for rows in self._narrow(file, ["number", "timestamp"]):
+                            rows = rows.filter((pc.field("timestamp") >= moment) & (pc.field("number") >= first))
+                            if rows.num_rows:
+                                found.append(pc.min(rows["number"]).as_py())
+                if found:
+                    return min(min(found), last + 1)
+            return last + 1
+
+        return self._asked(partition, last, ask)
 
     def entries_until(self, partition: Partition, number: int) -> int:
         """Entries of the partition up to transaction `number`, which is archived."""
         import numpy as np
 
-        snapshot = self.snapshot(partition.partition, number)
-        total = 0
-        for cluster in snapshot.clusters(partition.partition):
-            for file in cluster:
-                if file.numbers[1] <= number:
-                    total += file.rows
-                elif file.numbers[0] <= number:
-                    with self._lock:
-                        known = self._numbers if self._numbers and self._numbers[0] == file.path else None
-                    if known is None:
-                        numbers = np.sort(self._read(snapshot, file, ["number"])["number"].to_numpy())
-                        known = self._numbers = (file.path, numbers)
-                    total += int(np.searchsorted(known[1], number, "right"))
-        return total
+        def ask(snapshot: Snapshot) -> int:
+            total = 0
+            for cluster in snapshot.clusters(partition.partition):
+                for file in cluster:
+                    if file.numbers[1] <= number:
+                        total += file.rows
+                    elif file.numbers[0] <= number:
+                        which = (file.path, file.partition)
+                        with self._lock:
+                            known = self._numbers if self._numbers and self._numbers[0] == which else None
+                        if known is None:
+                            numbers = [rows["number"].to_numpy() for rows in self._narrow(file, ["number"])]
+                            known = self._numbers = (which, np.sort(np.concatenate(numbers)))
+                        total += int(np.searchsorted(known[1], number, "right"))
+            return total
+
+        return self._asked(partition, number, ask)
 
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
-        import pyarrow.compute as pc
-
-        snapshot = self.snapshot(partition.partition, last)
-        latest: dict[str, int] = {}
-        for files, low, high in _windows(snapshot, partition.partition, first, last, Bounds()):
-            for file in files:
-                rows = self._read(snapshot, file, ["segment", "position", "number"])
-                rows = rows.filter((pc.field("number") >= low) & (pc.field("number") <= high))
+        def ask(snapshot: Snapshot) -> dict[str, int]:
+            latest: dict[str, int] = {}
+            for rows in self._between(snapshot, partition.partition, first, last, ["segment", "position"]):
                 for row in rows.group_by("segment").aggregate([("position", "max")]).to_pylist():
                     latest[row["segment"]] = max(row["position_max"], latest.get(row["segment"], -1))
+            return latest
+
+        latest = self._asked(partition, last, ask)
         yield from sorted(latest, key=lambda segment: latest[segment])
 
     def spans(self, partition: Partition, first: int, last: int) -> Iterator[dict[str, tuple[int, int]]]:
-        """For each file: the first and the last sequence of each segment in transactions first..last."""
-        import pyarrow.compute as pc
+        """For some transactions of first..last at a time: the first and the last sequence of each segment."""
+
+        def ask(snapshot: Snapshot) -> Iterator[dict[str, tuple[int, int]]]:
+            for rows in self._between(snapshot, partition.partition, first, last, ["segment", "sequence"]):
+                found = rows.group_by("segment").aggregate([("sequence", "min"), ("sequence", "max")])
+                ends = (found[name].to_pylist() for name in ("segment", "sequence_min", "sequence_max"))
+                yield {name: (least, greatest) for name, least, greatest in zip(*ends, strict=True)}
 
         snapshot = self.snapshot(partition.partition, last)
-        for files, low, high in _windows(snapshot, partition.partition, first, last, Bounds()):
+        while True:
+            try:
+                yield from ask(snapshot)
+                return
+            except Gone as error:  # what was given already may be given again
+                snapshot = self._newer(snapshot, error)
+
+    def _between(
+        self, snapshot: Snapshot, partition: int, first: int, last: int, columns: list[str]
+    ) -> Iterator[pa.Table]:
+        """These columns of transactions first..last, in no order."""
+        import pyarrow.compute as pc
+
+        for files, low, high in _windows(snapshot, partition, first, last, Bounds()):
             for file in files:
-                rows = self._read(snapshot, file, ["segment", "sequence", "number"])
-                rows = rows.filter((pc.field("number") >= low) & (pc.field("number") <= high))
-                found = rows.group_by("segment").aggregate([("sequence", "min"), ("sequence", "max")])
-                yield {
-                    name: (least, greatest)
-                    for name, least, greatest in zip(
-                        found["segment"].to_pylist(),
-                        found["sequence_min"].to_pylist(),
-                        found["sequence_max"].to_pylist(),
-                        strict=True,
-                    )
-                }
+                for rows in self._narrow(file, [*columns, "number"]):
+                    rows = rows.filter((pc.field("number") >= low) & (pc.field("number") <= high))
+                    if rows.num_rows:
+                        yield rows
 
     def has(self, partition: Partition, id: bytes, number: int | None, made: int) -> bool:
         import pyarrow.compute as pc
 
-        snapshot = self.snapshot(partition.partition, max(partition.head.archived, number or 0))
         name = str(UUID(bytes=id))
-        for cluster in snapshot.clusters(partition.partition):
-            for file in cluster:
-                if number is None and file.timestamps[1] < made - 3_600_000:
-                    continue
-                if number is not None and not file.numbers[0] <= number <= file.numbers[1]:
-                    continue
-                if pc.index(self._read(snapshot, file, ["trx_id"])["trx_id"].cast("string"), name).as_py() >= 0:
-                    return True
-        return False
+
+        def ask(snapshot: Snapshot) -> bool:
+            for cluster in snapshot.clusters(partition.partition):
+                for file in cluster:
+                    if number is None and file.timestamps[1] < made - 3_600_000:
+                        continue
+                    if number is not None and not file.numbers[0] <= number <= file.numbers[1]:
+                        continue
+                    for rows in self._narrow(file, ["trx_id"]):
+                        if pc.index(rows["trx_id"].cast("string"), name).as_py() >= 0:
+                            return True
+            return False
+
+        return self._asked(partition, max(partition.head.archived, number or 0), ask)
 
     # -- one segment --------------------------------------------------------------------------------------------
 
@@ -293,87 +351,73 @@ class Archive:
             nonlocal expected
             for cluster in snapshot.clusters(partition.partition):
                 files = [file for file in cluster if _may_hold(file, segment, expected, last)]
-                rows = self._segment_rows(snapshot, files, segment, expected, last) if files else None
-                if rows is None:
-                    continue
-                for batch in self._batches(partition, rows, (0, 0), Bounds()):
-                    if batch.number > partition.head.archived:
-                        return
-                    if batch.entries[0].sequence != expected:
-                        raise CorruptData(
-                            f"{self.table.url}: sequence {expected} of segment {segment!r} is not where it must be; "
-                            "check the store with `streamkit verify`"
-                        )
-                    yield batch
-                    expected = batch.entries[-1].sequence + 1
+                for rows in self._of_segment(files, partition.partition, segment, expected, last):
+                    for batch in self._batches(partition, rows, (0, 0), Bounds()):
+                        if batch.number > partition.head.archived:
+                            return
+                        if batch.entries[0].sequence != expected:
+                            raise CorruptData(
+                                f"{self.table.url}, version {snapshot.version}: sequence {expected} of segment "
+                                f"{segment!r} is not where it must be; check the store with `streamkit verify`"
+                            )
+                        yield batch
+                        expected = batch.entries[-1].sequence + 1
                 if expected > last:
                     return
 
         return self._retry(partition, walk)
 
-    def _segment_rows(
-        self, snapshot: Snapshot, files: Sequence[File], segment: str, first: int, last: int
-    ) -> pa.Table | None:
+    def _of_segment(
+        self, files: Sequence[File], partition: int, segment: str, first: int, last: int
+    ) -> Iterator[pa.Table]:
+        """The rows first..last of a segment, in order."""
+        if _alone(files):
+            rows = self._segment_rows(files[0], segment, first, last)
+            if rows is not None:
+                yield rows
+        elif files:
+            low = max(first, min(file.sequences[0] for file in files))
+            high = min(last, max(file.sequences[1] for file in files))
+            yield from windows(self.table, files, Wanted(partition, "sequence", low, high, segment), _COLUMNS)
+
+    def _segment_rows(self, file: File, segment: str, first: int, last: int) -> pa.Table | None:
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        parts = []
-        for file in files:
-            source = self._open(snapshot, file)
-            groups = [
-                at
-                for at, (least, most, low, high) in enumerate(self._groups(file, source))
-                if least <= segment <= most and low <= last and high >= first
-            ]
-            if not groups:
-                continue
-            with self.table.mapped():
-                # First two narrow columns: most files have other segments before and after, and not this one.
-                keys = source.read_row_groups(groups, columns=_KEYS, use_threads=False)
-                keys = keys.unify_dictionaries().combine_chunks()
-                names = keys["segment"].chunk(0)
-                code = pc.index(names.dictionary, segment).as_py()
-                sequence = keys["sequence"].to_numpy()
-                wanted = (names.indices.to_numpy() == code) & (sequence >= first) & (sequence <= last)
-                if code < 0 or not wanted.any():
-                    continue
-                group = np.repeat(groups, [source.metadata.row_group(at).num_rows for at in groups])
-                hit = np.unique(group[wanted])
-                rest = source.read_row_groups(hit.tolist(), columns=_REST, use_threads=False).unify_dictionaries()
-                rows = rest.filter(pa.array(wanted[np.isin(group, hit)]))
-                some = keys.filter(pa.array(wanted))
-                for name in _KEYS:
-                    rows = rows.append_column(name, some[name])
-                parts.append(rows)
-        if not parts:
+        source = self._open(file)
+        groups = [
+            at
+            for at, (least, most, low, high) in enumerate(self._groups(file, source))
+            if least <= segment <= most and low <= last and high >= first
+        ]
+        if not groups:
             return None
-        with self.table.mapped():
-            rows = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
-            return rows.take(pc.sort_indices(rows["sequence"])) if len(parts) > 1 else rows
+        with self.table.reading(file.path):
+            # First two narrow columns: most files have other segments before and after, and not this one.
+            keys = source.read_row_groups(groups, columns=_KEYS, use_threads=False)
+            keys = keys.unify_dictionaries().combine_chunks()
+            names = keys["segment"].chunk(0)
+            code = pc.index(names.dictionary, segment).as_py()
+            sequence = keys["sequence"].to_numpy()
+            wanted = (names.indices.to_numpy() == code) & (sequence >= first) & (sequence <= last)
+            if code < 0 or not wanted.any():
+                return None
+            group = np.repeat(groups, [source.metadata.row_group(at).num_rows for at in groups])
+            hit = np.unique(group[wanted])
+            rest = source.read_row_groups(hit.tolist(), columns=_REST, use_threads=False).unify_dictionaries()
+            rows = rest.filter(pa.array(wanted[np.isin(group, hit)]))
+            some = keys.filter(pa.array(wanted))
+            for name in _KEYS:
+                rows = rows.append_column(name, some[name])
+            return rows.combine_chunks()
 
     # -- files --------------------------------------------------------------------------------------------------
 
-    def _open(self, snapshot: Snapshot, file: File) -> Any:
-        import pyarrow.parquet as pq
-
+    def _open(self, file: File) -> Any:
         footer = self._footers.get(file.path)
         known = None if footer is None else footer[0]
-        try:
-            with self.table.mapped():
-                try:
-                    source = self.table.filesystem.open_input_file(file.path)
-                except FileNotFoundError:
-                    raise _Gone(file.path) from None
-                found = pq.ParquetFile(
-                    source,
-                    metadata=known,
-                    read_dictionary=_WORDS,
-                    pre_buffer=True,
-                    page_checksum_verification=True,
-                )
-        except _Gone:
-            raise
+        found = self.table.open(file.path, metadata=known, read_dictionary=_WORDS, pre_buffer=True)
         if footer is None:
             with self._lock:
                 self._footers[file.path] = (found.metadata, None)
@@ -399,19 +443,36 @@ class Archive:
                 self._footers[file.path] = (metadata, known)
         return known  # type: ignore[no-any-return]
 
-    def read(self, snapshot: Snapshot, file: File) -> pa.Table:
-        """All rows and columns of a file."""
-        return self._read(snapshot, file, ["partition", *_COLUMNS])
+    def read(self, file: File, columns: list[str]) -> pa.Table:
+        """All rows of a file that streamkit wrote; of the columns those that it has."""
+        return self._read(file, columns)
 
-    def _read(self, snapshot: Snapshot, file: File, columns: list[str]) -> pa.Table:
-        source = self._open(snapshot, file)
-        with self.table.mapped():
+    def _read(self, file: File, columns: list[str]) -> pa.Table:
+        source = self._open(file)
+        with self.table.reading(file.path):
             # Each row group has its own words.
             return source.read(columns=columns).unify_dictionaries()
 
+    def _narrow(self, file: File, columns: list[str]) -> Iterator[pa.Table]:
+        """Some small columns of the file's rows that are of its partition: at once, or in batches if it is not ours."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-class _Gone(CorruptData):
-    """A file of a version is not there."""
+        if file.ours:
+            yield self._read(file, columns)
+            return
+        source = self.table.open(file.path, buffer_size=1 << 20)
+        with self.table.reading(file.path):
+            for batch in source.iter_batches(_NARROW_ROWS, columns=[*columns, "partition"]):
+                rows = as_ours(pa.Table.from_batches([batch]))
+                rows = rows.filter(pc.field("partition") == file.partition).select(columns)
+                if rows.num_rows:
+                    yield with_words(rows)
+
+
+def _alone(files: Sequence[File]) -> bool:
+    """Whether it is one file that streamkit wrote: sorted, without overlaps, of one partition."""
+    return len(files) == 1 and files[0].ours
 
 
 def _moment(timestamp: int) -> pa.Scalar:
@@ -432,16 +493,10 @@ def _may_hold(file: File, segment: str, first: int, last: int) -> bool:
 def _windows(
     snapshot: Snapshot, partition: int, first: int, last: int, bounds: Bounds
 ) -> Iterator[tuple[list[File], int, int]]:
-    """(files, low number, high number): pieces of the log, in order, that are small enough to be sorted in memory."""
+    """(files, low number, high number): pieces of the log, in order."""
     for cluster in snapshot.clusters(partition):
         low = max(first, min(file.numbers[0] for file in cluster))
         high = min(last, max(file.numbers[1] for file in cluster))
-        if low > high or not any(_overlaps(file, bounds) for file in cluster):
-            continue
-        parts = 1 if len(cluster) == 1 else -(-sum(file.rows for file in cluster) // _WINDOW)
-        step = -(-(high - low + 1) // parts)
-        for begin in range(low, high + 1, step):
-            end = min(begin + step - 1, high)
-            files = [file for file in cluster if file.numbers[0] <= end and file.numbers[1] >= begin]
-            if files:
-                yield files, begin, end
+        files = [file for file in cluster if file.numbers[0] <= high and file.numbers[1] >= low]
+        if files and any(_overlaps(file, bounds) for file in files):
+            yield files, low, high

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from importlib.util import find_spec
@@ -25,14 +27,29 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-__all__ = ["File", "Snapshot", "Table", "check_installed", "schema", "space_of"]
+__all__ = ["File", "Gone", "Snapshot", "Table", "check_installed", "schema", "space_of"]
 
 FORMAT = 1
 _FORMAT = "streamkit.format"
 _STORE = "streamkit.store"
 _SPACE = "streamkit.space"
 _PARTITIONS = "streamkit.partitions"
-_STATS = ("partition", "number", "index", "position", "segment", "sequence", "timestamp")
+_CHECKED = "streamkit/checked"
+"""The application transaction of the version up to which nobody else has changed rows."""
+_READABLE = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+"""Features of Delta that a table may have: without a deletion vector none of them changes what a file holds."""
+_MEASURED = 1024
+"""Files whose extents are kept."""
+_OWN_NAME = re.compile(r"[0-9a-f]{2}-\d+-\d+-\d+-[0-9a-f]{12}\.parquet")
+_STATS = ("partition", "number", "position", "segment", "sequence", "timestamp")
+_KINDS = {
+    **dict.fromkeys(("partition", "number", "index", "position", "sequence"), ("integer", "long")),
+    **dict.fromkeys(("segment", "trx_id", "trx_node"), ("string",)),
+    "timestamp": ("timestamp",),
+    "payload": ("binary",),
+    "metadata": ("map",),
+}
+"""What Delta may call the type of each column."""
 _DAMAGE = ("decompress", "corrupt", "CRC", "deserialize", "magic bytes", "end of stream", "Invalid", "page")
 _DENIED = ("403", "Forbidden", "AccessDenied", "Unauthorized", "AuthenticationFailed", "PermissionDenied")
 
@@ -80,6 +97,13 @@ class File(NamedTuple):
     segments: tuple[str, str]
     sequences: tuple[int, int]
     timestamps: tuple[int, int]
+    shared: bool = False
+    """Whether the file has rows of other partitions as well. Then it stands here once for each of them."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether streamkit wrote it: then its rows are sorted, and as many as fit in memory."""
+        return _OWN_NAME.fullmatch(self.path) is not None
 
     def statistics(self) -> str:
         """As Delta keeps them."""
@@ -101,6 +125,10 @@ class File(NamedTuple):
         return json.dumps({"numRecords": self.rows, "minValues": ends[0], "maxValues": ends[1], "nullCount": nulls})
 
 
+class Gone(CorruptData):
+    """A file of a version is not there: others have compacted the table, or it is damaged."""
+
+
 class Snapshot:
     """One version of the table: what is read from it is one consistent state."""
 
@@ -109,6 +137,7 @@ class Snapshot:
         self.version = version
         self.archived = archived
         """For each partition, the last transaction that is there."""
+        self.paths = {file.path for file in files}
         self.files = sorted(files, key=lambda file: (file.partition, file.numbers, file.positions))
         self._clusters: dict[int, list[list[File]]] = {}
         for file in self.files:
@@ -148,6 +177,9 @@ class Table:
         """Where the table is, if it is on this machine's file system."""
         self._synced = None if self.directory is None else Synced(self.directory)
         self._filesystem: Any = None
+        self._measured: OrderedDict[str, tuple[File, ...]] = OrderedDict()
+        self._checked = -1
+        """The version up to which this process knows that nobody else has changed rows."""
 
     def __repr__(self) -> str:
         return f"<Table {self.url}>"
@@ -186,56 +218,106 @@ class Table:
                 f"and {self._space!r}"
             )
         protocol = table.protocol()
-        if protocol.min_reader_version > 1 or table.metadata().partition_columns:
+        features = set(protocol.reader_features or ())
+        unknown = sorted(features - _READABLE) or [f"reader version {protocol.min_reader_version}"]
+        if features - _READABLE or protocol.min_reader_version not in (1, 3) or table.metadata().partition_columns:
+            what = ", ".join(unknown) if not table.metadata().partition_columns else "partition columns"
             raise UnsupportedVersion(
-                f"{self.url} was changed to a Delta protocol or a partitioning that streamkit does not write "
-                f"(reader version {protocol.min_reader_version}); restore an earlier version of the table"
+                f"{self.url} was changed to a Delta protocol or a partitioning that streamkit does not read "
+                f"({what}); restore an earlier version of the table"
             )
-        columns = {field.name for field in table.schema().fields}
-        missing = [name for name in schema().names if name not in columns]
+        kinds = {field.name: str(getattr(field.type, "type", "map")) for field in table.schema().fields}
+        missing = [name for name in schema().names if name not in kinds]
         if missing:
             raise CorruptData(f"{self.url} lacks the columns {', '.join(missing)}: it was changed by something else")
+        other = [f"{name} ({kinds[name]})" for name, wanted in _KINDS.items() if kinds[name] not in wanted]
+        if other:
+            raise CorruptData(
+                f"{self.url} has columns of another type, {', '.join(other)}: it was changed by something else; "
+                "restore an earlier version of the table"
+            )
+        if "deletionVectors" in features:
+            self._check_deletion_vectors(table)
+
+    def _check_deletion_vectors(self, table: DeltaTable) -> None:
+        import pyarrow as pa
+
+        from .history import blame
+
+        if pa.table(table.deletion_vectors()).num_rows:
+            raise CorruptData(
+                f"{self.url}, version {table.version()}: rows are marked as deleted by deletion vectors, which "
+                f"streamkit does not read; {blame(self, 0, table.version())}. If no row of streamkit was changed, "
+                "REORG TABLE … APPLY (PURGE) writes the files without them"
+            )
+
+    def _check_history(self, table: DeltaTable, paths: set[str]) -> None:
+        """CorruptData if something else than streamkit has changed rows, not only their place."""
+        if all(_OWN_NAME.fullmatch(path) for path in paths):
+            # Whole files are counted; nobody else has written any.
+            return
+        from .history import check
+
+        version = table.version()
+        since = max(self._checked, self._mark(table))
+        if since < version:
+            check(self, since + 1, version, paths)
+            self._checked = version
+
+    def _mark(self, table: DeltaTable) -> int:
+        found = table.transaction_version(_CHECKED)
+        return -1 if found is None else found
+
+    def _blame(self, table: DeltaTable) -> str:
+        from .history import blame
+
+        return blame(self, max(self._checked, self._mark(table)) + 1, table.version())
 
     def snapshot(self, version: int | None = None) -> Snapshot | None:
-        """What the table holds, now or at `version`; None if there is none."""
+        """What the table holds, now or at `version`; None if there is none. CorruptData if rows of it were changed."""
         table = self.load(version)
-        if table is None:
-            return None
+        return None if table is None else self._snapshot(table)
+
+    def _snapshot(self, table: DeltaTable) -> Snapshot:
         with self.mapped():
-            files = [self._file(row) for row in _rows(table)]
-            partitions = {file.partition for file in files}
-            archived = {partition: self.archived(table, partition) for partition in partitions}
-        for partition in partitions:
+            files = [file for row in _rows(table) for file in self._files(row)]
+            self._check_history(table, {file.path for file in files})
+            partitions = {file.partition for file in files} | set(range(self.partitions(table)))
+            archived = {partition: self.archived(table, partition) for partition in sorted(partitions)}
+        there = Counter[int]()
+        for file in files:
+            there[file.partition] += file.rows
+        for partition in archived:
             known = table.transaction_version(_entries(partition))
-            rows_there = sum(file.rows for file in files if file.partition == partition)
-            if known is not None and known != rows_there:
+            if known is not None and known != there[partition]:
                 raise CorruptData(
-                    f"{self.url}, version {table.version()}: partition {partition} has {rows_there} entries instead "
-                    f"of {known}; the table was changed by something else, restore a version"
+                    f"{self.url}, version {table.version()}: partition {partition} has {there[partition]} entries "
+                    f"instead of {known}; {self._blame(table)}"
                 )
         return Snapshot(self.url, table.version(), archived, files)
 
-    def _file(self, row: dict[str, Any]) -> File:
-        least, greatest = row.get("min") or {}, row.get("max") or {}
-        try:
-            if least["partition"] != greatest["partition"]:
-                raise CorruptData(f"{self.url}: the file {row['path']} mixes partitions; restore an earlier version")
-            ends = {name: (least[name], greatest[name]) for name in _STATS if name in least}
-            return File(
-                self.path_of(row["path"]),
-                row["size_bytes"],
-                row["num_records"],
-                least["partition"],
-                ends["number"],
-                ends["position"],
-                ends["segment"],
-                ends["sequence"],
-                (_milliseconds(least["timestamp"]), _milliseconds(greatest["timestamp"])),
-            )
-        except (KeyError, TypeError) as error:
-            raise CorruptData(
-                f"{self.url}: the file {row.get('path')} has no statistics of {error}; it was written by something else"
-            ) from error
+    def _files(self, row: dict[str, Any]) -> Sequence[File]:
+        """A file of the table, once for each partition that it has rows of."""
+        path, size = self.path_of(row["path"]), row["size_bytes"]
+        least, greatest, count = row.get("min") or {}, row.get("max") or {}, row.get("num_records")
+
+        def ends(name: str) -> tuple[Any, Any]:
+            return least.get(name), greatest.get(name)
+
+        partition, until = ends("partition")
+        if count is not None and partition == until and all(None not in ends(name) for name in _STATS):
+            begin, end = ends("timestamp")
+            moments = (_milliseconds(begin), _milliseconds(end))
+            numbers, positions, segments, sequences = map(ends, ("number", "position", "segment", "sequence"))
+            return [File(path, size, count, partition, numbers, positions, segments, sequences, moments)]
+        known = self._measured.get(path)
+        if known is None:
+            from .extents import measure
+
+            known = self._measured[path] = measure(self, path, size)
+            if len(self._measured) > _MEASURED:
+                self._measured.popitem(last=False)
+        return known
 
     def path_of(self, path: str) -> str:
         """A file's path as the table's log has it, as one below the table. CorruptData for one that leads elsewhere."""
@@ -280,6 +362,37 @@ class Table:
                 with self.mapped():
                     self._filesystem = fs.PyFileSystem(DeltaStorageHandler(self.url, self.options))
         return self._filesystem
+
+    def open(self, path: str, **options: Any) -> Any:
+        """A Parquet file of the table. Gone if it is not there."""
+        import pyarrow.parquet as pq
+
+        with self.reading(path):
+            source = self.filesystem.open_input_file(path)
+            return pq.ParquetFile(source, page_checksum_verification=True, **options)
+
+    @contextlib.contextmanager
+    def reading(self, path: str) -> Iterator[None]:
+        """As `mapped`, and Gone if the file is not there, or not any more."""
+        with self.mapped():
+            try:
+                yield
+            except FileNotFoundError:
+                raise Gone(path) from None
+
+    def columns(self, version: int) -> list[str]:
+        """The table's columns, those that others have added too."""
+        table = self.load(version)
+        return schema().names if table is None else [field.name for field in table.schema().fields]
+
+    def log_of(self, version: int) -> str | None:
+        """The description of one version, a JSON object a line; None if it was cleaned up."""
+        with self.mapped():
+            try:
+                with self.filesystem.open_input_stream(f"_delta_log/{version:020}.json") as source:
+                    return bytes(source.read()).decode()
+            except FileNotFoundError:
+                return None
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -336,7 +449,11 @@ class Table:
 
         now = time.time_ns() // 1_000_000
         actions = [AddAction(file.path, file.size, {}, now, True, file.statistics()) for file in files]
-        marks = [Transaction(f"streamkit/{partition}", number), Transaction(_entries(partition), entries)]
+        marks = [
+            Transaction(f"streamkit/{partition}", number),
+            Transaction(_entries(partition), entries),
+            self._verified(table),
+        ]
         failed: DeltaError | None = None
         with self.mapped():
             try:
@@ -351,6 +468,19 @@ class Table:
                 raise failed
             return False
 
+    def _verified(self, table: DeltaTable) -> Any:
+        """The mark that says that nobody has changed rows up to the version of `table`. CorruptData if one has."""
+        from deltalake import Transaction
+
+        try:
+            self._snapshot(table)
+        except Gone as error:
+            raise CorruptData(
+                f"{self.url}, version {table.version()}: the file {error} is missing; if others compact the table just "
+                "now, archive again, else restore it"
+            ) from None
+        return Transaction(_CHECKED, table.version())
+
     def _has(self, table: DeltaTable | None, path: str | None) -> bool:
         if table is None or path is None:
             return table is not None
@@ -363,9 +493,11 @@ class Table:
 
         now = time.time_ns() // 1_000_000
         actions: list[Any] = [AddAction(file.path, file.size, {}, now, False, file.statistics()) for file in new]
-        actions += [RemoveAction(file.path, False, now, file.size, {}) for file in old]
+        sizes = {file.path: file.size for file in old}
+        actions += [RemoveAction(path, False, now, size, {}) for path, size in sizes.items()]
+        marks = [self._verified(table)]
         with self.mapped():
-            return self._append(table, actions, CommitProperties(max_commit_retries=0))
+            return self._append(table, actions, CommitProperties(max_commit_retries=0, app_transactions=marks))
 
     def _append(self, table: DeltaTable, actions: list[Any], properties: Any) -> bool:
         """Commit to exactly the version of `table`; False if the table has moved on."""

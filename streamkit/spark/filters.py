@@ -140,6 +140,8 @@ def arrow_filter(piece: Piece, tests: Sequence[Test], *, log: bool = False) -> K
 
     moment = pa.timestamp("us", "UTC")
     if not log and piece.file is not None:
+        if piece.file.shared:
+            keep("partition", pc.field("partition") == piece.partition)
         if piece.first > piece.file.numbers[0] or piece.last < piece.file.numbers[1]:
             keep("number", (pc.field("number") >= piece.first) & (pc.field("number") <= piece.last))
         if piece.file.timestamps[0] < piece.min_timestamp:

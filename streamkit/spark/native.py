@@ -92,6 +92,7 @@ def _whole(piece: Piece) -> bool:
     file = piece.file
     return (
         file is not None
+        and not file.shared
         and (piece.first, piece.last) == file.numbers
         and file.timestamps[0] >= piece.min_timestamp
         and (not piece.max_timestamp or file.timestamps[1] <= piece.max_timestamp)
@@ -115,6 +116,8 @@ def _parquet(spark: SparkSession, tables: dict[str, Table], group: list[Piece], 
 def _cut(frame: DataFrame, piece: Piece, file: File) -> DataFrame:
     from pyspark.sql import functions as F
 
+    if file.shared:
+        frame = frame.where(F.col("partition") == piece.partition)
     if (piece.first, piece.last) != file.numbers:
         frame = frame.where(F.col("number").between(piece.first, piece.last))
     if piece.min_timestamp:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..archive.columns import as_ours
 from ..archive.table import schema as table_schema
 from ..client import Client
 from ..errors import PermanentError
@@ -59,6 +60,8 @@ def _cold(client: Client, piece: Piece, options: Options, tests: Sequence[Test])
             batch = next(batches, None)
             if batch is None:
                 return
+            if not piece.file.ours:
+                batch = _batch_as_ours(batch)
             if kept.expression is not None:
                 batch = batch.filter(kept.expression)
             if batch.num_rows:
@@ -68,6 +71,13 @@ def _cold(client: Client, piece: Piece, options: Options, tests: Sequence[Test])
                     for name in wanted.names
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _batch_as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With the table's types: another engine's file may have its own for the same."""
+    import pyarrow as pa
+
+    return as_ours(pa.Table.from_batches([batch]), large=False).combine_chunks().to_batches()[0]
 
 
 def _hot(client: Client, piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,60 @@
+"""What a file holds, where its statistics do not say: another engine may write none, or mix partitions in one file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .columns import as_ours
+from .table import File
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .table import Table
+
+__all__ = ["measure"]
+
+_COLUMNS = ["partition", "number", "position", "segment", "sequence", "timestamp"]
+_ROWS = 65_536
+
+
+def measure(table: Table, path: str, size: int) -> tuple[File, ...]:
+    """The file as one of each partition that it has rows of. Its narrow columns are read, a batch at a time."""
+    found: dict[int, dict[str, Any]] = {}
+    source = table.open(path, buffer_size=1 << 20)
+    with table.reading(path):
+        for batch in source.iter_batches(_ROWS, columns=_COLUMNS):
+            _take(found, batch)
+    return tuple(
+        File(
+            path,
+            size,
+            part["rows"],
+            partition,
+            part["number"],
+            part["position"],
+            part["segment"],
+            part["sequence"],
+            (part["timestamp"][0] // 1000, part["timestamp"][1] // 1000),
+            len(found) > 1,
+        )
+        for partition, part in sorted(found.items())
+    )
+
+
+def _take(found: dict[int, dict[str, Any]], batch: pa.RecordBatch) -> None:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = as_ours(pa.Table.from_batches([batch]))
+    for partition in np.unique(rows["partition"].to_numpy()).tolist():
+        some = rows.filter(pc.equal(rows["partition"], partition))
+        part = found.setdefault(partition, {"rows": 0})
+        part["rows"] += some.num_rows
+        for name in _COLUMNS[1:]:
+            values = some[name].cast("int64") if name == "timestamp" else some[name]
+            ends = pc.min_max(values)
+            least, most = ends["min"].as_py(), ends["max"].as_py()
+            before = part.get(name, (least, most))
+            part[name] = (min(before[0], least), max(before[1], most))

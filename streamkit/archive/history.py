@@ -1,0 +1,146 @@
+"""What others did to the table, as its log tells: the versions that neither archiving nor compaction made.
+
+An OPTIMIZE says of itself that it changes no data, and is believed. What says otherwise (UPDATE, MERGE, DELETE, a table
+that was written over) is checked: the rows that left the table must be those that came, or it is CorruptData.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import CorruptData
+from .columns import as_ours
+from .table import Gone, schema
+
+if TYPE_CHECKING:
+    from .table import Table
+
+__all__ = ["Commit", "blame", "check", "commits"]
+
+_OURS = "streamkit/"
+_ROWS = 4096
+_NAMED = 3
+
+
+class Commit(NamedTuple):
+    """One version of the table."""
+
+    version: int
+    operation: str
+    """And by what it was made, as the log says."""
+    ours: bool
+    changes: bool
+    """Whether it says that it changed data."""
+    added: frozenset[str]
+    removed: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.operation})"
+
+
+def commits(table: Table, first: int, last: int) -> list[Commit]:
+    """Versions first..last, oldest first; without those whose description Delta has cleaned up already."""
+    found: list[Commit] = []
+    for version in range(last, first - 1, -1):
+        text = table.log_of(version)
+        if text is None:
+            break
+        found.append(_commit(table, version, [json.loads(line) for line in text.splitlines() if line.strip()]))
+    return found[::-1]
+
+
+def _commit(table: Table, version: int, actions: Sequence[dict[str, Any]]) -> Commit:
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for action in actions:
+        for kind, body in action.items():
+            by_kind.setdefault(kind, []).append(body or {})
+    added, removed = by_kind.get("add", []), by_kind.get("remove", [])
+    info = (by_kind.get("commitInfo") or [{}])[0]
+    words = [info.get("operation"), info.get("engineInfo") or info.get("clientVersion")]
+    return Commit(
+        version,
+        " by ".join(_plain(word) for word in words if word) or "without a description",
+        any(str(one.get("appId", "")).startswith(_OURS) for one in by_kind.get("txn", [])),
+        any(one.get("dataChange", True) for one in added + removed),
+        frozenset(table.path_of(one["path"]) for one in added),
+        frozenset(table.path_of(one["path"]) for one in removed),
+    )
+
+
+def _plain(word: Any) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in str(word)[:60])
+
+
+def blame(table: Table, first: int, last: int) -> str:
+    """Who changed the table in versions first..last, and what to do; to be put behind what is wrong."""
+    suspects = [commit for commit in commits(table, first, last) if not commit.ours and commit.changes]
+    return _advice(table, suspects)
+
+
+def _advice(table: Table, suspects: Sequence[Commit]) -> str:
+    if not suspects:
+        return "the table was changed by something else; restore a version"
+    shown = ", ".join(map(str, suspects[:_NAMED])) + (
+        f" and {len(suspects) - _NAMED} more" if len(suspects) > _NAMED else ""
+    )
+    before = suspects[0].version - 1
+    return (
+        f"the table was changed by something else: {shown}. Restore the version before, with "
+        f"DeltaTable({table.url!r}).restore({before}) or RESTORE TABLE … TO VERSION AS OF {before}"
+    )
+
+
+def check(table: Table, first: int, last: int, now: Iterable[str]) -> None:
+    """CorruptData if others changed rows in versions first..last of the table, whose files are `now`."""
+    found = commits(table, first, last)
+    suspects = [commit for commit in found if not commit.ours and commit.changes]
+    if not suspects:
+        return
+    there, base, born, archived = set(now), set[str](), set[str](), set[str]()
+    for commit in found:
+        base |= commit.removed - born
+        born |= commit.added - base
+        if commit.ours and commit.changes:
+            archived |= commit.added - base
+    left = (base | archived) - there
+    came = (born & there) - archived
+    if not left and not came:
+        return
+    try:
+        same = _digest(table, left) == _digest(table, came)
+    except _Unknown as error:
+        raise CorruptData(
+            f"{table.url}, version {last}: nobody can tell whether rows of streamkit were changed, for {error}; "
+            f"{_advice(table, suspects)}"
+        ) from None
+    if not same:
+        raise CorruptData(f"{table.url}, version {last}: rows that streamkit wrote differ; {_advice(table, suspects)}")
+
+
+class _Unknown(Exception):
+    """What was there before cannot be read any more."""
+
+
+def _digest(table: Table, paths: Iterable[str]) -> dict[int, tuple[int, int]]:
+    """For each partition the number of rows and the sum of their hashes: in whatever files and order they are."""
+    import pyarrow as pa
+
+    names = schema().names
+    found: dict[int, tuple[int, int]] = {}
+    for path in sorted(paths):
+        try:
+            source = table.open(path, buffer_size=8 << 20)
+            with table.reading(path):
+                for batch in source.iter_batches(_ROWS, columns=names):
+                    rows = as_ours(pa.Table.from_batches([batch])).select(names)
+                    rows = rows.set_column(6, "timestamp", rows["timestamp"].cast("int64"))
+                    columns = [column.to_pylist() for column in rows.columns]
+                    for row in zip(*columns, strict=True):
+                        count, total = found.get(row[0], (0, 0))
+                        whole = hash((*row[:-1], tuple(sorted(row[-1] or ()))))
+                        found[row[0]] = (count + 1, (total + whole) & (1 << 64) - 1)
+        except Gone:
+            raise _Unknown(f"the file {path} that held them is gone") from None
+    return found
