@@ -14,6 +14,7 @@ import pytest
 from fix_spark import SPACE, both_tiers, entries_of, fill, load, rows_of, stream
 
 import streamkit
+from harness.foreign_engines import optimize, polars_overwrites
 from harness.harmed_tables import HARMS
 from streamkit import Store
 
@@ -52,6 +53,17 @@ def test_the_source_reads_every_entry_once_from_both_tiers(spark: Any, url: str,
 
 def test_the_native_path_reads_the_same(spark: Any, url: str, both: Store) -> None:
     assert rows_of(read_space(spark, url, both.id, SPACE)) == entries_of(both)
+
+
+@pytest.mark.parametrize("operation", [optimize, polars_overwrites])
+def test_what_other_engines_compacted_is_read_by_both_paths(
+    spark: Any, tmp_path: Path, operation: Callable[[Path], None]
+) -> None:
+    with both_tiers(tmp_path.as_uri(), 30, 500) as store:
+        operation(Path(store._archive(SPACE).table.url.removeprefix("file://")))
+        entries = entries_of(store)
+        assert rows_of(load(spark, tmp_path.as_uri(), store)) == entries
+        assert rows_of(read_space(spark, tmp_path.as_uri(), store.id, SPACE)) == entries
 
 
 def test_each_tier_alone_is_one_part(spark: Any, url: str, both: Store) -> None:
