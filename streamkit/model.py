@@ -47,7 +47,7 @@ class TRX(msgspec.Struct, frozen=True, gc=False):
 NO_TRX = TRX(bytes(16), bytes(16), 0)
 
 
-class Origin(msgspec.Struct, gc=False, eq=False):
+class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Where a frame's entries stand in their partition; shared by all entries of the frame.
 
     It says nothing about what an entry is, so all origins are equal: two readers of one entry hold equal entries.
@@ -65,6 +65,8 @@ class Origin(msgspec.Struct, gc=False, eq=False):
     """Highest timestamp that the reader had yielded: offsets of one reading never decrease."""
     others: tuple[tuple[int, int], ...] | None = None
     """For a space of several partitions: (number, index) to be read next in each of them, when this was read."""
+    incarnation: bytes = b""
+    """Of the space."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Origin)
@@ -118,14 +120,14 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         origin = self.origin
         here = (self.trx.number, origin.index + self.sequence - origin.first_sequence + 1)
         if origin.partitions == 1:
-            return Offset(self.space, self.timestamp, 0, (here,)).encode()
+            return Offset(self.space, self.timestamp, 0, (here,), True, origin.incarnation).encode()
         if origin.others is None:
-            return Offset(self.space, self.timestamp, origin.partition, (here,), whole=False).encode()
+            return Offset(self.space, self.timestamp, origin.partition, (here,), False, origin.incarnation).encode()
         positions = list(origin.others)
         positions[origin.partition] = here
         timestamp = max(self.timestamp, origin.watermark)
         # Not of this partition: the offsets of a reading grow, also where timestamps are equal.
-        return Offset(self.space, timestamp, 0, tuple(positions)).encode()
+        return Offset(self.space, timestamp, 0, tuple(positions), True, origin.incarnation).encode()
 
     def __rich_repr__(self) -> Any:
         yield from ((name, getattr(self, name)) for name in self.__struct_fields__ if name != "origin")

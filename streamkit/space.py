@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from .backend import ABSENT, Ambiguous, Backend, Conflict, Put
 from .clock import Clock
@@ -55,7 +58,7 @@ def open_space(
     first.refresh(segments)
     if first.head_etag is None:
         return None
-    settings = first.settings = first.head.settings
+    settings = first.settings
     others = [
         Partition(backend, space, number, settings, clock, counters, news) for number in range(1, settings.partitions)
     ]
@@ -63,21 +66,27 @@ def open_space(
 
 
 def create_space(backend: Backend, space: str, settings: Settings, *, exact: bool) -> None:
-    """Make the space's rows. With `exact`, SpaceExists if it has other settings."""
+    """Make the space's rows. With `exact`, SpaceExists if it has other settings.
+
+    Of several at once one decides on the incarnation: the catalog's row does, and the head repeats it.
+    """
     key = space_key(space)
+    settings = msgspec.structs.replace(settings, incarnation=os.urandom(8))
     if not _put_once(backend, bytes(CATALOG), key, encode_row(key, settings)):
         value = backend.get(bytes(CATALOG), [key])[0]
         if value is None:
             raise Unavailable(f"space {space!r} is being created by someone else, try again")
         found = decode_row(Settings, key, value.data)
-        if exact and found != settings:
+        settings = msgspec.structs.replace(settings, incarnation=found.incarnation)
+        if not exact:
+            settings = found
+        elif found != settings:
             changed = ", ".join(
                 f"{name} is {getattr(found, name)!r}, not {getattr(settings, name)!r}"
                 for name in settings.__struct_fields__
                 if getattr(found, name) != getattr(settings, name)
             )
             raise SpaceExists(f"space {space!r} exists with other settings ({changed}), and they cannot be changed")
-        settings = found
     _put_once(backend, bytes(partition_key(space, 0)), bytes(HEAD), encode_row(HEAD, Head(settings)))
 
 

@@ -23,7 +23,7 @@ from .log.keys import CATALOG, SPACES, segment_name
 from .log.offsets import Offset
 from .log.partition import NOTHING, News, Partition
 from .log.plan import mismatch
-from .log.read import Batch, Bounds, Cursor, last_entry, merge, segment_batches
+from .log.read import Batch, Bounds, Cursor, end_of, last_entry, merge, segment_batches
 from .log.record_format import encode_body
 from .log.request import Part, Request
 from .log.rows import Settings
@@ -135,17 +135,28 @@ class Store:
         return names()
 
     def _known(self, space: str, segments: tuple[str, ...] = ()) -> Space | None:
+        return self._look_up(space, segments)[0]
+
+    def _look_up(self, space: str, segments: tuple[str, ...] = ()) -> tuple[Space | None, int | None]:
+        """The space, opened if it is not yet, and how old a look at it may be: for the latter see Partition.refresh.
+
+        Only the call that opened it has seen all that was there when the call began. The look of another thread may be
+        older than this call.
+        """
         found = self._spaces.get(space)
         if found is not None and not self._closed:
-            return found
+            return found, None
         self._check_open()
         found = open_space(
             self._backend, space, self._clock, self._counters, self._news, self._node, self._most_bytes, segments
         )
         for partition in found.partitions if found else ():
             partition.cold = lambda: self._archive(space)
+        if found is None:
+            return None, None
         # Two threads may have opened it: both go on with the first.
-        return None if found is None else self._spaces.setdefault(space, found)
+        first = self._spaces.setdefault(space, found)
+        return first, 0 if first is found else None
 
     def _archive(self, space: str) -> Archive:
         found = self._archives.get(space)
@@ -277,21 +288,27 @@ class Store:
     def peek(self, space: str, segment: str) -> Entry:
         """The latest entry of a segment; one with sequence 0 if there is none."""
         check_name(segment, "segment")
-        since = self._since(check_name(space, "space"))
-        known = self._known(space, self._hint(segment))
+        known, since = self._look_up(check_name(space, "space"), self._hint(segment))
         entry = last_entry(known.partition(segment), segment, since) if known else None
         return no_entry(space, segment) if entry is None else entry
 
     def segment_status(self, space: str, segment: str) -> SegmentStatus:
         """First and last sequence and timestamp of a segment; zeros if it does not exist."""
         check_name(segment, "segment")
-        since = self._since(check_name(space, "space"))
-        known = self._known(space, self._hint(segment))
+        known, since = self._look_up(check_name(space, "space"), self._hint(segment))
         if known is None:
             return status_of(space, segment, NOTHING, None)
         partition = known.partition(segment)
         partition.refresh(self._hint(segment), since)
         return status_of(space, segment, partition.status(segment), None)
+
+    def end_offset(self, space: str) -> LexKey:
+        """The offset after everything that is committed so far: `consume_space` from it yields only what comes later.
+
+        Of a space that does not exist (yet) it is the offset before everything.
+        """
+        known, since = self._look_up(check_name(space, "space"))
+        return (end_of(known.partitions, since) if known else Offset.beginning(space)).encode()
 
     def consume_segment(
         self,
@@ -352,28 +369,20 @@ class Store:
         return _entries(merge(logs), limit)
 
     def _segment_batches(self, space: str, segment: str, bounds: Bounds) -> Iterator[Batch]:
-        since = self._since(space)
-        known = self._known(space, self._hint(segment))
+        known, since = self._look_up(space, self._hint(segment))
         if known is not None:
             yield from segment_batches(known.partition(segment), segment, bounds, since)
 
     def _space_batches(self, space: str, offset: Offset | None, bounds: Bounds) -> Iterator[Batch]:
-        since = self._since(space)
-        cursor = self._cursor(space, offset)
+        cursor, since = self._cursor(space, offset)
         if cursor is not None:
             yield from cursor.batches(bounds, since)
 
-    def _cursor(self, space: str, offset: Offset | None) -> Cursor | None:
-        known = self._known(space)
-        if known is None:
-            return None
+    def _cursor(self, space: str, offset: Offset | None) -> tuple[Cursor | None, int | None]:
+        known, since = self._look_up(space)
         if offset is not None:
-            offset.check_partitions(len(known.partitions))
-        return Cursor(known.partitions, offset)
-
-    def _since(self, space: str) -> int | None:
-        """0 if the space is not open yet: what opening it sees is new enough for who asks now."""
-        return None if space in self._spaces else 0
+            offset.check(known.settings if known else None)
+        return (Cursor(known.partitions, offset) if known else None), since
 
     def _hint(self, segment: str) -> tuple[str, ...]:
         """Segments whose rows a reader may fetch beside the head."""
@@ -415,9 +424,10 @@ class Store:
 
         def news() -> Iterator[list[Entry]]:
             nonlocal cursor
-            since = self._since(space)
             self._check_open()
-            cursor = cursor or self._cursor(space, after)
+            since = None
+            if cursor is None:
+                cursor, since = self._cursor(space, after)
             return map(_entries_of, cursor.batches(Bounds(), since) if cursor else ())
 
         return onward(patience, news)

@@ -178,6 +178,7 @@ class Archive:
         import pyarrow as pa
 
         space, index, partitions = partition.space, partition.partition, partition.settings.partitions
+        incarnation = partition.settings.incarnation
         number, at, position, sequence = (rows[name].to_numpy() for name in ("number", "index", "position", "sequence"))
         timestamp = rows["timestamp"].cast("int64").to_numpy() // 1000
         keep = (number > start[0]) | ((number == start[0]) & (at >= start[1]))
@@ -225,7 +226,7 @@ class Archive:
                 if id_code != trx_code:
                     trx, trx_code = TRX(raw_ids[id_code], raw_nodes[node_code], trx_number), id_code
                 segment = names[segment_code]
-                origin = Origin(index, partitions, place, trx_index, first, "cold")
+                origin = Origin(index, partitions, place, trx_index, first, "cold", 0, None, incarnation)
                 if metadata is None:
                     entries = [
                         Entry(space, segment, number_, moment, trx, payload, {}, origin)

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 
 from ..backend import ABSENT, Ambiguous, Conflict, Delete, Etag, Expect, Op, Put, Value
 from ..errors import TransientError
+from ..log.idempotency import key_row
 from ..log.keys import HEAD, data_key, idempotency_key, segment_key
 from ..log.partition import Partition
 from ..log.record_format import Header, frames_start
-from ..log.rows import DataRow, Head, KeyRow, Piece, SegmentRow, decode_row, encode_row
+from ..log.rows import DataRow, Head, Piece, SegmentRow, decode_row, encode_row
 
 __all__ = ["bring_forward", "data_rows", "rows_of"]
 
@@ -52,8 +53,7 @@ def rows_of(
         puts.append(Put(key, encode_row(key, statuses[segment]), etags.get(segment, ABSENT)))
     for use in header.keys:
         key = idempotency_key(use.key)
-        row = KeyRow(header.number, header.timestamp, header.id, header.node, use.content, use.segments)
-        puts.append(Put(key, encode_row(key, row)))
+        puts.append(Put(key, encode_row(key, key_row(header, use))))
     return puts
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from ..backend import Ambiguous, Backend, Delete, Op, Put
 from ..errors import CorruptData, StreamkitError, Unavailable
+from ..log.idempotency import key_row
 from ..log.keys import (
     CATALOG,
     DATA,
@@ -221,7 +222,7 @@ class _Log:
             pieces.append(Piece(number, header.timestamp, ref.first_sequence, ref.count, start, ref.length))
             self.sums[ref.segment, ref.first_sequence] = zlib.crc32(frame)
         for use in header.keys:
-            row = KeyRow(number, header.timestamp, header.id, header.node, use.content, use.segments)
+            row = key_row(header, use)
             self.uses.setdefault(use.key, []).append(row)
         for name, token in header.fences.items():
             if token < self.fences.get(name, 0):
@@ -360,6 +361,8 @@ def _check_keys(log: _Log, rows: dict[bytes, bytes]) -> None:
         except StreamkitError as error:
             log.found(key, str(error))
             continue
+        if not row.count:  # of an earlier release
+            uses = [msgspec.structs.replace(use, count=0) for use in uses]
         if row not in uses[len(indexed) - 1 if indexed else 0 :] and (indexed or row.number > log.head.archived):
             log.found(key, "the index says of the idempotency key what the log does not")
     for key, data in rows.items():

@@ -1,24 +1,31 @@
 """Offsets: "after this entry" in a space, as bytes that sort in reading order.
 
-Layout: "OFS" 00 version 00 space 00 timestamp, kind, partition, then (number, index) pairs, then a crc32. All integers
-are big endian, so that bytes compare as the fields do. An offset of a whole reading names, for every partition, the
-transaction and the entry in it that come next, so that it loses nothing whatever other writers do. One that was taken
-from a single segment of a space with several partitions knows its own partition only; the others follow by timestamp.
+Layout: "OFS" 00 version 00 space 00 incarnation, timestamp, kind, partition, then (number, index) pairs, then a crc32.
+All integers are big endian, so that bytes compare as the fields do. An offset of a whole reading names, for every
+partition, the transaction and the entry in it that come next, so that it loses nothing whatever other writers do. One
+that was taken from a single segment of a space with several partitions knows its own partition only; the others follow
+by timestamp. One without positions is before every entry, in whatever incarnation.
+
+Version 1 has no incarnation. It is still what spaces get that were created before there were any.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import InvalidOffset
 from ..lexkey import LexKey
 
+if TYPE_CHECKING:
+    from .rows import Settings
+
 __all__ = ["Offset"]
 
 _MAGIC = b"OFS\x00"
-_VERSION = 1
+_VERSION = 2
+_INCARNATION = 8
 _FIELDS = struct.Struct(">QBI")
 _PAIR = struct.Struct(">QQ")
 _CRC = struct.Struct(">I")
@@ -32,14 +39,17 @@ class Offset(NamedTuple):
     partition: int
     positions: tuple[tuple[int, int], ...]
     whole: bool = True
+    incarnation: bytes = b""
 
     def encode(self) -> LexKey:
+        incarnation = self.incarnation or (b"" if self.positions else bytes(_INCARNATION))
         body = b"".join(
             (
                 _MAGIC,
-                bytes((_VERSION, 0)),
+                b"\x02\x00" if incarnation else b"\x01\x00",
                 self.space.encode(),
                 b"\x00",
+                incarnation,
                 _FIELDS.pack(self.timestamp, self.whole, self.partition),
                 *(_PAIR.pack(*pair) for pair in self.positions),
             )
@@ -58,9 +68,10 @@ class Offset(NamedTuple):
             raise TypeError(f"an offset is LexKey, bytes or hex text, not {type(data).__name__}")
         if len(data) < 6 or not data.startswith(_MAGIC):
             raise InvalidOffset("these bytes are not a space offset; pass an entry's space_offset")
-        if data[4] != _VERSION:
+        version = data[4]
+        if not 1 <= version <= _VERSION:
             raise InvalidOffset(
-                f"the offset has format version {data[4]}, this release reads {_VERSION}: it is damaged or "
+                f"the offset has format version {version}, this release reads {_VERSION}: it is damaged or "
                 "was made by a newer streamkit"
             )
         body = data[:-4]
@@ -69,24 +80,57 @@ class Offset(NamedTuple):
         try:
             name_end = body.index(b"\x00", 6)
             found = body[6:name_end].decode()
-            timestamp, whole, partition = _FIELDS.unpack_from(body, name_end + 1)
-            positions = tuple(_PAIR.iter_unpack(body[name_end + 1 + _FIELDS.size :]))
+            fields = name_end + 1 + (_INCARNATION if version > 1 else 0)
+            incarnation = body[name_end + 1 : fields]
+            timestamp, whole, partition = _FIELDS.unpack_from(body, fields)
+            positions = tuple(_PAIR.iter_unpack(body[fields + _FIELDS.size :]))
         except (ValueError, struct.error) as error:
             raise InvalidOffset("the offset is damaged") from error
         if found != space:
             raise InvalidOffset(f"the offset is of the space {found!r}, not of {space!r}")
         if (
-            not positions
-            or whole > 1
+            whole > 1
+            or (not positions and not (whole and version > 1 and not any(incarnation)))
+            or (positions and version > 1 and not any(incarnation))
             or (not whole and len(positions) != 1)
             or not all(number for number, _ in positions)
         ):
             raise InvalidOffset("the offset is damaged")
-        return cls(found, timestamp, partition, positions, bool(whole))
+        return cls(found, timestamp, partition, positions, bool(whole), incarnation if positions else b"")
 
-    def check_partitions(self, partitions: int) -> None:
-        """InvalidOffset if it was made for a space of the same name with another number of partitions."""
+    def check(self, settings: Settings | None) -> None:
+        """InvalidOffset unless it is of the space with these settings; None is of a space that does not exist."""
+        if not self.positions:
+            return
+        if settings is None:
+            raise InvalidOffset(
+                f"the offset is of a space {self.space!r} that does not exist here: it is of another store, or the "
+                "space was deleted since. Read from the beginning, or from an offset that was taken here"
+            )
+        partitions = settings.partitions
         if self.partition >= partitions or (self.whole and len(self.positions) != partitions):
             raise InvalidOffset(
                 f"the offset was made for a space {self.space!r} with another number of partitions than {partitions}"
             )
+        if self.incarnation != settings.incarnation:
+            raise InvalidOffset(
+                f"the offset is of another space {self.space!r}: of another store, or of one that was deleted and made "
+                "again since. Read from the beginning, or from an offset that was taken here"
+            )
+
+    def check_end(self, partition: int, number: int) -> None:
+        """InvalidOffset if it is beyond the end of a partition, whose last transaction is `number`."""
+        if not self.positions or not (self.whole or partition == self.partition):
+            return
+        position = self.positions[partition if self.whole else 0]
+        if position > (number + 1, 0):
+            raise InvalidOffset(
+                f"the offset is beyond the end of the space {self.space!r}: it is after transaction {position[0]} of "
+                f"partition {partition}, whose last is {number}. It is of a copy of this store that went on, or this "
+                "store was set back"
+            )
+
+    @classmethod
+    def beginning(cls, space: str) -> Offset:
+        """Before every entry, also of a space that does not exist yet."""
+        return cls(space, 0, 0, ())

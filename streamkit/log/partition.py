@@ -16,6 +16,7 @@ from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from ..model import Entry
 from ..statistics import Counters
 from .archive_reader import Cold
+from .idempotency import key_row
 from .keys import HEAD, partition_key, segment_key, transaction_key, transaction_number
 from .record_format import Header, decode_header, frames_start
 from .rows import Head, KeyRow, Piece, SegmentRow, Settings, decode_row
@@ -65,12 +66,12 @@ class Partition:
         self.limits = backend.limits
         self.space = space
         self.partition = partition
-        self.settings = settings
         self.clock = clock
         self.counters = counters
         self.key: bytes = bytes(partition_key(space, partition))
-        self.seed = zlib.crc32(self.key)
+        self.seed = 0
         """Starts the checksums of this partition's transactions, so that a record of another one is not taken."""
+        self._set(settings)
         self.lock = threading.RLock()
         self.news = news
         self.head: Head = Head(settings)
@@ -82,6 +83,8 @@ class Partition:
         self.number = 0
         self.timestamp = 0
         self.position = 0
+        self._counted = (0, 0)
+        """A transaction's number, and how many entries it has."""
         self.watermark = 0
         self.fences: dict[str, int] = {}
         self.tail: dict[str, list[Piece]] = {}
@@ -105,6 +108,10 @@ class Partition:
         self._looked = 0.0
         self._looked_at = 0
 
+    def _set(self, settings: Settings) -> None:
+        self.settings = settings
+        self.seed = zlib.crc32(settings.incarnation, zlib.crc32(self.key))
+
     def where(self, number: int) -> str:
         return f"space {self.space!r}, partition {self.partition}, transaction {number}"
 
@@ -125,6 +132,23 @@ class Partition:
         """Whether `number`, which is not in the log, is in the archive by now."""
         self.look_at_head()
         return self.head.archived >= number
+
+    def end(self) -> tuple[int, int, int]:
+        """(number, index in the transaction) after the last entry as of the last refresh or later, and its timestamp.
+
+        It may take a request. (1, 0) if there is none.
+        """
+        with self.lock:
+            number, timestamp, (counted, count) = self.number, self.timestamp, self._counted
+        if not number:
+            return 1, 0, 0
+        if counted != number:
+            header = self.header(number)
+            if header is None:
+                # Archived, and removed from the log: before the next one is after the last one.
+                return number + 1, 0, timestamp
+            count = header.count
+        return number, count, timestamp
 
     def header(self, number: int) -> Header | None:
         """The header of a transaction, from the log; None if it is not there."""
@@ -264,6 +288,11 @@ class Partition:
     def _adopt(self, head: Head, etag: Etag) -> None:
         """Where the index is ahead of what is known, go on from there; where it has caught up, forget the tail."""
         with self.lock:
+            if self.head_etag is None and self.partition == 0:
+                # The first head says what the space is made of; until now nothing was known.
+                self._set(head.settings)
+            elif head.settings.incarnation != self.settings.incarnation:
+                raise self.gone()
             if head.watermark > self.number:
                 self.tail.clear()
                 self.tail_keys.clear()
@@ -367,12 +396,13 @@ class Partition:
         if not indexed:
             self.tail_frames += len(header.frames)
             for use in header.keys:
-                self.tail_keys[use.key] = KeyRow(number, timestamp, header.id, header.node, use.content, use.segments)
+                self.tail_keys[use.key] = key_row(header, use)
         for name, token in header.fences.items():
             if token > self.fences.get(name, 0):
                 self.fences[name] = token
         self.timestamp = timestamp
         self.position = header.position + count
+        self._counted = number, count
         self.number = number
         if indexed:
             self.watermark = number

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from ..backend import Range
 from ..errors import CorruptData, UnsupportedVersion
@@ -23,7 +24,17 @@ from .partition import Partition
 from .record_format import decode_entries, decode_transaction
 from .rows import DataRow, Piece, decode_row
 
-__all__ = ["Batch", "Bounds", "Cursor", "last_entry", "merge", "partition_batches", "segment_batches"]
+__all__ = [
+    "Batch",
+    "Bounds",
+    "Cursor",
+    "end_of",
+    "last_entry",
+    "merge",
+    "partition_batches",
+    "position_of",
+    "segment_batches",
+]
 
 _ENOUGH = 1 << 63
 _PIECES = 512
@@ -63,7 +74,7 @@ def partition_batches(partition: Partition, start: tuple[int, int], end: int, bo
     """The log from (number, index in the transaction) `start` up to transaction `end`; what is archived, from there."""
     number, skip = start
     low, high = bounds.min_timestamp, bounds.max_timestamp
-    space, index, partitions, seed = partition.space, partition.partition, partition.settings.partitions, partition.seed
+    space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
     while number <= end:
         archived = min(partition.head.archived, end)
         if number <= archived:
@@ -78,7 +89,7 @@ def partition_batches(partition: Partition, start: tuple[int, int], end: int, bo
             if transaction_number(row.key) != number:
                 break
             try:
-                frames = decode_transaction(space, index, partitions, row.data, seed)
+                frames = decode_transaction(space, index, settings.partitions, row.data, seed, settings.incarnation)
             except (CorruptData, UnsupportedVersion) as error:
                 raise partition.located(error, number) from error
             for head, origin, entries in frames:
@@ -239,13 +250,14 @@ def _load(partition: Partition, segment: str, pieces: Sequence[Piece], start: in
     absent = [piece for piece in pieces if piece.frame is None]
     ranges = [_range((transaction_key(piece.number), piece.start, piece.length)) for piece in absent]
     loaded = iter(partition.backend.read(partition.key, ranges) if ranges else ())
-    space, index, partitions, seed = partition.space, partition.partition, partition.settings.partitions, partition.seed
+    space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
+    partitions, incarnation = settings.partitions, settings.incarnation
     for piece in pieces:
         frame: bytes | None = piece.frame if piece.frame is not None else next(loaded)
         if frame is None:
             raise _NotLogged(f"{partition.where(piece.number)} is missing from the log")
         try:
-            head, origin, entries = decode_entries(space, index, partitions, frame, seed, start)
+            head, origin, entries = decode_entries(space, index, partitions, frame, seed, start, incarnation)
         except CorruptData as error:
             raise partition.located(error, piece.number) from error
         if head.segment != segment or head.first_sequence != piece.first_sequence or head.number != piece.number:
@@ -337,7 +349,7 @@ class Cursor:
         ends = [partition.refresh((), since) for partition in partitions]
         if self._positions is None:
             self._positions = [
-                _start(partition, self._offset, end) for partition, end in zip(partitions, ends, strict=True)
+                position_of(partition, self._offset, end) for partition, end in zip(partitions, ends, strict=True)
             ]
         positions = self._positions
         logs = [
@@ -349,17 +361,24 @@ class Cursor:
         else:
             for at, batch in _merge_by_time(logs):
                 self._watermark = max(self._watermark, batch.timestamp)
-                batch.origin.others = tuple(positions)
-                batch.origin.watermark = self._watermark
+                # Made for this reading, and not handed out yet: the entries of a frame share one origin.
+                force_setattr(batch.origin, "others", tuple(positions))
+                force_setattr(batch.origin, "watermark", self._watermark)
                 yield batch
                 last = batch.entries[-1].sequence - batch.origin.first_sequence
                 positions[at] = (batch.number, batch.origin.index + last + 1)
         self._positions = [max(at, (end + 1, 0)) for at, end in zip(positions, ends, strict=True)]
 
 
-def _start(partition: Partition, offset: Offset | None, end: int) -> tuple[int, int]:
-    if offset is None:
+def position_of(partition: Partition, offset: Offset | None, end: int) -> tuple[int, int]:
+    """(number, index in the transaction) of the entry that is next after `offset` in a partition that ends at `end`.
+
+    InvalidOffset if it is of another incarnation of the space, or beyond the end.
+    """
+    if offset is None or not offset.positions:
         return (1, 0)
+    offset.check(partition.settings)
+    offset.check_end(partition.partition, end)
     if offset.whole:
         return offset.positions[partition.partition]
     if partition.partition == offset.partition:
@@ -367,6 +386,16 @@ def _start(partition: Partition, offset: Offset | None, end: int) -> tuple[int, 
     # Taken from one segment: what is before it in another partition is what was earlier.
     after = offset.timestamp + (partition.partition < offset.partition)
     return (_first_at(partition, after, 1, end), 0)
+
+
+def end_of(partitions: Sequence[Partition], since: int | None = None) -> Offset:
+    """The offset after everything that is committed: that of the last entry. For `since` see Partition.refresh."""
+    for partition in partitions:
+        partition.refresh((), since)
+    ends = [partition.end() for partition in partitions]
+    first = partitions[0]
+    positions = tuple((number, index) for number, index, _ in ends)
+    return Offset(first.space, max(end[2] for end in ends), 0, positions, True, first.settings.incarnation)
 
 
 def merge(logs: Mapping[str, Iterator[Batch]]) -> Iterator[Batch]:

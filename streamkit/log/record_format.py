@@ -270,28 +270,43 @@ Decoded = tuple[FrameHead, Origin, list[Entry]]
 
 
 def decode_entries(
-    space: str, partition: int, partitions: int, frame: bytes | memoryview, seed: int, start: int = 0
+    space: str,
+    partition: int,
+    partitions: int,
+    frame: bytes | memoryview,
+    seed: int,
+    start: int = 0,
+    incarnation: bytes = b"",
 ) -> Decoded:
     """What is in a frame, without the entries before sequence `start`. CorruptData if a bit of it has changed."""
-    after, found = _decode_at(space, partition, partitions, frame, 0, seed, start)
+    after, found = _decode_at(space, partition, partitions, frame, 0, seed, start, incarnation)
     if after != len(frame):
         raise CorruptData("a frame of the transaction is damaged")
     return found
 
 
-def decode_transaction(space: str, partition: int, partitions: int, record: bytes, seed: int) -> list[Decoded]:
+def decode_transaction(
+    space: str, partition: int, partitions: int, record: bytes, seed: int, incarnation: bytes = b""
+) -> list[Decoded]:
     """What is in all frames of a whole record. CorruptData, or UnsupportedVersion."""
     view, at = _open(record, seed)
     end = len(view)
     frames = []
     while at < end:
-        at, found = _decode_at(space, partition, partitions, view, at, seed)
+        at, found = _decode_at(space, partition, partitions, view, at, seed, 0, incarnation)
         frames.append(found)
     return frames
 
 
 def _decode_at(
-    space: str, partition: int, partitions: int, view: bytes | memoryview, at: int, seed: int, start: int = 0
+    space: str,
+    partition: int,
+    partitions: int,
+    view: bytes | memoryview,
+    at: int,
+    seed: int,
+    start: int,
+    incarnation: bytes,
 ) -> tuple[int, Decoded]:
     """The frame at `at` and where it ends. Readers of small transactions spend their time here, so it is one piece."""
     try:
@@ -314,7 +329,7 @@ def _decode_at(
     except (ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise CorruptData("the body of a frame cannot be decoded") from error
     first, segment, timestamp = head.first_sequence, head.segment, head.timestamp
-    origin = Origin(partition, partitions, head.position, head.index, first)
+    origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation)
     trx = TRX(head.id, head.node, head.number)
     if start > first:
         payloads = payloads[start - first :]

@@ -12,7 +12,8 @@ from ..errors import CorruptData, UnsupportedVersion
 
 __all__ = ["ArchiveRow", "DataRow", "Head", "KeyRow", "Piece", "SegmentRow", "Settings", "decode_row", "encode_row"]
 
-VERSION = 1
+VERSION = 2
+"""The newest format of any row. Only what names an incarnation is of format 2, so that older releases refuse it."""
 _CRC = struct.Struct("<I")
 
 
@@ -25,6 +26,8 @@ class Settings(msgspec.Struct, frozen=True, array_like=True):
     """Seconds for which an idempotency key is remembered, at least."""
     archive_grace: float = 3600.0
     """Seconds for which transactions stay in the log after they were archived."""
+    incarnation: bytes = b""
+    """Drawn when the space is created, so that it is told from another one of its name; empty before format 2."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
@@ -88,6 +91,8 @@ class KeyRow(msgspec.Struct, frozen=True, array_like=True):
     node: bytes
     content: bytes
     segments: tuple[tuple[str, int], ...]
+    count: int = 0
+    """Entries of the transaction; 0 in rows of earlier releases."""
 
 
 _Row = TypeVar("_Row", Settings, Head, SegmentRow, DataRow, KeyRow, ArchiveRow)
@@ -97,8 +102,16 @@ _decoders: dict[type, Any] = {
 }
 
 
+_NEWEST: dict[type, int] = {Settings: 2, Head: 2}
+
+
+def _version(row: object) -> int:
+    settings = row.settings if isinstance(row, Head) else row
+    return 2 if isinstance(settings, Settings) and settings.incarnation else 1
+
+
 def encode_row(key: bytes, row: Settings | Head | SegmentRow | DataRow | KeyRow | ArchiveRow) -> bytes:
-    body = b"%c%b" % (VERSION, _encoder.encode(row))
+    body = b"%c%b" % (_version(row), _encoder.encode(row))
     return _CRC.pack(zlib.crc32(body, zlib.crc32(key))) + body
 
 
@@ -107,9 +120,10 @@ def decode_row(kind: type[_Row], key: bytes, data: bytes) -> _Row:
     body = data[4:]
     if len(body) < 2 or zlib.crc32(body, zlib.crc32(key)) != _CRC.unpack_from(data)[0]:
         raise CorruptData(f"the row {key!r} is damaged")
-    if body[0] != VERSION:
+    newest = _NEWEST.get(kind, 1)
+    if not 1 <= body[0] <= newest:
         raise UnsupportedVersion(
-            f"the row {key!r} has format version {body[0]}; this release reads {VERSION}. Upgrade streamkit."
+            f"the row {key!r} has format version {body[0]}; this release reads {newest}. Upgrade streamkit."
         )
     try:
         row: _Row = _decoders[kind].decode(memoryview(body)[1:])

@@ -12,7 +12,7 @@ from ..client import Client
 from ..errors import PermanentError
 from ..log.offsets import Offset
 from ..log.partition import Partition
-from ..log.read import _first_at
+from ..log.read import _first_at, position_of
 from ..store import Store
 from .options import Options
 
@@ -91,13 +91,7 @@ def spans(client: Client, options: Options) -> list[Span]:
 
 
 def _position(text: str, partition: Partition, end: int) -> tuple[int, int]:
-    offset = Offset.decode(text, partition.space)
-    offset.check_partitions(partition.settings.partitions)
-    if offset.whole:
-        return offset.positions[partition.partition]
-    if offset.partition == partition.partition:
-        return offset.positions[0]
-    return _first_at(partition, offset.timestamp + (partition.partition < offset.partition), 1, end), 0
+    return position_of(partition, Offset.decode(text, partition.space), end)
 
 
 def pieces(client: Client, options: Options, found: list[Span]) -> list[Piece]:

@@ -211,6 +211,8 @@ def test_an_offset(covered: Callable[[str, int], None]) -> None:
         bytes(Offset("space", 5, 0, ((1, 2),)).encode()),
         bytes(Offset("space", 5, 2, ((1, 2), (3, 4), (1 << 63, 0))).encode()),
         bytes(Offset("space", 5, 1, ((1, 2),), whole=False).encode()),
+        bytes(Offset("space", 5, 1, ((1, 2),), False, b"12345678").encode()),
+        bytes(Offset.beginning("space").encode()),
     ]
 
     def wrap(dice: Random, data: bytes) -> bytes:
@@ -220,7 +222,8 @@ def test_an_offset(covered: Callable[[str, int], None]) -> None:
 
     def decode(data: bytes) -> None:
         offset = Offset.decode(data, "space")
-        offset.check_partitions(1)
+        with suppress(InvalidOffset):
+            offset.check(Settings())
         assert Offset.decode(offset.encode().hex(), "space") == offset
 
     assert attack("offset", samples, wrap, decode, (InvalidOffset,))
@@ -237,12 +240,18 @@ def test_an_offset_in_use_never_gives_more_than_there_is(covered: Callable[[str,
         for space in ("one", "three"):
             for at in range(3):
                 store.produce(space, f"segment {at}", [streamkit.Record(b"x")] * 2)
+        made = {space: Offset.decode(store.end_offset(space), space).incarnation for space in ("one", "three")}
         for _ in range(rounds):
             space, partitions = dice.choice((("one", 1), ("three", 3)))
             positions = tuple((dice.choice(INTERESTING), dice.choice(INTERESTING)) for _ in range(partitions))
             whole = dice.random() < 0.8
             offset = Offset(
-                space, dice.choice(INTERESTING), dice.randrange(3), positions if whole else positions[:1], whole
+                space,
+                dice.choice(INTERESTING),
+                dice.randrange(3),
+                positions if whole else positions[:1],
+                whole,
+                made[space],
             )
             with suppress(InvalidOffset):
                 assert len(list(store.consume_space(space, offset=offset.encode()))) <= 6

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 from itertools import islice, pairwise
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from fix_stores import Subject
@@ -12,17 +15,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkit
-from streamkit import Entry, InvalidOffset, LexKey, Record
+from streamkit import Entry, InvalidOffset, LexKey, Record, Store
+from streamkit.backend import ABSENT, Put
+from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
 from streamkit.log.offsets import Offset
+from streamkit.log.rows import Head, Settings, encode_row
 
 U64 = st.integers(0, (1 << 64) - 1)
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
 PAIRS = st.tuples(st.integers(1, (1 << 64) - 1), U64)
+INCARNATIONS = st.one_of(st.just(b""), st.binary(min_size=8, max_size=8).filter(any))
 OFFSETS = st.one_of(
-    st.builds(Offset, NAMES, U64, st.just(0), st.lists(PAIRS, min_size=1, max_size=5).map(tuple), st.just(True)),
-    st.builds(Offset, NAMES, U64, st.integers(0, (1 << 32) - 1), PAIRS.map(lambda pair: (pair,)), st.just(False)),
+    st.builds(
+        Offset, NAMES, U64, st.just(0), st.lists(PAIRS, min_size=1, max_size=5).map(tuple), st.just(True), INCARNATIONS
+    ),
+    st.builds(
+        Offset, NAMES, U64, st.integers(0, (1 << 32) - 1), PAIRS.map(lambda one: (one,)), st.just(False), INCARNATIONS
+    ),
+    st.builds(Offset.beginning, NAMES),
 )
-SOME = Offset("space", 1_700_000_000_000, 0, ((7, 3), (9, 0))).encode()
+SOME = Offset("space", 1_700_000_000_000, 0, ((7, 3), (9, 0)), True, b"12345678").encode()
 
 
 @given(OFFSETS)
@@ -65,6 +77,8 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         Offset.decode(data, "space")
     with pytest.raises(InvalidOffset):
         Offset.decode(b"OFS\0\1\0" + data + zlib.crc32(b"OFS\0\1\0" + data).to_bytes(4, "big"), "space")
+    with pytest.raises(InvalidOffset):
+        Offset.decode(b"OFS\0\2\0" + data + zlib.crc32(b"OFS\0\2\0" + data).to_bytes(4, "big"), "space")
 
 
 @given(st.text(max_size=40))
@@ -80,10 +94,10 @@ def test_the_offset_of_another_space_is_refused_by_name(offset: Offset, space: s
             Offset.decode(offset.encode(), space)
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 3, 255])
 def test_a_later_format_is_refused_with_the_fix(version: int) -> None:
     body = SOME[:4] + bytes([version]) + SOME[5:-4]
-    with pytest.raises(InvalidOffset, match=f"format version {version}, this release reads 1.*newer streamkit"):
+    with pytest.raises(InvalidOffset, match=f"format version {version}, this release reads 2.*newer streamkit"):
         Offset.decode(body + zlib.crc32(body).to_bytes(4, "big"), "space")
 
 
@@ -180,3 +194,82 @@ def test_the_offset_of_a_segments_entry_leads_on_in_a_space_of_many_partitions(s
             if page:
                 rest = list(subject.store.consume_space("space", offset=page[-1].space_offset))
                 assert page + rest == entries[at + 1 :]
+
+
+def _all_readers(store: Store, space: str, offset: LexKey) -> None:
+    """Each of them refuses the offset."""
+    for read in (
+        lambda: store.consume_space(space, offset=offset),
+        lambda: store.consume({space: offset}),
+        lambda: store.follow_space(space, offset=offset, timeout=0),
+    ):
+        with pytest.raises(InvalidOffset):
+            list(read())
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_offsets_of_the_first_format_are_good_in_the_spaces_that_gave_them(subject: Subject, partitions: int) -> None:
+    """A space of a release that knew no incarnations has none, and goes on to give such offsets."""
+    settings = Settings(partitions)
+    backend = subject.store._backend
+    backend.write(bytes(CATALOG), [Put(bytes(space_key("space")), encode_row(space_key("space"), settings), ABSENT)])
+    backend.write(bytes(partition_key("space", 0)), [Put(bytes(HEAD), encode_row(HEAD, Head(settings)), ABSENT)])
+    for number in range(8):
+        subject.store.produce("space", f"s{number % 5}", [Record(b"%d" % number)])
+    subject.store.maintain()
+    entries = list(subject.stranger().consume_space("space"))
+    for at, entry in enumerate(entries):
+        assert entry.space_offset[4] == 1
+        assert list(subject.store.consume_space("space", offset=entry.space_offset)) == entries[at + 1 :]
+    newer = subject.client.store(uuid4())
+    newer.create_space("space", partitions=partitions)
+    for number in range(8):
+        newer.produce("space", f"s{number % 5}", [Record(b"%d" % number)])
+    _all_readers(newer, "space", entries[0].space_offset)
+    _all_readers(subject.store, "space", next(newer.consume_space("space")).space_offset)
+
+
+def test_two_that_create_a_space_at_once_agree_on_its_incarnation(make_url: Callable[[str], str]) -> None:
+    """The one that loses at the catalog writes the head: it repeats what the catalog says."""
+    url = make_url("key")
+    with streamkit.connect(url) as one, streamkit.connect(url) as two:
+        id = uuid4()
+        backend = one.store(id)._backend
+        write = backend.write
+
+        def late(partition: bytes, ops: Any, **options: Any) -> Any:
+            """Between the catalog's row and the head of the first, all of the second."""
+            done = write(partition, ops, **options)
+            if partition == CATALOG:
+                two.store(id).produce("space", "s", [Record(b"2")])
+            return done
+
+        backend.write = late  # type: ignore[method-assign]
+        one.store(id).produce("space", "s", [Record(b"1")])
+        with streamkit.connect(url) as third:
+            entries = list(third.store(id).consume_space("space"))
+            for store in (one.store(id), two.store(id), third.store(id)):
+                assert list(store.consume_space("space")) == entries
+                assert list(store.consume_space("space", offset=entries[0].space_offset)) == entries[1:]
+                assert store.verify().ok
+
+
+def test_an_offset_that_another_process_was_just_given_is_good(subject: Subject) -> None:
+    """The end of the log is the one that is there, not the one that was seen last."""
+    subject.store.produce("space", "s", [Record(b"1")])
+    reader = subject.stranger()
+    assert len(list(reader.consume_space("space"))) == 1
+    subject.store.produce("space", "s", [Record(b"2")])
+    offset = subject.store.end_offset("space")
+    assert list(reader.consume_space("space", offset=offset)) == []
+
+
+def test_an_offset_beyond_the_end_says_so(subject: Subject) -> None:
+    subject.store.produce("space", "s", [Record(b"1")] * 3)
+    last = Offset.decode(subject.store.end_offset("space"), "space")
+    assert last.positions == ((1, 3),)
+    for position in ((2, 1), (3, 0), (1 << 63, 0)):
+        offset = last._replace(positions=(position,)).encode()
+        with pytest.raises(InvalidOffset, match="beyond the end"):
+            list(subject.store.consume_space("space", offset=offset))
+    assert list(subject.store.consume_space("space", offset=last._replace(positions=((2, 0),)).encode())) == []

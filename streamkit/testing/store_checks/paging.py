@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import islice, pairwise
 from typing import Any
+from uuid import uuid4
 
 from ...errors import InvalidOffset
 from ...lexkey import LexKey
@@ -123,6 +124,68 @@ class Paging(StoreSubject):
                     self.check_offset(space, entries[other][2].space_offset, f"an offset of {other!r} for {space!r}")
             self.check_offset(space, entries[space][2].segment_offset, "a segment_offset")
         self.check_offset("a", LexKey.encode("a"), "a key of another kind")
+
+    def test_offsets_of_another_incarnation_are_refused(self) -> None:
+        """An offset of another store, or of a space that was deleted and made again, was taken."""
+        other_id = uuid4()
+        other = self.client.store(other_id)
+        try:
+            for partitions in self.partitions:
+                space = f"{partitions} partitions"
+                for store in (self.store, other):
+                    store.create_space(space, partitions=partitions)
+                    for at in range(8):
+                        self.put(space, f"s{at}", [b"%d" % at], store)
+                theirs = list(other.consume_space(space))
+                for offset in (theirs[0].space_offset, theirs[-1].space_offset, other.end_offset(space)):
+                    self.check_offset(space, offset, "an offset of another store")
+                segments = other.consume_segment(space, "s3")
+                self.check_offset(space, next(segments).space_offset, "an offset of another store's segment")
+        finally:
+            self.client.delete_store(other_id)
+        for partitions in self.partitions:
+            space = f"{partitions} partitions"
+            offset = self.store.end_offset(space)
+            self.client.delete_store(self.store_id)
+            del self.store
+            self.check_offset(space, offset, "an offset of a space that was deleted")
+            self.store.create_space(space, partitions=partitions)
+            self.check_offset(space, offset, "an offset of an empty space that was made again")
+            for at in range(9):
+                self.put(space, f"s{at}", [b"%d" % at] * 2)
+            self.check_offset(space, offset, "an offset of a space that was made again")
+            same(len(list(self.store.consume_space(space))), 18, "the entries of the space that was made again")
+            for other_partitions in self.partitions:
+                self.store.create_space(f"{other_partitions} partitions", partitions=other_partitions)
+
+    def test_the_end_is_after_what_was_committed_and_before_what_comes(self) -> None:
+        """From `end_offset` an earlier entry was read, or a later one was not; or it was no offset of an entry."""
+        start = self.store.end_offset("unknown")
+        same(list(self.store.consume_space("unknown", offset=start)), [], "what follows on the end of an unknown space")
+        for space in self.spaces():
+            beginning = self.store.end_offset(space)
+            hold(isinstance(beginning, LexKey), f"end_offset is a {type(beginning).__name__}")
+            entries = self.fill_pages(space, 3)
+            for store in (self.store, self.stranger()):
+                same(list(store.consume_space(space, offset=beginning)), entries, "after the end of an empty space")
+                end = store.end_offset(space)
+                same(end, entries[-1].space_offset, "the end, and the offset of the last entry")
+                same(list(store.consume_space(space, offset=end)), [], "what follows on the end")
+            offset = self.stranger().end_offset(space)
+            self.put(space, "later", [b"1", b"2"])
+            self.put(space, "even later", [b"3"])
+            later = list(self.store.consume_space(space))[len(entries) :]
+            same(len(later), 3, "the number of later entries")
+            same(list(self.stranger().consume_space(space, offset=offset)), later, "what follows on the earlier end")
+            self.stranger().maintain(space)
+            fresh = self.stranger()
+            end = fresh.end_offset(space)
+            same(list(fresh.consume_space(space, offset=end)), [], "what follows on the end after maintain()")
+            same(list(fresh.consume_space(space, offset=offset)), later, "what follows on the earlier end by then")
+        self.put("unknown", "s", [b"1"])
+        same(
+            len(list(self.store.consume_space("unknown", offset=start))), 1, "what follows on the end before the first"
+        )
 
     def test_offsets_of_another_type_are_refused(self) -> None:
         """An offset that is neither bytes nor text was taken, or ended in another error than TypeError."""

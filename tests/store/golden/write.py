@@ -14,7 +14,7 @@ from uuid import UUID
 
 import streamkit
 from streamkit import Record
-from streamkit.log.record_format import VERSION
+from streamkit.log import record_format, rows
 from streamkit.store import Store
 from streamkit_memory.driver import MemoryDriver
 
@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
 from harness.sweep import StillClock  # noqa: E402
 
+VERSION = max(record_format.VERSION, rows.VERSION)
 STORE = UUID("7d9f2c1e-0000-4000-8000-000000000001")
 
 

@@ -1,0 +1,39 @@
+"""Idempotency keys: which transaction a key belongs to, and what it gave its caller."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from .keys import idempotency_key
+from .rows import KeyRow, decode_row
+
+if TYPE_CHECKING:
+    from .partition import Partition
+    from .record_format import Header, KeyUse
+
+__all__ = ["digest_of", "find_use", "key_row"]
+
+
+def digest_of(key: str) -> bytes:
+    """What stands for an idempotency key in the log."""
+    return hashlib.blake2b(key.encode(), digest_size=16).digest()
+
+
+def key_row(header: Header, use: KeyUse) -> KeyRow:
+    """The index row of one of a transaction's keys."""
+    return KeyRow(header.number, header.timestamp, header.id, header.node, use.content, use.segments, header.count)
+
+
+def find_use(partition: Partition, digest: bytes) -> KeyRow | None:
+    """The first use of a key, as of the last refresh; None if there is none, or it is older than the space's window."""
+    use = partition.tail_keys.get(digest)
+    if use is not None:
+        return use
+    row = idempotency_key(digest)
+    value = partition.backend.get(partition.key, [row])[0]
+    if value is None:
+        return None
+    use = decode_row(KeyRow, row, value.data)
+    oldest = partition.clock.now() - partition.settings.idempotency_window * 1000
+    return None if use.timestamp < oldest else use

@@ -1,0 +1,76 @@
+"""Opening a space, by several threads at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fix_stores import Subject
+
+from streamkit import Record, Store
+from streamkit.log.keys import HEAD
+
+READERS: dict[str, Callable[[Store], int]] = {
+    "peek": lambda store: store.peek("space", "s").sequence,
+    "segment_status": lambda store: store.segment_status("space", "s").last_sequence,
+    "consume_segment": lambda store: max(entry.sequence for entry in store.consume_segment("space", "s")),
+    "consume_space": lambda store: max(entry.sequence for entry in store.consume_space("space")),
+    "consume": lambda store: max(entry.sequence for entry in store.consume({"space": None})),
+    "follow_segment": lambda store: max(e.sequence for e in store.follow_segment("space", "s", timeout=0)),
+    "follow_space": lambda store: max(entry.sequence for entry in store.follow_space("space", timeout=0)),
+    "subscribe_to_segment": lambda store: next(store.subscribe_to_segment("space", "s")).last_sequence,
+    "subscribe_to_space": lambda store: next(store.subscribe_to_space("space")).last_sequence,
+    "end_offset": lambda store: len(list(store.consume_space("space", offset=store.end_offset("space")))) or 2,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_read_that_begins_after_an_answer_sees_what_was_written(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """Two threads open the space. The first has looked before the write, and installs what it saw after the second
+    has begun, which began after the write was acknowledged."""
+    writer = subject.stranger()
+    writer.produce("space", "s", [Record(b"1")])
+    looked, begun, installed = threading.Event(), threading.Event(), threading.Event()
+    backend = subject.store._backend
+    get, scan = backend.get, backend.scan
+    turns = iter((looked, begun))
+
+    def wait_for_turn() -> None:
+        turn = next(turns, None)
+        if turn is looked:
+            looked.set()
+            assert begun.wait(30)
+        elif turn is begun:
+            begun.set()
+            assert installed.wait(30)
+
+    def slow_get(partition: bytes, keys: Any) -> Any:
+        found = get(partition, keys)
+        if keys[0] == HEAD:
+            wait_for_turn()
+        return found
+
+    def slow_scan(partition: bytes, start: bytes, end: bytes, **options: Any) -> Any:
+        found = list(scan(partition, start, end, **options))
+        if start.startswith(b"TXN"):
+            wait_for_turn()
+        return iter(found)
+
+    # The last request of a look: where writes are atomic the head's, else the list of what is after it.
+    if backend.limits.atomic:
+        monkeypatch.setattr(backend, "get", slow_get)
+    else:
+        monkeypatch.setattr(backend, "scan", slow_scan)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(subject.store.segment_status, "space", "s")
+        assert looked.wait(30)
+        writer.produce("space", "s", [Record(b"2")])
+        second = threads.submit(READERS[reader], subject.store)
+        first.add_done_callback(lambda _: installed.set())
+        assert first.result(30).last_sequence >= 1
+        assert second.result(30) == 2
