@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Iterator
 from importlib import import_module
 from types import TracebackType
@@ -12,6 +14,7 @@ from uuid import UUID
 from .backend import ArchiveHost, Driver
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import MissingDependency, PermanentError, StoreClosed
+from .open_store import OpenStore
 from .retry import PatientBackend
 from .statistics import Counters
 from .store import Store
@@ -123,6 +126,17 @@ def _look_up(url: str, scheme: str, separator: str) -> EntryPoint:
     return found[scheme]
 
 
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Client:
     """From `connect`. Safe to share between threads; `with` closes it and its stores."""
 
@@ -143,25 +157,47 @@ class Client:
         self._poll = poll
         self._most_bytes = max_transaction_bytes
         self._clock = clock
-        self._stores: dict[UUID, Store] = {}
+        self._stores: dict[UUID, OpenStore] = {}
         self._closed = False
+        self._forget()
+        _clients.add(self)
+
+    def _forget(self) -> None:
+        """Of a fork: the lock may have been another thread's."""
+        self._lock = threading.RLock()
 
     def store(self, store_id: UUID | str) -> Store:
-        """The store with this UUID. No I/O: it comes into being with its first write."""
-        self._check_open()
-        found = _uuid(store_id)
-        store = self._stores.get(found)
-        if store is None or store._closed:
-            store = self._stores[found] = self._open(found)
-        return store
+        """A handle of the store with this UUID. No I/O: the store comes into being with its first write.
 
-    def _open(self, store_id: UUID) -> Store:
+        Each call gives another handle, which may be closed, by `with`, without closing others; all of this client's
+        share what they have learned, and their commits go together.
+        """
+        found = _uuid(store_id)
+        with self._lock:
+            self._check_open()
+            shared = self._stores.get(found)
+            if shared is None:
+                shared = self._stores.setdefault(found, self._open(found))
+            shared.handles += 1
+        return Store(shared, self._release)
+
+    def _release(self, shared: OpenStore) -> None:
+        """A handle was closed."""
+        with self._lock:
+            shared.handles -= 1
+            if shared.handles:
+                return
+            if self._stores.get(shared.id) is shared:
+                del self._stores[shared.id]
+        shared.close()
+
+    def _open(self, store_id: UUID) -> OpenStore:
         backend = self._driver.open(store_id)
         counters = Counters()
         poll = self._poll or backend.limits.poll
         if backend.limits.remote:
             backend = PatientBackend(backend, self._clock, counters, self._timeout)
-        return Store(store_id, backend, counters, self._clock, poll, self._most_bytes, self._archive_root)
+        return OpenStore(store_id, backend, counters, self._clock, poll, self._most_bytes, self._archive_root)
 
     def _archive_root(self) -> tuple[str, dict[str, str]]:
         """Where archives are kept, and delta-rs storage options for it."""
@@ -182,7 +218,8 @@ class Client:
         """Delete all of a store. One that does not exist is fine. Nobody may be writing to it."""
         self._check_open()
         found = _uuid(store_id)
-        store = self._stores.pop(found, None)
+        with self._lock:
+            store = self._stores.pop(found, None)
         if store is not None:
             store.close()
         self._driver.delete(found)
@@ -197,12 +234,15 @@ class Client:
 
     def close(self) -> None:
         """Close the client and its stores. Again is fine."""
-        if not self._closed:
+        with self._lock:
+            if self._closed:
+                return
             self._closed = True
-            for store in list(self._stores.values()):
-                store.close()
+            stores = list(self._stores.values())
             self._stores.clear()
-            self._driver.close()
+        for store in stores:
+            store.close()
+        self._driver.close()
 
     def __enter__(self) -> Client:
         return self

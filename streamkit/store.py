@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import heapq
-import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from .backend import Ambiguous, Backend
-from .clock import Clock
+from .backend import Ambiguous
 from .errors import Fenced, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
 from .index.upkeep import bring_forward
 from .leases import Lease
@@ -21,17 +16,17 @@ from .lexkey import LexKey
 from .log.follow import Patience, changes, changes_of_all, onward
 from .log.keys import CATALOG, SPACES, segment_name
 from .log.offsets import Offset
-from .log.partition import NOTHING, News, Partition
+from .log.partition import NOTHING, Partition
 from .log.plan import mismatch
 from .log.read import Batch, Bounds, Cursor, end_of, last_entry, merge, segment_batches
 from .log.record_format import encode_body
 from .log.request import Part, Request
-from .log.rows import Settings
 from .log.validate import prepare
 from .model import Entry, Record, SegmentStatus, no_entry
 from .names import check_name
-from .space import Space, create_space, open_space, segments_of, settings_of
-from .statistics import Counters, Statistics
+from .open_store import OpenStore
+from .space import Space, create_space, segments_of, settings_of
+from .statistics import Statistics
 from .transaction import Transaction, check_key, check_lease, fence, status_of
 
 if TYPE_CHECKING:
@@ -44,51 +39,24 @@ __all__ = ["Store"]
 _T = TypeVar("_T")
 AnyOffset = LexKey | bytes | str
 
-_stores: weakref.WeakSet[Store] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for store in list(_stores):
-        store._begin()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
 
 class Store:
-    """From `client.store(id)`. Safe to share between threads; a forked child goes on with its own state.
+    """From `client.store(id)`, which gives each caller a handle of its own: closing it closes no other one.
 
-    Names are checked as the contract of names says (InvalidName, TypeError). Every method raises StoreClosed after
-    `close()`, and Unavailable, Throttled, AccessDenied or CorruptData where the storage makes it.
+    Safe to share between threads; a forked child goes on with its own state. Names are checked as the contract of names
+    says (InvalidName, TypeError). Every method raises StoreClosed after `close()`, and Unavailable, Throttled,
+    AccessDenied or CorruptData where the storage makes it.
     """
 
-    def __init__(
-        self,
-        store_id: UUID,
-        backend: Backend,
-        counters: Counters,
-        clock: Clock,
-        poll: tuple[float, float],
-        most: int,
-        archive_root: Callable[[], tuple[str, dict[str, str]]],
-    ) -> None:
-        self.id = store_id
-        self._backend = backend
-        self._counters = counters
-        self._clock = clock
-        self._poll = poll
-        self._most_bytes = most
-        self._archive_root = archive_root
+    def __init__(self, shared: OpenStore, release: Callable[[OpenStore], None]) -> None:
+        self.id = shared.id
+        self._shared = shared
+        self._release = release
+        self._backend = shared.backend
+        self._counters = shared.counters
+        self._clock = shared.clock
+        self._most_bytes = shared.most_bytes
         self._closed = False
-        self._begin()
-        _stores.add(self)
-
-    def _begin(self) -> None:
-        """Forget all that was learned, and every lock that another thread may have held at a fork."""
-        self._node = uuid4().bytes
-        self._spaces: dict[str, Space] = {}
-        self._archives: dict[str, Archive] = {}
-        self._news = News()
 
     # -- spaces -------------------------------------------------------------------------------------------------
 
@@ -134,47 +102,15 @@ class Store:
 
         return names()
 
-    def _known(self, space: str, segments: tuple[str, ...] = ()) -> Space | None:
-        return self._look_up(space, segments)[0]
+    def _known(self, space: str) -> Space | None:
+        return self._look_up(space)[0]
 
     def _look_up(self, space: str, segments: tuple[str, ...] = ()) -> tuple[Space | None, int | None]:
-        """The space, opened if it is not yet, and how old a look at it may be: for the latter see Partition.refresh.
-
-        Only the call that opened it has seen all that was there when the call began. The look of another thread may be
-        older than this call.
-        """
-        found = self._spaces.get(space)
-        if found is not None and not self._closed:
-            return found, None
         self._check_open()
-        found = open_space(
-            self._backend, space, self._clock, self._counters, self._news, self._node, self._most_bytes, segments
-        )
-        for partition in found.partitions if found else ():
-            partition.cold = lambda: self._archive(space)
-        if found is None:
-            return None, None
-        # Two threads may have opened it: both go on with the first.
-        first = self._spaces.setdefault(space, found)
-        return first, 0 if first is found else None
+        return self._shared.look_up(space, segments)
 
     def _archive(self, space: str) -> Archive:
-        found = self._archives.get(space)
-        if found is None:
-            from .archive.place import Place
-            from .archive.read import Archive
-
-            found = self._archives.setdefault(space, Archive(Place(*self._archive_root()), self.id, space))
-        return found
-
-    def _ready(self, space: str, segments: tuple[str, ...]) -> Space:
-        """The space, created with the default settings if it is not there."""
-        for _ in range(3):
-            found = self._known(space, segments)
-            if found is not None:
-                return found
-            create_space(self._backend, space, settings_of(1, "committed", 86_400.0), exact=False)
-        raise StoreClosed(f"the store {self.id} was deleted while it was written to")
+        return self._shared.archive(space)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -248,9 +184,10 @@ class Store:
         if size > self._most_bytes:
             raise self._too_large(size)
         segments = tuple([part.segment for part in request.parts])
-        known = self._spaces.get(space)
+        known = self._shared.spaces.get(space)
         if known is None or self._closed:
-            known = self._ready(space, segments)
+            self._check_open()
+            known = self._shared.ready(space, segments)
         partition = known.partition_of(segments)
         try:
             known.committers[partition.partition].commit(request)
@@ -270,7 +207,7 @@ class Store:
         self._check_open()
         id = (transaction_id if isinstance(transaction_id, UUID) else UUID(transaction_id)).bytes
         try:
-            for space in list(self._spaces.values()):
+            for space in list(self._shared.spaces.values()):
                 for committer in space.committers:
                     if id in committer.unknown:
                         return "committed" if committer.outcome(id) else "absent"
@@ -327,7 +264,7 @@ class Store:
         bounds = _bounds(min_sequence, max_sequence, min_timestamp, max_timestamp, limit)
         self._check_open()
 
-        return _entries(self._segment_batches(space, segment, bounds), limit)
+        return self._entries(self._segment_batches(space, segment, bounds), limit)
 
     def consume_space(
         self,
@@ -346,7 +283,7 @@ class Store:
         after = None if offset is None else Offset.decode(offset, space)
         bounds = _bounds(0, 0, min_timestamp, max_timestamp, limit)
         self._check_open()
-        return _entries(self._space_batches(space, after, bounds), limit)
+        return self._entries(self._space_batches(space, after, bounds), limit)
 
     def consume(
         self,
@@ -366,7 +303,7 @@ class Store:
         }
         self._check_open()
         logs = {space: self._space_batches(space, offset, bounds) for space, offset in after.items()}
-        return _entries(merge(logs), limit)
+        return self._entries(merge(logs), limit)
 
     def _segment_batches(self, space: str, segment: str, bounds: Bounds) -> Iterator[Batch]:
         known, since = self._look_up(space, self._hint(segment))
@@ -377,6 +314,28 @@ class Store:
         cursor, since = self._cursor(space, offset)
         if cursor is not None:
             yield from cursor.batches(bounds, since)
+
+    def _entries(self, batches: Iterator[Batch], limit: int) -> Iterator[Entry]:
+        """The entries, at most `limit` if it is not 0.
+
+        A generator, because `itertools.chain` is not safe where several threads ask one iterator: whoever comes while
+        another one is in here gets a ValueError, and no entry is lost.
+        """
+        for batch in batches:
+            if self._closed:
+                self._check_open()
+            entries = batch.entries
+            if limit:
+                if limit <= len(entries):
+                    yield from entries[:limit]
+                    return
+                limit -= len(entries)
+            yield from entries
+
+    def _lists(self, batches: Iterator[Batch]) -> Iterator[list[Entry]]:
+        for batch in batches:
+            self._check_open()
+            yield batch.entries
 
     def _cursor(self, space: str, offset: Offset | None) -> tuple[Cursor | None, int | None]:
         known, since = self._look_up(space)
@@ -406,9 +365,9 @@ class Store:
         def news() -> Iterator[list[Entry]]:
             nonlocal last
             self._check_open()
-            for batch in self._segment_batches(space, segment, Bounds(min_sequence=last + 1)):
-                last = batch.entries[-1].sequence
-                yield batch.entries
+            for entries in self._lists(self._segment_batches(space, segment, Bounds(min_sequence=last + 1))):
+                last = entries[-1].sequence
+                yield entries
 
         return onward(patience, news)
 
@@ -428,7 +387,7 @@ class Store:
             since = None
             if cursor is None:
                 cursor, since = self._cursor(space, after)
-            return map(_entries_of, cursor.batches(Bounds(), since) if cursor else ())
+            return self._lists(cursor.batches(Bounds(), since) if cursor else iter(()))
 
         return onward(patience, news)
 
@@ -460,10 +419,10 @@ class Store:
             lambda segment: self.segment_status(space, segment),
         )
 
-    def _numbers(self, space: str) -> tuple[int, ...]:
-        """What is known of the space's logs, without asking the storage."""
-        known = self._spaces.get(space)
-        return tuple(partition.number for partition in known.partitions) if known else ()
+    def _seen(self, space: str) -> tuple[int, ...]:
+        """What is known of the space's logs, for who waits for more; StoreClosed if that will never come."""
+        self._check_open()
+        return self._shared.numbers(space)
 
     def _patience(self, space: str, timeout: float | None) -> Patience:
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
@@ -471,7 +430,8 @@ class Store:
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout is a number of seconds from 0, not {timeout}")
         self._check_open()
-        return Patience(self._clock, self._news, self._poll, timeout, lambda: self._numbers(space))
+        shared = self._shared
+        return Patience(self._clock, shared.news, shared.poll, timeout, lambda: self._seen(space))
 
     # -- leases -------------------------------------------------------------------------------------------------
 
@@ -558,7 +518,9 @@ class Store:
         """
         from .index.verify import VerifyReport, verify_space
 
-        reports = [verify_space(self._backend, name, self._unread(name), progress) for name in self._names(space)]
+        reports = [
+            verify_space(self._backend, name, self._shared.unread(name), progress) for name in self._names(space)
+        ]
         return VerifyReport(
             tuple(finding for report in reports for finding in report.findings),
             sum(report.transactions for report in reports),
@@ -575,21 +537,15 @@ class Store:
 
         count = 0
         for name in self._names(space):
-            count += repair_space(self._backend, name, self._unread(name))
+            count += repair_space(self._backend, name, self._shared.unread(name))
             # What is known of it came from the index that was there before.
-            self._spaces.pop(name, None)
+            self._shared.spaces.pop(name, None)
         return count
 
     def _names(self, space: str | None) -> list[str]:
         names = [check_name(space, "space")] if space is not None else list(self.get_spaces())
         self._check_open()
         return names
-
-    def _unread(self, space: str) -> Callable[[int, Settings], Partition]:
-        """Makes partitions of which nothing is known yet."""
-        return lambda number, settings: Partition(
-            self._backend, space, number, settings, self._clock, self._counters, self._news
-        )
 
     def _partitions(self, space: str | None) -> Iterator[Partition]:
         for name in self._names(space):
@@ -601,15 +557,15 @@ class Store:
         return self._counters.snapshot(self._backend.requests)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closed or self._shared.closed:
             raise StoreClosed(f"the store {self.id} is closed; open it again with client.store(…)")
 
     def close(self) -> None:
-        """Release what is held. Again is fine."""
+        """Close this handle; the last one releases what is held. What reads by it ends. Again is fine."""
         if not self._closed:
             self._closed = True
-            self._spaces.clear()
-            self._backend.close()
+            self._shared.news.tell()
+            self._release(self._shared)
 
     def __enter__(self) -> Store:
         return self
@@ -620,11 +576,9 @@ class Store:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._spaces)} spaces open"
+        closed = self._closed or self._shared.closed
+        state = "closed" if closed else f"{len(self._shared.spaces)} spaces open"
         return f"<Store {self.id} {state}>"
-
-
-_entries_of: Callable[[Batch], list[Entry]] = attrgetter("entries")
 
 
 def _newest(until: int | None, min_age: float | None, now: int) -> int:
@@ -655,9 +609,3 @@ def _bounds(min_sequence: int, max_sequence: int, min_timestamp: int, max_timest
         if value is not None and value < 0:
             raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
     return Bounds(min_sequence or 0, max_sequence or 0, min_timestamp or 0, max_timestamp or 0)
-
-
-def _entries(batches: Iterator[Batch], limit: int) -> Iterator[Entry]:
-    # Whoever reads a lot spends its time between entries, so there no code of ours runs.
-    entries = chain.from_iterable(map(_entries_of, batches))
-    return islice(entries, limit) if limit else entries

@@ -183,6 +183,23 @@ class Living(StoreSubject):
         again = self.client.store(self.store_id)
         same(self.payloads("space", "s", again), [b"1"], "the store, opened again")
 
+    def test_closing_a_handle_leaves_others_open(self) -> None:
+        """Closing a store closed it for another one who had asked the same client for it, or left it usable."""
+        self.put("space", "s", [b"1"])
+        begun = self.store.follow_space("space")
+        next(begun)
+        with self.client.store(self.store_id) as handle:
+            self.put("space", "s", [b"2"], handle)
+            reader = handle.consume_space("space")
+            next(reader)
+        self.check_closed(handle)
+        with refusing(StoreClosed, "a reader that was begun before its handle was closed"):
+            list(reader)
+        same(self.payloads("space", "s"), [b"1", b"2"], "what another handle reads")
+        same(next(begun).payload, b"2", "what another handle's follower reads")
+        self.put("space", "s", [b"3"])
+        same(self.payloads("space", "s", self.stranger()), numbered(1, 3), "what another handle wrote")
+
 
 def _drain(found: Any) -> None:
     if hasattr(found, "__next__"):

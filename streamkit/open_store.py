@@ -1,0 +1,132 @@
+"""A store as a client has it open: what all handles of it share."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+from .backend import Backend
+from .clock import Clock
+from .errors import StoreClosed
+from .log.partition import News, Partition
+from .log.rows import Settings
+from .space import Space, create_space, open_space, settings_of
+from .statistics import Counters
+
+if TYPE_CHECKING:
+    from .archive.read import Archive
+
+__all__ = ["OpenStore"]
+
+_open: weakref.WeakSet[OpenStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in list(_open):
+        store.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class OpenStore:
+    """Its backend, and the spaces and archives that were opened. Threads share it: their commits go together.
+
+    The client counts the handles; when the last one is closed, so is this.
+    """
+
+    def __init__(
+        self,
+        store_id: UUID,
+        backend: Backend,
+        counters: Counters,
+        clock: Clock,
+        poll: tuple[float, float],
+        most_bytes: int,
+        archive_root: Callable[[], tuple[str, dict[str, str]]],
+    ) -> None:
+        self.id = store_id
+        self.backend = backend
+        self.counters = counters
+        self.clock = clock
+        self.poll = poll
+        self.most_bytes = most_bytes
+        self._archive_root = archive_root
+        self.handles = 0
+        """Guarded by the client's lock."""
+        self.closed = False
+        self.forget()
+        _open.add(self)
+
+    def forget(self) -> None:
+        """Forget all that was learned, and every lock that another thread may have held at a fork."""
+        self.node = uuid4().bytes
+        self.spaces: dict[str, Space] = {}
+        self.archives: dict[str, Archive] = {}
+        self.news = News()
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise StoreClosed(f"the store {self.id} is closed; open it again with client.store(…)")
+
+    def look_up(self, space: str, segments: tuple[str, ...] = ()) -> tuple[Space | None, int | None]:
+        """The space, opened if it is not yet, and how old a look at it may be: for the latter see Partition.refresh.
+
+        Only the call that opened it has seen all that was there when the call began. The look of another thread may be
+        older than this call.
+        """
+        found = self.spaces.get(space)
+        if found is not None:
+            return found, None
+        self.check_open()
+        spaces = self.spaces
+        found = open_space(
+            self.backend, space, self.clock, self.counters, self.news, self.node, self.most_bytes, segments
+        )
+        if found is None:
+            return None, None
+        for partition in found.partitions:
+            partition.cold = lambda: self.archive(space)
+        # Two threads may have opened it: both go on with the first.
+        first = spaces.setdefault(space, found)
+        return first, 0 if first is found else None
+
+    def ready(self, space: str, segments: tuple[str, ...]) -> Space:
+        """The space, created with the default settings if it is not there."""
+        for _ in range(3):
+            found = self.look_up(space, segments)[0]
+            if found is not None:
+                return found
+            create_space(self.backend, space, settings_of(1, "committed", 86_400.0), exact=False)
+        raise StoreClosed(f"the store {self.id} was deleted while it was written to")
+
+    def unread(self, space: str) -> Callable[[int, Settings], Partition]:
+        """Makes partitions of which nothing is known yet."""
+        return lambda number, settings: Partition(
+            self.backend, space, number, settings, self.clock, self.counters, self.news
+        )
+
+    def archive(self, space: str) -> Archive:
+        found = self.archives.get(space)
+        if found is None:
+            from .archive.place import Place
+            from .archive.read import Archive
+
+            found = self.archives.setdefault(space, Archive(Place(*self._archive_root()), self.id, space))
+        return found
+
+    def numbers(self, space: str) -> tuple[int, ...]:
+        """What is known of the space's logs, without asking the storage."""
+        known = self.spaces.get(space)
+        return tuple(partition.number for partition in known.partitions) if known else ()
+
+    def close(self) -> None:
+        """Release what is held, and wake who waits. Again is fine."""
+        if not self.closed:
+            self.closed = True
+            self.spaces.clear()
+            self.news.tell()
+            self.backend.close()
