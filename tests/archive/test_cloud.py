@@ -41,7 +41,7 @@ def archived_and_back(url: str) -> None:
     with streamkit.connect(url) as client:
         store = client.store(id)
         assert look(store) == before
-        store._archives.clear()
+        store._shared.archives.clear()
         known = store._known(SPACE)
         assert known is not None
         store._clock = _Later()
