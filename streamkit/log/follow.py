@@ -58,7 +58,7 @@ class Patience:
                 return False
             end = min(end, self._heard + self._timeout)
         self._pause = min(self._pause * 2, self._most)
-        with self._news:
+        with self._news.mutex:
             self._news.waiting += 1
             try:
                 while self.known() == seen:

@@ -39,9 +39,14 @@ class News(threading.Condition):
     waiting = 0
     """Who waits counts itself before its last look: so who tells need not take the lock if nobody does."""
 
+    def __init__(self) -> None:
+        self.mutex = threading.RLock()
+        """To be entered instead of the condition, whose `__exit__` is Python: an interrupt there leaves it locked."""
+        super().__init__(self.mutex)
+
     def tell(self) -> None:
         if self.waiting:
-            with self:
+            with self.mutex:
                 self.notify_all()
 
 
