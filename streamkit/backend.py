@@ -31,6 +31,7 @@ from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
 
 from .errors import StreamkitError
+from .service_time import ServiceClock, ServiceTime
 
 __all__ = [
     "ABSENT",
@@ -50,6 +51,8 @@ __all__ = [
     "Put",
     "Range",
     "Row",
+    "ServiceClock",
+    "ServiceTime",
     "Value",
     "first_token",
     "url_options",
@@ -188,6 +191,14 @@ class Backend(Protocol):
     @property
     def requests(self) -> Mapping[str, int]:
         """What was asked of the service since opening, by kind: requests and bytes. Counted at the transport."""
+        ...
+
+    def service_time(self) -> ServiceTime | None:
+        """The service's clock as its answers have told it, those that refused something too; asks nothing.
+
+        None before the first answer, and where answers are not dated: then nothing that was archived is removed from
+        the log. None for ever where all who use the store share this machine's clock (not `limits.remote`).
+        """
         ...
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:

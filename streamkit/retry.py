@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from .backend import Backend, Etag, Grant, Limits, Op, Range, Row, Value
+from .backend import Backend, Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
 from .clock import Clock
 from .errors import Throttled, TransientError
 from .statistics import Counters
@@ -33,6 +33,9 @@ class PatientBackend:
     @property
     def requests(self) -> Mapping[str, int]:
         return self._inner.requests
+
+    def service_time(self) -> ServiceTime | None:
+        return self._inner.service_time()
 
     def _try(self, call: Callable[[], _T]) -> _T:
         deadline = self._clock.monotonic() + self._timeout

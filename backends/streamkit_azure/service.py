@@ -68,6 +68,7 @@ class Clients:
         self._lock = threading.Lock()
         self._made: dict[str, Any] = {}
         self.threads = shared.threads
+        self.clock = shared.connections.clock
 
     @property
     def table(self) -> TableClient:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from streamkit.backend import Etag, Grant, Limits, Op, Range, Row, Value
+from streamkit.backend import Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
 from streamkit.errors import StoreClosed
 
 from .bodies import Bodies
@@ -59,6 +59,10 @@ class AzureBackend:
     @property
     def requests(self) -> Mapping[str, int]:
         return dict(self._counts)
+
+    def service_time(self) -> ServiceTime | None:
+        clients = self._processes.get(os.getpid())
+        return None if clients is None else clients.clock.time
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         self._clients()

@@ -13,6 +13,8 @@ from azure.core.pipeline.transport import HttpTransport, RequestsTransport
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
+from streamkit.backend import ServiceClock
+
 __all__ = ["CONNECTING", "Connections", "Transport"]
 
 _CONNECTIONS = 32
@@ -38,6 +40,7 @@ class Connections:
         self._session = session
         self._lock = threading.Lock()
         self._used = time.time()
+        self.clock = ServiceClock()
         self.inner = RequestsTransport(
             session=session,
             connection_timeout=min(timeout, CONNECTING),
@@ -76,6 +79,7 @@ class Transport(HttpTransport[Any, Any]):
         self._count(kind, 1)
         self._count("bytes_written", int(request.headers.get("Content-Length") or 0))
         response = self._connections.inner.send(request, **kwargs)
+        self._connections.clock.hear(response.headers.get("Date"))
         # All of the answer, here: reading it later fails in other ways, which the SDK in part tries again.
         self._count("bytes_read", len(response.internal_response.content))
         return response

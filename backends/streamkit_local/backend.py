@@ -68,6 +68,9 @@ class LocalBackend:
     def requests(self) -> Mapping[str, int]:
         return dict(self._requests)
 
+    def service_time(self) -> None:
+        """All who use a directory share this machine's clock."""
+
     def _store(self, *, create: bool = False) -> OpenStore | None:
         """The open store; None if it does not exist and is not to be made."""
         store = self._shared

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from uuid import UUID
 
-from streamkit.backend import Append, Conflict, Delete, Etag, Grant, Limits, Op, Range, Row, Value
+from streamkit.backend import Append, Conflict, Delete, Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
 from streamkit.errors import LeaseLost, StoreClosed
 
 from .rows import Rows
@@ -54,6 +54,11 @@ class MemoryBackend:
     @property
     def requests(self) -> Mapping[str, int]:
         return dict(self._requests)
+
+    def service_time(self) -> ServiceTime:
+        """The driver's clock, now: this service can be asked without a request."""
+        now = self._clock()
+        return ServiceTime(now, now)
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         _check_address(partition, keys)

@@ -23,6 +23,7 @@ from streamkit.backend import (
     Put,
     Range,
     Row,
+    ServiceTime,
     Value,
 )
 from streamkit.errors import PermanentError, StoreClosed
@@ -81,6 +82,9 @@ class S3Backend:
     def requests(self) -> Mapping[str, int]:
         """By HTTP verb, with LIST for the GET of a list and DELETE for the POST that deletes many."""
         return dict(self._requests)
+
+    def service_time(self) -> ServiceTime | None:
+        return self._connection.process.clock.time
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         self._check(partition, keys)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
 
-from streamkit.backend import Ambiguous
+from streamkit.backend import Ambiguous, ServiceClock
 from streamkit.errors import MissingDependency, PermanentError, StoreClosed
 
 from .failures import Request, Target, credentials_failed, lost, translate
@@ -42,6 +42,7 @@ class Process:
         self.active = 0
         self.used = time.time()
         self.thread = threading.local()
+        self.clock = ServiceClock()
         self.marks: dict[str, Any] = {}
         """What is known of each store's marker, by the store's path."""
         self.conditional_deletes: bool | None = None
@@ -272,7 +273,9 @@ def _count(client: Any, process: Process) -> None:
             return
         process.thread.date = response_dict["headers"].get("date", "")
         body = response_dict.get("body")
-        size = len(body) if isinstance(body, bytes) else int(response_dict["headers"].get("content-length", 0))
+        headers = response_dict["headers"]
+        size = len(body) if isinstance(body, bytes) else int(headers.get("content-length", 0))
+        process.clock.hear(headers.get("date"))
         with process.lock:
             process.thread.meter["bytes_read"] += size
 

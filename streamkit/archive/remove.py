@@ -29,19 +29,26 @@ def _keep(partition: Partition, row: ArchiveRow) -> None:
 
 
 def note_archived(partition: Partition) -> None:
-    """From now on the grace of what is archived runs. The caller holds the archiver's lease."""
-    row, archived = _row(partition), partition.head.archived
-    if archived <= max([row.removed, *(number for number, _ in row.since)]):
+    """From now on the grace of what is archived runs, by the service's clock. The caller holds the archiver's lease.
+
+    Where the service does not tell the time nothing is noted, and so nothing is ever removed.
+    """
+    archived = partition.head.archived
+    row = _row(partition)  # its answer is dated after the head was seen
+    now = partition.freshness.now()
+    if now is None or archived <= max([row.removed, *(number for number, _ in row.since)]):
         return
-    now = partition.clock.now()
     since = row.since if len(row.since) < _MARKS else row.since[:-1]
-    _keep(partition, ArchiveRow(row.removed, (*since, (archived, now))))
+    _keep(partition, ArchiveRow(row.removed, (*since, (archived, int(now * 1000)))))
 
 
 def remove_archived(partition: Partition, archive: Archive) -> int:
     """Remove what has been archived for longer than the grace; how many transactions. The caller holds the lease."""
     row = _row(partition)
-    latest = partition.clock.now() - partition.settings.archive_grace * 1000
+    now = partition.freshness.now()
+    if now is None:
+        return 0
+    latest = (now - partition.settings.archive_grace - partition.freshness.margin) * 1000
     over = [number for number, since in row.since if since <= latest]
     if not over or over[-1] <= row.removed:
         return 0

@@ -91,6 +91,7 @@ class Flight:
         self.requests = plan.ready
         self.results = results
         self.before = plan.before
+        self.looked = plan.snapshot.looked
         self.header = header
         self.record = record
         self.ops: list[Op] = [Append(transaction_key(header.number), record)]
@@ -271,7 +272,7 @@ class Committer:
         partition = self.partition
         segments = [part.segment for request in requests for part in request.parts]
         atomic = partition.limits.atomic
-        sure = not partition.is_fresh()
+        sure = not partition.is_fresh(partition.looked)
         if sure:
             partition.refresh(segments)
         lost = 0
@@ -409,7 +410,7 @@ class Committer:
             if attempt or not left:
                 try:
                     flight.etags = partition.backend.write(partition.key, ops, durable=durable)
-                    return partition.limits.atomic or partition.is_fresh() or self._still_counts(header)
+                    return self._still_counts(flight)
                 except Conflict as error:
                     cause = error
                 except Ambiguous as error:
@@ -432,7 +433,7 @@ class Committer:
                     return False
                 partition.counters["settled"] += not lost
                 flight.etags = ()
-                return self._still_counts(header)
+                return self._still_counts(flight)
             if moved or (isinstance(cause, Conflict) and not lost):
                 # The head moved for another reason than a transaction, archiving for instance. Or the service is in
                 # two minds; then nothing that was sent can land any more, unless an answer was lost before.
@@ -458,10 +459,10 @@ class Committer:
             transaction_id,
         )
 
-    def _still_counts(self, header: Header) -> bool:
+    def _still_counts(self, flight: Flight) -> bool:
         """A commit that took very long may have landed where the archive already was: then it is none."""
-        partition, number = self.partition, header.number
-        if partition.limits.atomic or partition.is_fresh():
+        partition, header, number = self.partition, flight.header, flight.header.number
+        if partition.limits.atomic or partition.is_fresh(flight.looked):
             return True
         try:
             if not partition.archived_since(number) or partition.archive().has(partition, header.id, number, 0):

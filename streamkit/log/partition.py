@@ -16,6 +16,7 @@ from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from ..model import Entry
 from ..statistics import Counters
 from .archive_reader import Cold
+from .freshness import Freshness, Look
 from .idempotency import key_row
 from .keys import HEAD, partition_key, segment_key, transaction_key, transaction_number
 from .record_format import Header, decode_header, frames_start
@@ -29,8 +30,6 @@ _LATEST = 4096
 _LATEST_BYTES = 65_536
 _START = 2048
 """Bytes of a record that hold the header of most."""
-_FRESH = 1 / 30
-"""Of the grace before archived rows are deleted: for so long knowledge of the head may be relied on."""
 
 
 class News(threading.Condition):
@@ -110,8 +109,9 @@ class Partition:
         self._refreshing = threading.RLock()
         self._started = 0
         self._completed = 0
-        self._looked = 0.0
-        self._looked_at = 0
+        self.freshness = Freshness(backend, clock)
+        self.looked: Look | None = None
+        """The latest look, by which nothing above `number` had been removed from the log."""
 
     def _set(self, settings: Settings) -> None:
         self.settings = settings
@@ -195,33 +195,19 @@ class Partition:
                 ticket = self._started
                 if self.limits.atomic:
                     self._look(segments)
-                elif self.loaded:
-                    self._look_at_tail()
                 else:
-                    self.look_at_head()
-                    if self.partition or self.head_etag is not None:
-                        self._fold_tail(segments)
+                    self._look_at_log(segments)
                 self.loaded = True
                 self._completed = ticket
         return self.number
 
-    def is_fresh(self) -> bool:
-        """False if so much time has passed since the last look that archived rows may have been deleted.
-
-        Both clocks are asked: one of them stands still while a function is frozen, the other may be set back.
-        """
-        fresh = self.settings.archive_grace * _FRESH
-        if not self.loaded or self.clock.monotonic() - self._looked >= fresh:
-            return False
-        return not self.limits.remote or abs(self.clock.now() - self._looked_at) < fresh * 1000
-
-    def _stamp(self) -> None:
-        self._looked = self.clock.monotonic()
-        self._looked_at = self.clock.now()
+    def is_fresh(self, look: Look | None) -> bool:
+        """False if archived rows may have been deleted between `look` and the service's latest answer."""
+        return self.freshness.holds(look, self.settings.archive_grace)
 
     def _look(self, segments: Sequence[str]) -> None:
         """Atomic writes: the head row tells all, and the index is as new as it is."""
-        self._stamp()
+        look = self.freshness.begin()
         names = [name for name in dict.fromkeys(segments) if name not in self.known]
         generation, known = self.generation, self.head_etag is not None
         value, *values = self.backend.get(self.key, [bytes(HEAD), *map(segment_key, names)])
@@ -229,30 +215,52 @@ class Partition:
             raise self.gone()
         if value is None or value.etag == self.head_etag:
             self._learn(names, values, generation)
+            self.looked = self.freshness.complete(look)
             return
-        self._adopt(decode_row(Head, HEAD, value.data), value.etag)
-        if self.head.number > self.number:
+        self._adopt(decode_row(Head, HEAD, value.data), value.etag, look)
+        number = self.head.number
+        if number > self.number:
             self._fold_tail(())
+            if number > self.number:
+                # Archived and removed before they were listed; or gone.
+                self.look_at_head()
+                if number > self.number:
+                    raise CorruptData(f"{self.where(self.number + 1)} is missing, and the head is at {number}")
         if self.head.number == self.watermark == self.number:
             # Read beside a head that has moved, these rows may be older than it. A commit may still rely on them, as
             # it states their etags; a reader may not.
             with self.lock:
                 self.guesses = dict(zip(names, values, strict=True))
 
-    def _look_at_tail(self) -> None:
-        """One key at a time: is there a transaction after the last one that we know?"""
-        for _ in range(3):
-            if not self.is_fresh():
-                self.look_at_head()
-            self._stamp()
-            if not self._fold_next():
-                self.look_at_head()
-                self._fold_tail(())
-                self.news.tell()
+    def _look_at_log(self, segments: Sequence[str]) -> None:
+        """Fold what is in the log, one key at a time: is there a transaction after the last one that we know?"""
+        listing = not self.loaded
+        if listing:
+            self.look_at_head()
+            if not self.partition and self.head_etag is None:
                 return
-            if self.is_fresh():
-                # Nothing that was looked for can have been archived and removed meanwhile.
+        while True:
+            start, known, look = self.number, self.looked, self.freshness.begin()
+            if listing:
+                self._fold_tail(() if self.loaded else segments)
+            at_end = listing or self._fold_next()
+            if self.is_fresh(known):
+                if at_end:
+                    self.looked = self.freshness.complete(look)
+            else:
+                # What was not there may have been archived and removed; what was may have been written after that.
+                self.look_at_head()
+                if self.head.archived > start:
+                    with self.lock:
+                        self._start_from(self.head)
+                    listing = True
+                    continue
+            if at_end:
+                if listing:
+                    self.news.tell()
                 return
+            self.look_at_head()
+            listing = True
 
     def _fold_next(self) -> bool:
         """Fold a few transactions after `number`; whether there is none after them."""
@@ -272,16 +280,18 @@ class Partition:
 
     def look_at_head(self) -> None:
         """Learn how far the index is by now, whoever brought it there."""
-        self._stamp()
+        look = self.freshness.begin()
         known, least = self.head_etag is not None, self.head.watermark
         value = self.backend.get(self.key, [bytes(HEAD)])[0]
         if value is not None:
             head = decode_row(Head, HEAD, value.data)
             if head.watermark < least:
                 raise self.gone()
-            self._adopt(head, value.etag)
+            self._adopt(head, value.etag, look)
         elif known:
             raise self.gone()
+        else:
+            self.looked = self.freshness.complete(look)
 
     def gone(self) -> CorruptData:
         """The head was there once, and is not, or is that of another space of this name."""
@@ -290,7 +300,7 @@ class Partition:
             "and open it again"
         )
 
-    def _adopt(self, head: Head, etag: Etag) -> None:
+    def _adopt(self, head: Head, etag: Etag, look: Look) -> None:
         """Where the index is ahead of what is known, go on from there; where it has caught up, forget the tail."""
         with self.lock:
             if self.head_etag is None and self.partition == 0:
@@ -299,22 +309,27 @@ class Partition:
             elif head.settings.incarnation != self.settings.incarnation:
                 raise self.gone()
             if head.watermark > self.number:
-                self.tail.clear()
-                self.tail_keys.clear()
-                self.tail_bytes = self.tail_frames = 0
-                self.known.clear()
-                self.etags.clear()
-                self.generation += 1
-                self.timestamp, self.position = head.timestamp, head.position
-                for name, token in head.fences.items():
-                    self.fences[name] = max(token, self.fences.get(name, 0))
-                self.watermark = head.watermark
-                self.number = head.watermark
+                self._start_from(head)
             else:
                 self.drop_tail(head.watermark)
             self.head = head
             self.head_etag = etag
+            self.looked = self.freshness.complete(look)
         self.news.tell()
+
+    def _start_from(self, head: Head) -> None:
+        """Forget what was folded, and go on from the index; the caller holds the lock."""
+        self.tail.clear()
+        self.tail_keys.clear()
+        self.tail_bytes = self.tail_frames = 0
+        self.known.clear()
+        self.etags.clear()
+        self.generation += 1
+        self.timestamp, self.position = head.timestamp, head.position
+        for name, token in head.fences.items():
+            self.fences[name] = max(token, self.fences.get(name, 0))
+        self.watermark = head.watermark
+        self.number = head.watermark
 
     def _fold_tail(self, segments: Sequence[str]) -> None:
         """Fold what is in the log after `number`; and learn `segments` in the same round trip."""

@@ -23,7 +23,7 @@ class Settings(msgspec.Struct, frozen=True, array_like=True):
     partitions: int = 1
     durability: str = "committed"
     idempotency_window: float = 86_400.0
-    """Seconds for which an idempotency key is remembered, at least."""
+    """Seconds for which an idempotency key is remembered, at least. One that is found is honoured, however old."""
     archive_grace: float = 3600.0
     """Seconds for which transactions stay in the log after they were archived."""
     incarnation: bytes = b""
@@ -79,7 +79,7 @@ class ArchiveRow(msgspec.Struct, frozen=True, array_like=True):
     removed: int = 0
     """The log holds nothing up to this number any more, nor does the index."""
     since: tuple[tuple[int, int], ...] = ()
-    """(number, ms): transactions up to the number have been in the archive since then, at least."""
+    """(number, ms): transactions up to the number have been in the archive since then, by the service's clock."""
 
 
 class KeyRow(msgspec.Struct, frozen=True, array_like=True):

@@ -28,6 +28,7 @@ from ..backend import (
     Op,
     Range,
     Row,
+    ServiceTime,
     Value,
 )
 from ..errors import LeaseLost, StoreClosed, StreamkitError, Unavailable
@@ -68,6 +69,9 @@ class FaultyBackend:
     @property
     def requests(self) -> Mapping[str, int]:
         return self.inner.requests
+
+    def service_time(self) -> ServiceTime | None:
+        return self.inner.service_time()
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         turn = self._begin("get", f"{partition!r} {[bytes(key) for key in keys]}")

@@ -18,6 +18,7 @@ from fix_archiving import ArchivedConformance, race
 
 import streamkit
 from harness.harmed_tables import HARMS, damaged_file, missing_file
+from harness.processes import Service
 from streamkit import Record, Store
 from streamkit.archive.place import path_name, space_name
 from streamkit.errors import (
@@ -232,8 +233,9 @@ def log_rows(store: Store, space: str = SPACE) -> tuple[int, int]:
 @pytest.mark.parametrize("atomic", ["batch", "rows", "key"])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_the_log_keeps_what_was_archived_until_the_grace_is_over(atomic: str, partitions: int) -> None:
-    clock = ManualClock()
-    with streamkit.connect(f"memory://?atomic={atomic}", clock=clock) as client:
+    service = Service(atomic)
+    clock = service.clock
+    with service.process()[1] as client:
         store = client.store(uuid4())
         store.create_space(SPACE, partitions)
         fill(store)
@@ -259,8 +261,9 @@ def test_the_log_keeps_what_was_archived_until_the_grace_is_over(atomic: str, pa
 
 
 def test_an_archiver_that_runs_often_still_lets_go() -> None:
-    clock = ManualClock()
-    with streamkit.connect("memory://", clock=clock) as client:
+    service = Service("batch")
+    clock = service.clock
+    with service.process()[1] as client:
         store = client.store(uuid4())
         for at in range(200):
             store.produce(SPACE, "s", [Record(b"%d" % at)])
@@ -272,9 +275,9 @@ def test_an_archiver_that_runs_often_still_lets_go() -> None:
 
 @pytest.mark.parametrize("atomic", ["batch", "rows", "key"])
 def test_a_client_that_slept_writes_no_number_twice(atomic: str) -> None:
-    clock = ManualClock()
-    url = f"memory://{uuid4().hex}?atomic={atomic}"
-    with streamkit.connect(url, clock=clock) as sleeper, streamkit.connect(url, clock=clock) as client:
+    service = Service(atomic)
+    clock = service.clock
+    with service.process()[1] as sleeper, service.process()[1] as client:
         asleep, store = sleeper.store(uuid4()), client.store(uuid4())
         store = client.store(asleep.id)
         asleep.produce(SPACE, "s", [Record(b"1")])

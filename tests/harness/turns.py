@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from random import Random
 from uuid import UUID, uuid4
 
-from streamkit.backend import Append, Backend, Driver, Etag, Grant, Limits, Op, Range, Row, Value
+from streamkit.backend import Append, Backend, Driver, Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
 from streamkit.errors import StreamkitError
 from streamkit.testing.clock import ManualClock
 from streamkit.testing.fault_plan import CRASHES, SURVIVABLE, Plan
@@ -126,6 +126,9 @@ class _TurnBackend:
     @property
     def requests(self) -> Mapping[str, int]:
         return self._inner.requests
+
+    def service_time(self) -> ServiceTime | None:
+        return self._inner.service_time()
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         found = []

@@ -176,6 +176,24 @@ class Storing(Subject):
             hold(sum(first.values()) >= 1, f"a write was not counted: {first}")
             hold(sum(second.values()) >= sum(first.values()) + 2, f"get and scan were not: {first}, {second}")
 
+    def test_the_service_time_comes_with_answers_and_never_goes_back(self) -> None:
+        """`service_time` went back, stood still for seconds while the service answered, or was never told."""
+        backend = self.stranger()
+        backend.write(P, [Put(b"k", b"1")])
+        told = backend.service_time()
+        if told is None:
+            hold(not self.limits.remote, "an answer came, and the service's clock is not known")
+            return
+        hold(told.earliest <= told.latest, f"{told}: the earliest is later than the latest")
+        for wait in (0.0, 1.1, 1.1, 0.0):
+            self.sleep(wait)
+            same(len(backend.get(P, [b"k", b"absent"])), 2, "the values of two keys")
+            before, told = told, backend.service_time()
+            hold(told is not None and told.latest >= before.latest, f"the service's time was {before}, then {told}")
+            assert told is not None
+            hold(not wait or told.latest > before.latest, f"{wait} s later the service's time still was {told}")
+            hold(told.earliest <= told.latest, f"{told}: the earliest is later than the latest")
+
     def test_a_fork_does_not_disturb_its_parent(self) -> None:
         """A forked child hung, failed with something else than StoreClosed, or broke the parent's backend."""
         if not hasattr(os, "fork"):

@@ -15,6 +15,7 @@ from streamkit.backend import (
     Op,
     Range,
     Row,
+    ServiceTime,
     Value,
 )
 from streamkit_memory import MemoryDriver
@@ -39,6 +40,9 @@ class Sound:
     @property
     def requests(self) -> Mapping[str, int]:
         return self.inner.requests
+
+    def service_time(self) -> ServiceTime | None:
+        return self.inner.service_time()
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         return self.inner.get(partition, keys)

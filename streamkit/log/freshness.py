@@ -1,0 +1,77 @@
+"""Whether what is known of a partition's head is new enough to rely on, though archived transactions are removed.
+
+A transaction's number is free again once the transaction was archived and, a grace later, removed from the log. So a
+look at the head counts for a small part of the grace only. Everything is told by one clock, the service's: the look is
+as old as the last answer before it was sent, the write or the look that relies on it as new as its own answer, and the
+remover judges its grace by the service's answers too. No machine's clock is compared with another's, and a function
+that was frozen in between finds out. This process's own clocks may only ever say that a look is older than that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..backend import Backend
+from ..clock import Clock
+
+__all__ = ["MARGIN", "Freshness", "Look"]
+
+_SHARE = 1 / 30
+"""Of the grace."""
+MARGIN = 1.0
+"""Seconds: a service's answers are dated in whole ones."""
+
+
+class Look(NamedTuple):
+    """When a look at the store was sent, at the latest."""
+
+    told: float | None
+    """By the service's clock; None if it never told the time."""
+    monotonic: float
+    wall: int
+
+
+class Freshness:
+    """Stateless; shared by the threads of a partition."""
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._remote = backend.limits.remote
+        self.margin = MARGIN if self._remote else 0.0
+
+    def now(self) -> float | None:
+        """Seconds of the service's clock, as of its latest answer: it is that late already. None if it tells no time.
+
+        Where a backend has no service, all who use it are on this machine, and its clock is theirs.
+        """
+        told = self._backend.service_time()
+        if told is not None:
+            return told.latest
+        return None if self._remote else self._clock.now() / 1000
+
+    def begin(self) -> Look:
+        """Before a look is sent."""
+        return Look(self.now(), self._clock.monotonic(), self._clock.now())
+
+    def complete(self, look: Look) -> Look:
+        """After its answer is known here. Before the very first answer the service had told nothing: then the look is
+        as old as the first one of all, which is its own or was dated before it."""
+        if look.told is None:
+            told = self._backend.service_time()
+            if told is not None:
+                return look._replace(told=told.earliest)
+        return look
+
+    def holds(self, look: Look | None, grace: float) -> bool:
+        """Whether nothing that was in the log at `look` can have been removed before the service's latest answer."""
+        if look is None or look.told is None:
+            return False
+        limit = grace * _SHARE
+        told = self.now()
+        return (
+            told is not None
+            and told - look.told + self.margin < limit
+            and self._clock.monotonic() - look.monotonic < limit
+            and abs(self._clock.now() - look.wall) < limit * 1000
+        )

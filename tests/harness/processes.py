@@ -1,0 +1,86 @@
+"""Processes of one memory service, each with a clock of its own, and what may happen while one of them is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+from streamkit import Client
+from streamkit.backend import Backend, Etag, Op, Row, ServiceTime
+from streamkit.testing import ManualClock
+from streamkit_memory import MemoryDriver
+
+__all__ = ["Process", "Service"]
+
+
+class Process:
+    """A driver whose backends call back where the process may be stopped: a call back happens once."""
+
+    def __init__(self, driver: MemoryDriver, *, dated: bool) -> None:
+        self._driver = driver
+        self._dated = dated
+        self.before_write: Callable[[], None] | None = None
+        self.after_write: Callable[[], None] | None = None
+        self.before_scan: Callable[[], None] | None = None
+
+    def take(self, name: str) -> None:
+        call = getattr(self, name)
+        setattr(self, name, None)
+        if call is not None:
+            call()
+
+    def stores(self) -> Iterator[UUID]:
+        return self._driver.stores()
+
+    def open(self, store: UUID) -> Backend:
+        return _Stoppable(self._driver.open(store), self, self._dated)  # type: ignore[return-value]
+
+    def delete(self, store: UUID) -> None:
+        self._driver.delete(store)
+
+    def archive_root(self) -> tuple[str, dict[str, str]]:
+        return self._driver.archive_root()
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+class _Stoppable:
+    def __init__(self, inner: Backend, process: Process, dated: bool) -> None:
+        self._inner = inner
+        self._process = process
+        self._dated = dated
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def service_time(self) -> ServiceTime | None:
+        return self._inner.service_time() if self._dated else None
+
+    def scan(self, partition: bytes, start: bytes, end: bytes, **options: Any) -> Iterator[Row]:
+        self._process.take("before_scan")
+        return self._inner.scan(partition, start, end, **options)
+
+    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+        self._process.take("before_write")
+        etags = self._inner.write(partition, ops, durable=durable)
+        self._process.take("after_write")
+        return etags
+
+
+class Service:
+    """A memory service with a clock of its own, and one store in it."""
+
+    def __init__(self, atomic: Any, *, remote: bool = False, dated: bool = True) -> None:
+        self.clock = ManualClock(5_000_000.0)
+        self.id = uuid4()
+        self._name = uuid4().hex
+        self._options = {"atomic": atomic, "latency": 1e-6 if remote else 0.0}
+        self._dated = dated
+
+    def process(self, clock: ManualClock | None = None) -> tuple[Process, Client]:
+        """A process with its own clock; the service's if it is not given one."""
+        driver = MemoryDriver(self._name, clock=self.clock, sleep=self.clock.sleep, **self._options)
+        process = Process(driver, dated=self._dated)
+        return process, Client("memory://", process, 30.0, None, 64 << 20, clock or self.clock)

@@ -1,0 +1,285 @@
+"""No two machines' clocks are compared: wrong, frozen or stopped, they lose nothing and write nothing twice.
+
+A service has one clock, each process another. W is the one that is tried: it knows transaction 1. Others write 2 to 6,
+archive them and, after the grace, remove them from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from fix_proxy import Fault, Proxy, Request, relabel
+from fix_s3 import S3Bucket
+
+import streamkit
+from harness.processes import Process, Service
+from streamkit import Client, Record, Store
+from streamkit.testing import ManualClock
+
+pytest.importorskip("deltalake")
+
+GRACE = 600.0
+SPACE = "space"
+KINDS = {
+    "batch": ("batch", False),
+    "rows": ("rows", False),
+    "key": ("key", False),
+    "key, remote": ("key", True),
+    "batch, remote": ("batch", True),
+}
+
+
+class World:
+    """One store, W's view of it, and the others."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._clients: list[Client] = []
+        first = self.other()
+        first.create_space(SPACE, archive_grace=GRACE)
+        self.clock = ManualClock(1_000.0)
+        self.process, self.writer = self.open(self.clock)
+
+    def open(self, clock: ManualClock | None = None) -> tuple[Process, Store]:
+        process, client = self.service.process(clock)
+        self._clients.append(client)
+        return process, client.store(self.service.id)
+
+    def other(self, clock: ManualClock | None = None) -> Store:
+        return self.open(clock)[1]
+
+    def others_write(self, last: int = 6) -> None:
+        """2 to `last`, archived at once."""
+        self.others_append(last)
+        self.other(ManualClock(77_000.0)).archive(SPACE)
+
+    def others_append(self, last: int = 6) -> None:
+        store = self.other(ManualClock(77_000.0))
+        for number in range(2, last + 1):
+            store.produce(SPACE, "s", [Record(b"%d" % number)], idempotency_key=f"key {number}")
+
+    def others_remove(self) -> None:
+        self.service.clock.sleep(GRACE + 2)
+        assert self.other(ManualClock(33_000.0)).archive(SPACE).removed
+
+    def others_archive(self) -> None:
+        self.other().archive(SPACE)
+        self.others_remove()
+
+    def others(self) -> None:
+        self.others_write()
+        self.others_remove()
+
+    def read(self) -> list[bytes]:
+        store = self.other()
+        entries = list(store.consume_segment(SPACE, "s"))
+        assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
+        assert [entry.payload for entry in store.consume_space(SPACE)] == [entry.payload for entry in entries]
+        assert store.verify().ok
+        return [entry.payload for entry in entries]
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    atomic, remote = KINDS[request.param]
+    world = World(Service(atomic, remote=remote))
+    world.writer.produce(SPACE, "s", [Record(b"1")])
+    yield world
+    world.close()
+
+
+SIX = [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+def test_an_archiver_whose_clock_is_ahead_removes_nothing_early(world: World) -> None:
+    world.others_write()
+    ahead = world.other(ManualClock(77_000.0 + 10 * GRACE))
+    assert ahead.archive(SPACE).removed == 0
+    status = world.writer.produce(SPACE, "s", [Record(b"7")])
+    assert status.last_sequence == 7
+    assert world.read() == [*SIX, b"7"]
+
+
+def test_what_is_archived_is_removed_after_the_grace_of_the_service_alone(world: World) -> None:
+    world.others_write()
+    behind = ManualClock(1.0)
+    world.service.clock.sleep(GRACE - 5)
+    assert world.other(behind).archive(SPACE).removed == 0
+    world.service.clock.sleep(10)
+    assert world.other(behind).archive(SPACE).removed >= 5
+    assert world.read() == SIX
+
+
+@pytest.mark.parametrize("where", ["before_write", "after_write"])
+def test_a_process_that_is_stopped_in_a_commit_gets_a_true_answer(world: World, where: str) -> None:
+    setattr(world.process, where, world.others)
+    status = world.writer.produce(SPACE, "s", [Record(b"mine")])
+    read = world.read()
+    assert len(read) == 7
+    assert read[status.last_sequence - 1] == b"mine"
+    assert read.count(b"mine") == 1
+
+
+@pytest.mark.parametrize("where", ["before_write", "after_write"])
+def test_another_threads_look_does_not_vouch_for_a_stopped_commit(world: World, where: str) -> None:
+    def others() -> None:
+        world.others()
+        world.writer.segment_status(SPACE, "s")
+
+    setattr(world.process, where, others)
+    status = world.writer.produce(SPACE, "s", [Record(b"mine")])
+    read = world.read()
+    assert (len(read), read[status.last_sequence - 1]) == (7, b"mine")
+
+
+def test_a_process_that_slept_writes_no_idempotency_key_twice(world: World) -> None:
+    world.process.before_write = world.others
+    status = world.writer.produce(SPACE, "s", [Record(b"4")], idempotency_key="key 4")
+    assert status.last_sequence == 4
+    assert world.read() == SIX
+
+
+def test_an_idempotency_key_is_honoured_by_a_clock_that_is_days_ahead(world: World) -> None:
+    world.others_write()
+    ahead = world.other(ManualClock(77_000.0 + 30 * 86_400))
+    assert ahead.produce(SPACE, "s", [Record(b"3")], idempotency_key="key 3").last_sequence == 3
+    assert world.read() == SIX
+
+
+def test_a_reader_whose_clock_stands_still_reads_what_was_removed_meanwhile(world: World) -> None:
+    world.others()
+    assert [entry.payload for entry in world.writer.consume_space(SPACE)] == SIX
+    assert world.writer.peek(SPACE, "s").payload == b"6"
+
+
+def test_a_reader_that_slept_reads_what_came_after_what_was_removed(world: World) -> None:
+    world.others()
+    world.other().produce(SPACE, "s", [Record(b"7")])
+    assert [entry.payload for entry in world.writer.consume_space(SPACE)] == [*SIX, b"7"]
+
+
+def test_a_process_that_is_stopped_before_it_reads_a_large_transaction_misses_nothing(world: World) -> None:
+    with world.other().transaction(SPACE) as trx:
+        for number in range(60):  # more than go into the index in the same write, where writes are atomic
+            trx.produce(f"s{number}", [Record(b"large")])
+    world.process.before_scan = world.others_archive
+    assert sum(1 for _ in world.writer.consume_space(SPACE)) == 61
+
+
+def test_a_process_that_is_stopped_while_it_opens_a_space_misses_nothing(world: World) -> None:
+    world.others_append()
+    process, store = world.open(ManualClock(9.0))
+    process.before_scan = world.others_archive
+    assert [entry.payload for entry in store.consume_space(SPACE)] == SIX
+    assert store.produce(SPACE, "s", [Record(b"7")]).last_sequence == 7
+    assert world.read() == [*SIX, b"7"]
+
+
+def test_a_process_that_is_stopped_while_it_catches_up_misses_nothing(world: World) -> None:
+    world.others_append(30)
+    world.process.before_scan = world.others_archive
+    assert world.writer.segment_status(SPACE, "s").last_sequence == 30
+    assert [entry.sequence for entry in world.writer.consume_space(SPACE)] == list(range(1, 31))
+
+
+def test_a_service_that_does_not_tell_the_time_removes_nothing_and_loses_nothing() -> None:
+    world = World(Service("key", remote=True, dated=False))
+    world.writer.produce(SPACE, "s", [Record(b"1")])
+    world.others_write()
+    world.service.clock.sleep(100 * GRACE)
+    assert world.other(ManualClock(1e9)).archive(SPACE).removed == 0
+    assert world.writer.produce(SPACE, "s", [Record(b"7")]).last_sequence == 7
+    assert world.read() == [*SIX, b"7"]
+    world.close()
+
+
+# -- the Date of answers, over the wire --------------------------------------------------------------------------------
+
+
+class Dated:
+    """An S3 whose answers carry the Date of a clock that a test moves; each process has a proxy of its own."""
+
+    def __init__(self, bucket: S3Bucket, make_proxy: Callable[[str, int], Proxy], archive: Path) -> None:
+        self.clock = ManualClock(1_900_000_000.0)
+        self.id: UUID = uuid4()
+        self._bucket = bucket
+        self._make_proxy = make_proxy
+        self._archive = archive
+        self._clients: list[Client] = []
+
+    def process(self, clock: ManualClock, before_put: Callable[[], None] | None = None) -> Store:
+        """The store, as a process has it open that is stopped once before a PUT arrives, when it is `armed`."""
+        proxy = self._make_proxy(self._bucket.server.host, self._bucket.server.port)
+        waiting = [before_put] if before_put else []
+
+        def plan(request: Request) -> Fault:
+            if request.method == "PUT" and waiting:
+                waiting.pop()()
+            return relabel({"Date": formatdate(self.clock(), usegmt=True)})
+
+        proxy.plan = plan
+        url = self._bucket.url("clocks", endpoint_url=proxy.endpoint)
+        self._clients.append(streamkit.connect(url, clock=clock, archive=self._archive.as_uri()))
+        return self._clients[-1].store(self.id)
+
+    def others(self, *, wait: float) -> int:
+        store = self.process(ManualClock(77_000.0))
+        for number in range(2, 7):
+            store.produce(SPACE, "s", [Record(b"%d" % number)])
+        store.archive(SPACE)
+        self.clock.sleep(wait)
+        return self.process(ManualClock(1e9)).archive(SPACE).removed
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@pytest.fixture
+def dated(s3_bucket: S3Bucket, make_proxy: Callable[[str, int], Proxy], tmp_path: Path) -> Iterator[Dated]:
+    dated = Dated(s3_bucket, make_proxy, tmp_path)
+    store = dated.process(ManualClock(5.0))
+    store.create_space(SPACE, archive_grace=GRACE)
+    store.produce(SPACE, "s", [Record(b"1")])
+    yield dated
+    dated.close()
+
+
+def test_on_s3_an_archiver_whose_clock_is_ahead_removes_nothing_early(dated: Dated) -> None:
+    writer = dated.process(ManualClock(1_000.0))
+    assert writer.peek(SPACE, "s").payload == b"1"
+    assert dated.others(wait=GRACE / 2) == 0
+    assert writer.produce(SPACE, "s", [Record(b"7")]).last_sequence == 7
+    assert [entry.payload for entry in writer.consume_space(SPACE)] == [*SIX, b"7"]
+
+
+def test_on_s3_a_process_that_is_frozen_before_its_write_arrives_gets_a_true_answer(dated: Dated) -> None:
+    def others() -> None:
+        assert dated.others(wait=GRACE + 2) == 6
+
+    writer = dated.process(ManualClock(1_000.0), others)
+    assert writer.produce(SPACE, "s", [Record(b"7")]).last_sequence == 7
+    assert [entry.payload for entry in dated.process(ManualClock(3.0)).consume_space(SPACE)] == [*SIX, b"7"]
+    assert writer.verify().ok
+
+
+def test_on_s3_a_reader_that_was_frozen_misses_nothing(dated: Dated) -> None:
+    reader = dated.process(ManualClock(1_000.0))
+    assert reader.peek(SPACE, "s").payload == b"1"
+    assert dated.others(wait=GRACE + 2) == 6
+    assert [entry.payload for entry in reader.consume_space(SPACE)] == SIX
+
+
+def test_on_s3_a_fresh_process_relies_on_its_first_look(dated: Dated) -> None:
+    writer = dated.process(ManualClock(1_000.0))
+    writer.produce(SPACE, "s", [Record(b"2")])
+    # Head and marker, list, the transaction and the segment's row, the write: none to see whether it still counts.
+    assert sum(count for kind, count in writer.statistics().requests.items() if "bytes" not in kind) == 6
