@@ -179,8 +179,9 @@ class Grant(NamedTuple):
 class Backend(Protocol):
     """One store. Safe to share between threads. Opening it does no I/O; a store that nobody wrote to reads empty.
 
-    After close every call raises StoreClosed. After a fork, the child's copy works or raises StoreClosed; it never
-    disturbs the parent's.
+    A call that a signal handler or a finalizer makes while its own thread is in the middle of another one works, or
+    raises `streamkit.reentry.Reentered`; it never waits for itself. After close every call raises StoreClosed. After a
+    fork, the child's copy works or raises StoreClosed; it never disturbs the parent's.
     """
 
     @property

@@ -13,6 +13,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionErr
 
 from streamkit.backend import Ambiguous
 from streamkit.errors import AccessDenied, PermanentError, StreamkitError, Throttled, Unavailable
+from streamkit.reentry import Reentered
 
 __all__ = ["code_of", "foreign", "mapped"]
 
@@ -45,7 +46,7 @@ def foreign(where: str, *, writing: bool = False) -> Iterator[None]:
     """Nothing that the SDK raises leaves the block. `where` is the endpoint, for the message."""
     try:
         yield
-    except StreamkitError:
+    except (StreamkitError, Reentered):
         raise
     except Exception as error:  # also what its parsers make of an answer that is none
         raise mapped(error, where, writing=writing) from None

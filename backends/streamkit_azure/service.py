@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +12,7 @@ from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, 
 from azure.data.tables import TableClient, TableServiceClient
 
 from streamkit.errors import MissingDependency, StoreClosed
+from streamkit.reentry import Mutex
 
 from .account import Account
 from .threads import Threads
@@ -65,7 +65,7 @@ class Clients:
         self._shared = shared
         self._store = store
         self._counts = counts
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._made: dict[str, Any] = {}
         self.threads = shared.threads
         self.clock = shared.connections.clock

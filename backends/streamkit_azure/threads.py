@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from streamkit.errors import StoreClosed
+from streamkit.reentry import Busy, Reentered
 
 __all__ = ["Threads"]
 
@@ -22,11 +23,15 @@ class Threads:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkit-azure")
+        self._busy = Busy()
 
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
         """Returns what waits for the result."""
         try:
-            future = self._pool.submit(function, *args, **kwargs)
+            with self._busy.inside():
+                future = self._pool.submit(function, *args, **kwargs)
+        except Reentered:
+            raise
         except RuntimeError:
             raise _closed() from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from typing import Any
@@ -14,6 +13,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from streamkit.backend import ServiceClock
+from streamkit.reentry import Busy, Mutex
 
 __all__ = ["CONNECTING", "Connections", "Transport"]
 
@@ -38,7 +38,8 @@ class Connections:
         session.mount("https://", adapter)
         session.mount("http://", adapter)
         self._session = session
-        self._lock = threading.Lock()
+        self._lock = Mutex()
+        self.busy = Busy()
         self._used = time.time()
         self.clock = ServiceClock()
         self.inner = RequestsTransport(
@@ -67,7 +68,7 @@ def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
 class Transport(HttpTransport[Any, Any]):
     """What one store sends, over shared connections; counted in `counts` by service and verb, and in bytes."""
 
-    def __init__(self, service: str, connections: Connections, counts: Counter[str], lock: threading.Lock) -> None:
+    def __init__(self, service: str, connections: Connections, counts: Counter[str], lock: Mutex) -> None:
         self._service = service
         self._connections = connections
         self._counts = counts
@@ -78,10 +79,12 @@ class Transport(HttpTransport[Any, Any]):
         kind = f"{self._service}.{_verb(self._service, request.method, request.url)}"
         self._count(kind, 1)
         self._count("bytes_written", int(request.headers.get("Content-Length") or 0))
-        response = self._connections.inner.send(request, **kwargs)
-        self._connections.clock.hear(response.headers.get("Date"))
-        # All of the answer, here: reading it later fails in other ways, which the SDK in part tries again.
-        self._count("bytes_read", len(response.internal_response.content))
+        with self._connections.busy.inside():
+            response = self._connections.inner.send(request, **kwargs)
+            self._connections.clock.hear(response.headers.get("Date"))
+            # All of the answer, here: reading it later fails in other ways, which the SDK in part tries again.
+            size = len(response.internal_response.content)
+        self._count("bytes_read", size)
         return response
 
     def _count(self, kind: str, more: int) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Final, TypeVar, cast
 
 import lmdb
 
 from streamkit.backend import Ambiguous
 from streamkit.errors import CorruptData, StoreClosed, Unavailable
+from streamkit.reentry import Mutex, refused
 
 from .checked import CheckedTransaction
 from .faults import index_fault, system_fault
@@ -41,17 +42,18 @@ class Environment:
     transaction holds the store's lock.
 
     The map must not be replaced, and the process not forked, while a transaction is open here: `_active` counts the
-    read transactions (it is a list because its append and pop are atomic), and `_shut` keeps new ones out.
+    read transactions by their threads (it is a list because its append and remove are atomic), and `_shut` keeps new
+    ones out.
     """
 
     def __init__(self, place: Place, timeout: float) -> None:
         self.path = os.path.join(place.path, "index")
         self._place = place
         self._timeout = timeout
-        self._active: list[None] = []
+        self._active: list[int] = []
         self._shut = False
-        self._gate = threading.Lock()
-        self._held = False
+        self._gate = Mutex()
+        self._held = self._gated = False
         self._lock = contextlib.ExitStack()
         """Of the read transaction, where this user may only read."""
         self._unchecked = 0
@@ -135,7 +137,8 @@ class Environment:
         if self._place.readonly:
             return self._begin_locked()
         resized, number = False, 0
-        self._active.append(None)
+        thread = get_ident()
+        self._active.append(thread)
         try:
             if not self._shut and self._env is not None:
                 txn = self._env.begin()
@@ -148,12 +151,12 @@ class Environment:
         except lmdb.MapResizedError:
             resized = True
         except lmdb.Error as error:
-            self._active.pop()
+            self._active.remove(thread)
             raise index_fault(error, self.path) from error
         except BaseException:
-            self._active.pop()
+            self._active.remove(thread)
             raise
-        self._active.pop()
+        self._active.remove(thread)
         with self._gate:
             if self._env is None:
                 raise StoreClosed(f"the store {self._place.path} was closed: open it again")
@@ -235,8 +238,8 @@ class Environment:
             self._lock.close()
             return
         txn.abort()
-        if self._active:
-            self._active.pop()
+        with contextlib.suppress(ValueError):
+            self._active.remove(get_ident())
 
     def write(self, work: Callable[[lmdb.Transaction[bytes]], T]) -> T:
         """Run `work` in a write transaction and commit it to stable storage. It is run again if the map had to grow.
@@ -316,6 +319,8 @@ class Environment:
                 self._shut = False
 
     def _drain(self) -> None:
+        if get_ident() in self._active:
+            raise refused()
         deadline = time.monotonic() + self._timeout
         while self._active:
             time.sleep(2e-5)
@@ -333,15 +338,18 @@ class Environment:
 
     def hold(self) -> None:
         """Before: wait until no transaction is open, so that the child inherits none."""
-        self._held = self._place.mutex.acquire(timeout=self._timeout)
-        self._gate.acquire()
+        mutex, gate = self._place.mutex, self._gate
+        self._held = not mutex.mine and mutex.acquire(timeout=self._timeout)
+        self._gated = not gate.mine and gate.acquire()
         self._shut = True
-        self._drain()
+        if get_ident() not in self._active:
+            self._drain()
 
     def go_on(self) -> None:
         """After, in the parent."""
-        self._shut = False
-        self._gate.release()
+        if self._gated:
+            self._shut = False
+            self._gate.release()
         if self._held:
             self._place.mutex.release()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import zlib
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Final, NamedTuple
 
 from streamkit.backend import Ambiguous
 from streamkit.errors import CorruptData, PermanentError
+from streamkit.reentry import Mutex
 
 from .faults import system_fault
 from .files import LogFiles
@@ -71,7 +71,7 @@ class PartitionLog:
         """Not if the log has to be recovered first, which only who may write it can do: then it is to be read anew."""
         self._head = head
         self._timeout = timeout
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         boot = boot_id()
         # otherwise the machine was started since the head was written, or this is a copy of a store
         in_order = head.boot == boot != UNKNOWN and head.position(self.words[END]) >= checkpoint.position

@@ -11,7 +11,6 @@ A state of which all pages are known is `sound`, and LMDB is used as it is. For 
 from __future__ import annotations
 
 import os
-import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Final
 from zlib import crc32
 
 from streamkit.errors import AccessDenied, CorruptData
+from streamkit.reentry import Mutex
 
 from .census import Census, Inspector
 from .layout import LARGE, branch, kind, large_pages, large_values
@@ -60,7 +60,7 @@ class Pages:
         newest, _ = read_metas(file.fd, path)
         self._size = newest.size
         self._known = _EMPTY
-        self._growing = threading.Lock()
+        self._growing = Mutex()
         self._branches: dict[int, tuple[int, list[bytes], list[int]]] = {}
         self._large: dict[int, int] = {}
         self._meta: Meta | None = None

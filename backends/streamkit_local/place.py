@@ -10,7 +10,6 @@ import re
 import secrets
 import shutil
 import struct
-import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from streamkit.errors import AccessDenied, CorruptData, PermanentError, StoreClosed, Unavailable, UnsupportedVersion
+from streamkit.reentry import Mutex
 
 from .faults import DENIED, system_fault
 
@@ -308,7 +308,7 @@ class Place:
         except OSError as error:
             raise system_fault(error, self.path) from error
         self.words = memoryview(self._map)[_WORDS : _WORDS + 64].cast("Q")
-        self.mutex = threading.Lock()
+        self.mutex = Mutex()
 
     @property
     def gone(self) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import weakref
 from typing import Protocol
 from uuid import UUID
 
 from streamkit.errors import StreamkitError
+from streamkit.reentry import Mutex
 
 from .place import Place, close_inherited, create_place
 from .store import OpenStore
@@ -25,7 +25,8 @@ class User(Protocol):
 
 _stores: dict[str, OpenStore] = {}
 _users: weakref.WeakSet[User] = weakref.WeakSet()
-_lock = threading.Lock()
+_lock = Mutex()
+_held = False
 
 
 def enlist(user: User) -> None:
@@ -72,7 +73,8 @@ def leave(shared: OpenStore) -> None:
 
 
 def _before_fork() -> None:
-    _lock.acquire()
+    global _held
+    _held = not _lock.mine and _lock.acquire()
     for shared in _stores.values():
         shared.env.hold()
 
@@ -80,12 +82,13 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     for shared in _stores.values():
         shared.env.go_on()
-    _lock.release()
+    if _held:
+        _lock.release()
 
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = Mutex()
     for user in list(_users):
         user.forget()
     for shared in _stores.values():

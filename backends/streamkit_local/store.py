@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 import lmdb
 
 from streamkit.errors import CorruptData, StoreClosed, StreamkitError, Unavailable
+from streamkit.reentry import Mutex
 
 from .environment import Environment
 from .faults import index_fault, system_fault
@@ -40,7 +40,7 @@ class OpenStore:
         self.users = 0
         self._logs: OrderedDict[bytes, PartitionLog] = OrderedDict()
         self._absent: dict[bytes, int] = {}
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
 
     def log(self, partition: bytes) -> PartitionLog | None:
         """The partition's log, up to date; None if nothing was ever appended there."""

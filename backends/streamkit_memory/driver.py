@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from uuid import UUID
 
 from streamkit.backend import Limits, url_options
 from streamkit.errors import StoreClosed
+from streamkit.reentry import Mutex
 
 from .backend import MemoryBackend
 from .state import Service
@@ -24,14 +24,14 @@ Atomic = Literal["batch", "rows", "key"]
 """What one write of several operations applies all or not at all."""
 
 _named: dict[str, Service] = {}
-_named_lock = threading.Lock()
+_named_lock = Mutex()
 _services: weakref.WeakSet[Service] = weakref.WeakSet()
 
 
 def _forget_after_fork() -> None:
     # A lock may be held by a thread that the child does not have, and a copy that diverges is no store.
     global _named_lock
-    _named_lock = threading.Lock()
+    _named_lock = Mutex()
     for service in _services:
         service.forked = True
     _named.clear()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from itertools import count
 from tempfile import TemporaryDirectory
 from uuid import UUID
+
+from streamkit.reentry import Mutex
 
 from .rows import Rows
 
@@ -22,7 +23,7 @@ class Service:
     """Guarded by its lock, which is held for the time of one request and never while a caller thinks."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = Mutex()
         self.stores: dict[UUID, dict[bytes, Rows]] = {}
         self.leases: dict[tuple[UUID, str], tuple[int, float]] = {}
         """(store, name) to (token, deadline)."""

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from streamkit.backend import Ambiguous, ServiceClock
 from streamkit.errors import MissingDependency, PermanentError, StoreClosed
+from streamkit.reentry import Busy, Mutex
 
 from .failures import Request, Target, credentials_failed, lost, translate
 
@@ -36,7 +37,8 @@ class Process:
     """What must not cross a fork."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = Mutex()
+        self.busy = Busy()
         self.client: Any = None
         self.pool: ThreadPoolExecutor | None = None
         self.active = 0
@@ -97,7 +99,7 @@ class Connection:
         process = self.process
         client = None
         try:
-            with self._using(process, meter) as client:
+            with process.busy.inside(), self._using(process, meter) as client:
                 answer: dict[str, Any] = getattr(client, operation)(Bucket=self.target.bucket, **parameters)
                 if "Body" in answer:
                     with answer["Body"] as body:
@@ -145,7 +147,7 @@ class Connection:
     def task(self, call: Callable[..., T], *args: Any) -> Task[T]:
         """Start a call on one of the shared threads. It must not wait for another task."""
         process = self.process
-        with process.lock:
+        with process.busy.inside(), process.lock:
             self.check_open()
             if process.pool is None:
                 process.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkit-s3")

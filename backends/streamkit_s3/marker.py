@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -19,6 +18,7 @@ from streamkit.errors import (
     Unavailable,
     UnsupportedVersion,
 )
+from streamkit.reentry import Mutex
 
 from .bucket import Bucket
 from .connection import Task
@@ -46,8 +46,8 @@ class _Known:
     """What this process knows of one marker."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.founding = threading.Lock()
+        self.lock = Mutex()
+        self.founding = Mutex()
         self.look: Task[None] | None = None
         self.looked = False
         self.content: Content | None = None
