@@ -65,9 +65,14 @@ class Place(NamedTuple):
         import pyarrow.fs as fs
         from deltalake.fs import DeltaStorageHandler
 
-        fs.PyFileSystem(DeltaStorageHandler(self.store(store), self.options)).delete_dir_contents(
-            "", missing_dir_ok=True
-        )
+        from .errors import mapped
+
+        url = self.store(store)
+        with mapped(url, self.options):
+            files = fs.PyFileSystem(DeltaStorageHandler(url, self.options))
+            for found in files.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True)):
+                if found.type == fs.FileType.File:
+                    files.delete_file(found.path)
 
     def __repr__(self) -> str:
         return f"Place({self.root!r})"

@@ -10,6 +10,7 @@ from uuid import UUID
 from ..clock import SYSTEM_CLOCK
 from ..errors import CorruptData
 from ..log.rows import Head, Settings
+from .errors import mapped
 from .place import Place
 from .table import check_installed, space_of
 
@@ -35,7 +36,8 @@ def archived_spaces(client: Client, store: UUID) -> list[str]:
         from deltalake.fs import DeltaStorageHandler
 
         system, base = fs.PyFileSystem(DeltaStorageHandler(url, place.options)), ""
-    entries = system.get_file_info(fs.FileSelector(base, allow_not_found=True))
+    with mapped(url, place.options):
+        entries = system.get_file_info(fs.FileSelector(base, allow_not_found=True))
     names = [entry.base_name for entry in entries if entry.type == fs.FileType.Directory]
     return sorted(name for name in (space_of(place, f"{url}/{path}") for path in names) if name is not None)
 

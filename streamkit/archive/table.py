@@ -13,14 +13,16 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 from uuid import UUID
 
-from ..errors import AccessDenied, CorruptData, MissingDependency, StreamkitError, Unavailable, UnsupportedVersion
+from ..errors import CorruptData, MissingDependency, UnsupportedVersion
 from .durable import Stage, Synced, keep, make_directories
+from .errors import mapped
 from .place import Place
 
 if TYPE_CHECKING:
@@ -50,8 +52,6 @@ _KINDS = {
     "metadata": ("map",),
 }
 """What Delta may call the type of each column."""
-_DAMAGE = ("decompress", "corrupt", "CRC", "deserialize", "magic bytes", "end of stream", "Invalid", "page")
-_DENIED = ("403", "Forbidden", "AccessDenied", "Unauthorized", "AuthenticationFailed", "PermissionDenied")
 
 
 def check_installed() -> None:
@@ -561,27 +561,9 @@ class Table:
                     os.unlink(os.path.join(self.directory, self.path_of(path)))
         return gone
 
-    @contextlib.contextmanager
-    def mapped(self) -> Iterator[None]:
+    def mapped(self) -> AbstractContextManager[None]:
         """Foreign errors do not leave the archive."""
-        import pyarrow as pa
-        from deltalake.exceptions import DeltaError
-
-        try:
-            yield
-        except StreamkitError:
-            raise
-        except (DeltaError, OSError, pa.ArrowException) as error:
-            text = " ".join(str(error).split())[:300]
-            if isinstance(error, FileNotFoundError):
-                raise CorruptData(f"{self.url}: a file of the table is missing: {text}") from error
-            if isinstance(error, PermissionError) or any(word in text for word in _DENIED):
-                raise AccessDenied(f"{self.url}: the storage refused the access: {text}") from error
-            if isinstance(error, pa.ArrowException) or (
-                not isinstance(error, DeltaError) and any(word in text for word in _DAMAGE)
-            ):
-                raise CorruptData(f"{self.url}: a file of the table cannot be read: {text}") from error
-            raise Unavailable(f"{self.url}: {text}") from error
+        return mapped(self.url, self.options)
 
 
 def space_of(place: Place, url: str) -> str | None:
@@ -589,10 +571,11 @@ def space_of(place: Place, url: str) -> str | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
-    try:
-        return DeltaTable(url, storage_options=place.options).metadata().configuration.get(_SPACE)
-    except TableNotFoundError:
-        return None
+    with mapped(url, place.options):
+        try:
+            return DeltaTable(url, storage_options=place.options).metadata().configuration.get(_SPACE)
+        except TableNotFoundError:
+            return None
 
 
 def _rows(table: DeltaTable) -> list[dict[str, Any]]:

@@ -142,6 +142,27 @@ def test_what_is_missing_is_said(root: str) -> None:
             list(client.store(id).consume_segment(SPACE, "s"))
 
 
+def test_an_archive_elsewhere_is_deleted_with_its_store(root: str) -> None:
+    archive = f"{root.split('?')[0].replace('azurite:///', 'az://')}/elsewhere"
+    if not archive.startswith("s3:"):
+        pytest.skip("an archive elsewhere on Azurite needs its endpoint in the environment")
+    with streamkit.connect(root, archive=archive) as client:
+        store = client.store(uuid4())
+        store.produce(SPACE, "s", [Record(b"1")])
+        assert store.archive(SPACE).entries == 1
+        files = store._archive(SPACE).table.filesystem
+        assert names_in(files)
+        client.delete_store(store.id)
+        assert not names_in(files)
+        client.delete_store(store.id)
+
+
+def names_in(files: Any) -> list[str]:
+    import pyarrow.fs as fs
+
+    return [info.path for info in files.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True))]
+
+
 @pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "a#b?c/%2F"])
 def test_a_space_of_any_name_is_archived(root: str, name: str) -> None:
     id = uuid4()

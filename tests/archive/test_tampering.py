@@ -1,0 +1,127 @@
+"""Tables that somebody else has changed, or damaged: a reader never leaves its own table."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Record, Store
+from streamkit.archive.compact import compact_space
+from streamkit.errors import CorruptData
+
+pytest.importorskip("deltalake")
+
+SPACE = "space"
+
+
+def directory(store: Store) -> Path:
+    return Path(unquote(store._archive(SPACE).table.url.removeprefix("file://")))
+
+
+def commits(table: Path) -> list[Path]:
+    return sorted((table / "_delta_log").glob("*.json"))
+
+
+def change(commit: Path, kind: str, **fields: Any) -> None:
+    """Set fields of the actions of a kind in a commit."""
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        line.get(kind, {}).update(fields)
+    commit.write_text("\n".join(map(json.dumps, lines)))
+
+
+class Two:
+    """A tenant, and another one whose archive has a file of the same shape."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = root.as_uri()
+        with streamkit.connect(self.url) as client:
+            ids = [uuid4(), uuid4()]
+            for id, payload in zip(ids, (b"mine", b"else"), strict=True):
+                client.store(id).produce(SPACE, "segment", [Record(payload)] * 3)
+                client.store(id).archive(SPACE)
+            self.id, self.other = ids
+            self.table, other = (directory(client.store(id)) for id in ids)
+        (self.file,), (self.foreign,) = self.table.glob("*.parquet"), other.glob("*.parquet")
+
+    def point_to(self, path: str) -> None:
+        """The table's log says that its file is at `path`."""
+        change(commits(self.table)[-1], "add", path=path, size=self.foreign.stat().st_size)
+
+    def refused(self, what: str) -> None:
+        """Every way to read says so, for a client that knows nothing yet."""
+        with streamkit.connect(self.url) as client:
+            store = client.store(self.id)
+            for read in (
+                lambda: list(store.consume_space(SPACE)),
+                lambda: list(store.consume_segment(SPACE, "segment")),
+                lambda: store.peek(SPACE, "segment"),
+                lambda: compact_space(store._archive(SPACE), 1 << 20, 0),
+            ):
+                with pytest.raises(CorruptData, match=re.escape(what)):
+                    read()
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Two:
+    return Two(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda path: path,
+        lambda path: path.replace("..", "%2e%2E"),
+        lambda path: path.replace("..", "%252e%252e"),
+        lambda path: path.replace("/", "%2F"),
+        lambda path: path.replace("/", "\\"),
+        lambda path: f"x/../{path}",
+        lambda path: f"./{path}",
+    ],
+)
+def test_a_path_that_leads_out_of_the_table_is_refused(two: Two, form: Callable[[str], str]) -> None:
+    two.point_to(form(os.path.relpath(two.foreign, two.table)))
+    two.refused("not below the table")
+
+
+@pytest.mark.parametrize("form", ["{path}", "file://{path}", "file:{path}", "/{path}"])
+def test_an_absolute_path_is_refused(two: Two, form: str) -> None:
+    two.point_to(form.format(path=two.foreign))
+    two.refused(str(two.foreign))
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_a_link_that_leads_out_of_the_table_is_refused(two: Two, below: bool) -> None:
+    if below:
+        (two.table / "x").symlink_to(two.foreign.parent)
+        two.point_to(f"x/{two.foreign.name}")
+    else:
+        (two.table / "x.parquet").symlink_to(two.foreign)
+        two.point_to("x.parquet")
+    two.refused("leads out of the table")
+
+
+def test_a_table_that_is_a_link_itself_is_read(two: Two, tmp_path: Path) -> None:
+    two.table.rename(tmp_path / "moved")
+    two.table.symlink_to(tmp_path / "moved")
+    with streamkit.connect(two.url) as client:
+        assert [entry.payload for entry in client.store(two.id).consume_space(SPACE)] == [b"mine"] * 3
+
+
+def test_vacuum_deletes_nothing_out_of_the_table(two: Two) -> None:
+    removed = {"path": os.path.relpath(two.foreign, two.table), "deletionTimestamp": 1, "dataChange": False}
+    last = commits(two.table)[-1]
+    last.with_name(f"{int(last.stem) + 1:020}.json").write_text(json.dumps({"remove": removed}))
+    with streamkit.connect(two.url) as client, contextlib.suppress(CorruptData):
+        compact_space(client.store(two.id)._archive(SPACE), 1 << 20, 0)
+    assert two.foreign.exists()
