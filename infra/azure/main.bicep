@@ -1,5 +1,6 @@
 // A storage account for streamkit stores, a function app that appends to them, and the two data roles that its managed
-// identity needs. Shared keys are off: nothing but identities opens the account.
+// identity needs. Shared keys are off: nothing but identities opens the account. The roles are given for the account, which
+// holds tables, blobs and archives of all stores under the URL; tenants that must not reach each other get one each.
 // az deployment group create -g GROUP -f main.bicep -p storeId=UUID
 
 @description('The UUID of the store that the function writes to.')

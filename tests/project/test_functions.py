@@ -193,12 +193,14 @@ def test_the_cloudformation_template_deploys(s3_server: S3Server, s3_credentials
     policy = client("iam").get_role_policy(RoleName=role, PolicyName="one-store")["PolicyDocument"]
     # The emulator gives it as it came from the template, not as JSON.
     objects, names = (ast.literal_eval(policy) if isinstance(policy, str) else policy)["Statement"]
-    # Least privilege: only below the session's own store, and no wildcard before it.
+    # Least privilege: only below the session's own store and archive, and no wildcard before it.
     bucket = f"arn:aws:s3:::{outputs['BucketName']}"
-    assert objects["Resource"] == f"{bucket}/streamkit/${{aws:PrincipalTag/store}}/*"
-    assert set(objects["Action"]) == {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"}
+    own = ["streamkit/${aws:PrincipalTag/store}/*", "streamkit/archive/${aws:PrincipalTag/store}/*"]
+    assert objects["Resource"] == [f"{bucket}/{place}" for place in own]
+    writing = {"s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"}
+    assert set(objects["Action"]) == {"s3:GetObject", *writing}
     assert names["Resource"] == bucket
-    assert names["Condition"] == {"StringLike": {"s3:prefix": "streamkit/${aws:PrincipalTag/store}/*"}}
+    assert names["Condition"] == {"StringLike": {"s3:prefix": own}}
 
 
 def test_the_bicep_template_gives_the_function_data_roles_and_nothing_more() -> None:
