@@ -1,0 +1,62 @@
+"""The pages: links that lead somewhere, and Python that is Python, with names that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def _anchors(text: str) -> set[str]:
+    """As they are made from headings: lower case, hyphens for spaces, and no punctuation."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_or_a_heading(page: Path) -> None:
+    text = page.read_text()
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        place = page.parent / path if path else page
+        if not place.exists() or (anchor and anchor not in _anchors(place.read_text())):
+            broken.append(target)
+    assert broken == []
+
+
+def _blocks() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        found += [(f"{page.name}-{number}", block) for number, block in enumerate(blocks, 1)]
+    return found
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=name) for name, block in _blocks()])
+def test_python_in_the_pages_compiles_and_imports_what_exists(block: str) -> None:
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "streamkit":
+            module = import_module(node.module)
+            for alias in node.names:
+                assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "streamkit":
+                    import_module(alias.name)
+
+
+def test_every_room_is_on_the_map() -> None:
+    layout = (ROOT / "CONTRIBUTING.md").read_text().partition("## How it is laid out")[2]
+    rooms = [path.parent for path in sorted((ROOT / "streamkit").glob("*/__init__.py"))]
+    assert [room.name for room in rooms if f"`streamkit/{room.name}/`" not in layout] == []
+    tested = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert [room for room in sorted(tested) if f"`{room}`" not in layout and f"`{room}/" not in layout] == []
