@@ -46,6 +46,12 @@ def index_fault(error: lmdb.Error, path: str, *, committing: bool = False) -> St
         return UnsupportedVersion(f"{path} was written in another LMDB format: update streamkit ({error})")
     if isinstance(error, lmdb.ReadersFullError):
         return Unavailable(f"too many processes read {path} at once: close some, then try again")
+    if isinstance(error, lmdb.LockError) and error.code in (errno.EAGAIN, errno.EACCES):
+        return Unavailable(
+            f"another process with the number of this one ({os.getpid()}) has {path} open, in another container, and "
+            "LMDB tells processes by their numbers: give the containers that share this volume one process namespace "
+            "(docker run --pid, shareProcessNamespace), or let only one of them have the store open"
+        )
     if isinstance(error, _DAMAGE):
         return CorruptData(f"the index {path} is damaged ({error}): restore the store from a backup")
     if committing:

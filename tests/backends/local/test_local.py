@@ -392,12 +392,18 @@ def test_conditions_are_on_the_value(local: LocalStore) -> None:
 # Leases
 
 
-def test_a_lease_outlives_its_process_until_its_deadline_and_not_the_machine(
+def test_a_lease_outlives_its_process_until_its_deadline_and_the_machine_for_its_ttl(
     local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local.run("assert b.acquire('leader', 1000) is not None; assert b.acquire('leader', 1000) is None")
     assert local.backend.acquire("leader", 1) is None
-    monkeypatch.setattr("streamkit_local.leases.boot_id", lambda: b"another boot id.")
+    now = 10**12
+    monkeypatch.setattr("streamkit_local.leases._now", lambda: now)
+    monkeypatch.setattr("streamkit_local.leases.clock_id", lambda: b"another boot id.")
+    assert local.backend.acquire("leader", 1000) is None, "it may be another container's, with another clock"
+    now += 10**12 - 1
+    assert local.backend.acquire("leader", 1000) is None
+    now += 1
     grant = local.backend.acquire("leader", 1000)
     assert grant is not None
     assert grant.token == 2
