@@ -16,6 +16,7 @@ from .lexkey import LexKey
 from .log.follow import Patience, changes, changes_of_all, onward
 from .log.keys import CATALOG, SPACES, segment_name
 from .log.offsets import Offset
+from .log.outcome import is_id
 from .log.partition import NOTHING, Partition
 from .log.plan import mismatch
 from .log.read import Batch, Bounds, Cursor, end_of, last_entry, merge, segment_batches
@@ -199,22 +200,26 @@ class Store:
     def outcome(self, transaction_id: UUID | str) -> Literal["committed", "absent", "unknown"]:
         """What became of a transaction that ended with OutcomeUnknown.
 
-        "committed" or "absent" are final: for the latter the place in the log that it could have got is taken.
-        "unknown" if the storage still cannot be reached.
+        "committed" or "absent" are final: for the latter the place in the log that it could have got is taken, if need
+        be by an empty transaction. "unknown" if the storage still cannot be reached, or that place not be taken.
+        An id that is no transaction's of this store is "absent", and nothing is written for it.
+        CorruptData if the log is damaged where it would be.
         """
         if not isinstance(transaction_id, (UUID, str)):
             raise TypeError(f"a transaction id is a UUID or its text, not {type(transaction_id).__name__}")
         self._check_open()
         id = (transaction_id if isinstance(transaction_id, UUID) else UUID(transaction_id)).bytes
+        if not is_id(id):
+            return "absent"
         try:
             for space in list(self._shared.spaces.values()):
                 for committer in space.committers:
                     if id in committer.unknown:
-                        return "committed" if committer.outcome(id) else "absent"
+                        return committer.outcome(id)
             for name in self.get_spaces():
                 known = self._known(name)
                 for committer in known.committers if known else ():
-                    if committer.outcome(id):
+                    if committer.outcome(id) == "committed":
                         return "committed"
         except (TransientError, OutcomeUnknown, Ambiguous):
             return "unknown"

@@ -23,9 +23,10 @@ from typing import Protocol
 from uuid import UUID
 
 from ..backend import ABSENT, Ambiguous, Append, Conflict, Delete, Etag, Op, Put
-from ..errors import OutcomeUnknown, StreamkitError, Unavailable
+from ..errors import AccessDenied, OutcomeUnknown, StreamkitError, Unavailable
 from ..warn import warn
-from .keys import HEAD, transaction_key, transaction_number
+from .keys import HEAD, transaction_key
+from .outcome import Outcome, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan, Snapshot
 from .record_format import Body, Header, KeyUse, encode_transaction
@@ -40,6 +41,8 @@ _LOSSES = 1000
 _TAIL_BYTES = 16 << 20
 _TAIL_FRAMES = 1 << 15
 """Whoever opens the space reads them first, in a microsecond each."""
+_UNKNOWN = 10_000
+"""Transactions of unknown outcome that are kept, to be asked about by whoever wrote them."""
 _HEARTBEAT = 0.1
 """Seconds after which a waiter looks for itself whether somebody still leads."""
 
@@ -50,12 +53,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_chance.seed)
 
 
-def new_id(milliseconds: int) -> bytes:
-    """A version 7 UUID: unique, and it tells when it was made."""
-    bits = _chance.getrandbits(74)
-    return (milliseconds << 80 | 0x7 << 76 | bits >> 62 << 64 | 0b10 << 62 | bits & 0x3FFFFFFFFFFFFFFF).to_bytes(
-        16, "big"
-    )
+def new_id(milliseconds: int, tag: int) -> bytes:
+    """A version 7 UUID: unique, and it tells when it was made, and by its tag of 24 bits for which partition."""
+    bits = _chance.getrandbits(50)
+    high, middle, low = bits >> 38, bits >> 32 & 0x3F, bits & 0xFFFFFFFF
+    whole = milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | middle << 56 | tag << 32 | low
+    return whole.to_bytes(16, "big")
 
 
 class Index(Protocol):
@@ -344,7 +347,7 @@ class Committer:
         header, record = encode_transaction(
             number=number,
             timestamp=timestamp,
-            id=new_id(now),
+            id=new_id(now, tag_of(partition)),
             node=self.node,
             position=snapshot.position,
             parts=parts,
@@ -451,6 +454,8 @@ class Committer:
         return value is not None and value.etag != demanded
 
     def _unknown(self, header: Header) -> OutcomeUnknown:
+        if len(self.unknown) >= _UNKNOWN:
+            self.unknown.pop(next(iter(self.unknown)), None)
         self.unknown[header.id] = header.number
         transaction_id = UUID(bytes=header.id)
         return OutcomeUnknown(
@@ -495,35 +500,13 @@ class Committer:
 
     # -- lost answers -------------------------------------------------------------------------------------------
 
-    def outcome(self, id: bytes) -> bool:
-        """Whether the transaction is committed. If it is not, it never will be: the numbers it could get are taken."""
-        partition = self.partition
-        number = self.unknown.get(id)
-        if partition.refresh() < (number or 1 << 64):
-            self.commit(Request(()))
-        if number is not None:
-            header = partition.header(number)
-            if partition.archived_since(number):
-                # One that landed where the archive already was is in the log, and counts for nothing.
-                committed = partition.archive().has(partition, id, number, 0)
-            elif header is None:
-                return False
-            else:
-                committed = header.id == id
-            del self.unknown[id]
-            return committed
-        made = int.from_bytes(id[:6], "big")
-        first, last = 1, partition.number
-        while first < last:
-            middle = (first + last) // 2
-            header = partition.header(middle)
-            # An hour: clocks differ, and a partition's timestamps never go back.
-            if header is None or header.timestamp < made - 3_600_000:
-                first = middle + 1
-            else:
-                last = middle
-        rows = partition.backend.scan(partition.key, transaction_key(first), transaction_key(1 << 64))
-        headers = (partition.decode_header(row.data, transaction_number(row.key)) for row in rows)
-        if any(header.id == id for header in headers):
-            return True
-        return partition.archived_since(1) and partition.archive().has(partition, id, None, made)
+    def outcome(self, id: bytes) -> Outcome:
+        """What became of a transaction, finally. For the rest see `outcome_of`."""
+
+        def take_place() -> None:
+            try:
+                self.commit(Request(()))
+            except AccessDenied as error:
+                raise OutcomeUnknown(f"its place in the log cannot be taken: {error}", UUID(bytes=id)) from error
+
+        return outcome_of(self.partition, id, self.unknown.get(id), take_place)

@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from streamkit import Client
-from streamkit.backend import Backend, Etag, Op, Row, ServiceTime
+from streamkit.backend import Backend, Etag, Op, Row, ServiceTime, Value
+from streamkit.errors import Unavailable
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
 
@@ -23,6 +24,8 @@ class Process:
         self.before_write: Callable[[], None] | None = None
         self.after_write: Callable[[], None] | None = None
         self.before_scan: Callable[[], None] | None = None
+        self.deaf = False
+        """Reads fail."""
 
     def take(self, name: str) -> None:
         call = getattr(self, name)
@@ -57,6 +60,11 @@ class _Stoppable:
 
     def service_time(self) -> ServiceTime | None:
         return self._inner.service_time() if self._dated else None
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        if self._process.deaf:
+            raise Unavailable("the service cannot be reached")
+        return self._inner.get(partition, keys)
 
     def scan(self, partition: bytes, start: bytes, end: bytes, **options: Any) -> Iterator[Row]:
         self._process.take("before_scan")

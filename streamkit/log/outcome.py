@@ -1,0 +1,108 @@
+"""What became of a transaction whose answer was lost: committed, or absent for ever.
+
+Absent is final only if the place that the transaction could have got is taken by another. Whoever wrote it knows that
+place. For others its id tells the partition, so nothing is ever written to one that cannot hold it; and it tells a
+timestamp that the transaction's own is not below, so its log is read from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from ..errors import CorruptData
+from .keys import transaction_key, transaction_number
+from .partition import Partition
+
+__all__ = ["Outcome", "is_id", "outcome_of", "tag_of"]
+
+Outcome = Literal["committed", "absent"]
+
+_TAG = (1 << 24) - 1
+
+
+def tag_of(partition: Partition) -> int:
+    """24 bits that the ids of a partition's transactions carry in their middle."""
+    return partition.seed & _TAG
+
+
+def is_id(id: bytes) -> bool:
+    """Whether it can be a transaction's: a version 7 UUID."""
+    return id[6] >> 4 == 7 and id[8] >> 6 == 0b10
+
+
+def _is_of(id: bytes, partition: Partition) -> bool:
+    """Whether the transaction was meant for this partition; of others, one in 16 million seems to be."""
+    return int.from_bytes(id[9:12], "big") == tag_of(partition)
+
+
+def _made_at(id: bytes) -> int:
+    """When the id was made, in ms by the clock of its maker; the timestamp of its transaction is not below."""
+    return int.from_bytes(id[:6], "big")
+
+
+def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: Callable[[], None]) -> Outcome:
+    """What became of transaction `id`, written for `number` (None: not by this process).
+
+    `take_place` commits an empty transaction; it is called only if the transaction's place may still be free.
+    CorruptData if the log does not hold what it must. Safe in several threads at once.
+    """
+    partition.look_at_head()
+    last = partition.refresh()
+    if number is not None:
+        if last < number:
+            take_place()
+        return "committed" if _is_at(partition, id, number) else "absent"
+    first = _first_not_below(partition, _made_at(id), last)
+    if _is_from(partition, id, first):
+        return "committed"
+    if _is_of(id, partition):
+        take_place()
+        if _is_from(partition, id, last + 1):
+            return "committed"
+    return "absent"
+
+
+def _is_at(partition: Partition, id: bytes, number: int) -> bool:
+    header = partition.header(number)
+    if partition.archived_since(number):
+        # One that landed where the archive already was is in the log, and counts for nothing.
+        return partition.archive().has(partition, id, number, 0)
+    if header is None:
+        raise CorruptData(f"{partition.where(number)} is missing from the log")
+    return header.id == id
+
+
+def _first_not_below(partition: Partition, timestamp: int, last: int) -> int:
+    """The first transaction in the log that is not older than `timestamp`; last + 1 if there is none."""
+    first, after = partition.head.archived + 1, last + 1
+    while first < after:
+        middle = (first + after) // 2
+        header = partition.header(middle)
+        if header is None:
+            if not partition.archived_since(middle):
+                raise CorruptData(f"{partition.where(middle)} is missing from the log")
+            first = partition.head.archived + 1
+        elif header.timestamp < timestamp:
+            first = middle + 1
+        else:
+            after = middle
+    return first
+
+
+def _is_from(partition: Partition, id: bytes, first: int) -> bool:
+    """Whether it is in the log from `first` on, or in the archive."""
+    last = partition.refresh()
+    number = first
+    for row in partition.backend.scan(partition.key, transaction_key(first), transaction_key(last + 1)):
+        if transaction_number(row.key) != number:
+            break
+        if partition.decode_header(row.data, number).id == id:
+            return True
+        number += 1
+    if number <= last and not partition.archived_since(number):
+        raise CorruptData(f"{partition.where(number)} is missing from the log")
+    if partition.head.archived and partition.archive().has(partition, id, None, _made_at(id)):
+        return True
+    # What is left was archived and removed while it was read; go on behind it.
+    return number <= last and _is_from(partition, id, partition.head.archived + 1)
