@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ..backend import Backend, Etag, Op, Range, Value
 from ..clock import Clock
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
-from ..model import Entry
 from ..statistics import Counters
 from .archive_reader import Cold
 from .freshness import Freshness, Look
 from .idempotency import key_row
 from .keys import HEAD, partition_key, segment_key, transaction_key, transaction_number
+from .latest import Latest
 from .record_format import Header, decode_header, frames_start
 from .rows import Head, KeyRow, Piece, SegmentRow, Settings, decode_row
 
@@ -26,8 +26,6 @@ __all__ = ["NOTHING", "News", "Partition"]
 
 NOTHING = SegmentRow(0, 0, 0, 0)
 _KNOWN = 200_000
-_LATEST = 4096
-_LATEST_BYTES = 65_536
 _START = 2048
 """Bytes of a record that hold the header of most."""
 
@@ -102,8 +100,7 @@ class Partition:
         """Of segment rows, where writes are atomic: a commit states what it relied on."""
         self.guesses: dict[str, Value | None] = {}
         """Segment rows that are good enough for a commit only."""
-        self.latest: dict[str, Entry] = {}
-        """The last entry of segments that were peeked at."""
+        self.latest = Latest()
         self.generation = 0
         """Changes whenever rows that were read before can no longer be combined with what is known."""
         self._refreshing = threading.RLock()
@@ -586,11 +583,3 @@ class Partition:
         """As of the last refresh, or later."""
         row = self.known.get(segment)
         return self.learn((segment,))[segment] if row is None else row
-
-    def keep_latest(self, entry: Entry) -> None:
-        if len(entry.payload) <= _LATEST_BYTES:
-            with self.lock:
-                self.latest.pop(entry.segment, None)
-                if len(self.latest) >= _LATEST:
-                    del self.latest[next(iter(self.latest))]
-                self.latest[entry.segment] = entry

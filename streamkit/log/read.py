@@ -284,7 +284,7 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
         partition.counters["cache_misses"] += 1
         entry = _find_last(partition, segment, row.last_sequence)
         if entry is not None:
-            partition.keep_latest(entry)
+            partition.latest.keep(entry)
             return entry
         partition.unlearn((segment,))
         partition.refresh()

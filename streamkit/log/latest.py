@@ -1,0 +1,48 @@
+"""The last entries of segments that were peeked at: a cache that holds a few megabytes, whatever is in them."""
+
+from __future__ import annotations
+
+import threading
+
+from ..model import Entry
+
+__all__ = ["Latest"]
+
+_BYTES = 4 << 20
+"""For each partition. A small function has 128 MB in all."""
+_LONGEST = _BYTES >> 4
+_ENTRY = 700
+"""What an entry takes beside its payload and its metadata."""
+
+
+class Latest:
+    """The entries that were kept last stay. Safe between threads; looking one up takes no lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._entries: dict[str, Entry] = {}
+        self._bytes = 0
+
+    def get(self, segment: str) -> Entry | None:
+        return self._entries.get(segment)
+
+    def keep(self, entry: Entry) -> None:
+        size = _size(entry)
+        if size > _LONGEST:
+            return
+        with self._lock:
+            entries = self._entries
+            old = entries.pop(entry.segment, None)
+            if old is not None:
+                self._bytes -= _size(old)
+            while entries and self._bytes + size > _BYTES:
+                self._bytes -= _size(entries.pop(next(iter(entries))))
+            if not entries:
+                self._bytes = 0
+            entries[entry.segment] = entry
+            self._bytes += size
+
+
+def _size(entry: Entry) -> int:
+    metadata = entry.metadata
+    return _ENTRY + len(entry.payload) + sum(200 + 4 * (len(name) + len(metadata[name])) for name in metadata)
