@@ -10,6 +10,7 @@ import msgspec
 
 from .lexkey import LexKey, Unsigned
 from .log.offsets import Offset
+from .metadata import NO_METADATA
 
 __all__ = ["TRX", "Entry", "Origin", "Record", "SegmentStatus"]
 
@@ -91,7 +92,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     timestamp: int
     trx: TRX
     payload: bytes
-    metadata: dict[str, str]
+    metadata: Mapping[str, str]
+    """Not to be changed, like all of it; `dict(entry.metadata)` may be."""
     origin: Origin = msgspec.field(default_factory=lambda: _NOWHERE)
 
     @property
@@ -139,7 +141,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 def no_entry(space: str, segment: str) -> Entry:
     """What peek answers for an empty segment."""
-    return Entry(space, segment, 0, 0, NO_TRX, b"", {})
+    return Entry(space, segment, 0, 0, NO_TRX, b"", NO_METADATA)
 
 
 class SegmentStatus(msgspec.Struct, frozen=True, eq=False):

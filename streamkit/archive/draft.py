@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -38,7 +39,7 @@ class Draft:
         """Those that are not in `_chunks` yet."""
         self._loose = 0
         self._chunks: list[pa.Array] = []
-        self._metadata: dict[int, dict[str, str]] = {}
+        self._metadata: dict[int, Mapping[str, str]] = {}
         self.rows = 0
         self.bytes = 0
         """Of payload."""

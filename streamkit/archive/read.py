@@ -10,6 +10,7 @@ from uuid import UUID
 
 from ..errors import CorruptData
 from ..log.read import Batch, Bounds
+from ..metadata import NO_METADATA, Metadata
 from ..model import NO_TRX, TRX, Entry, Origin
 from .columns import as_ours, with_words
 from .place import Place
@@ -229,12 +230,12 @@ class Archive:
                 origin = Origin(index, partitions, place, trx_index, first, "cold", 0, None, incarnation)
                 if metadata is None:
                     entries = [
-                        Entry(space, segment, number_, moment, trx, payload, {}, origin)
+                        Entry(space, segment, number_, moment, trx, payload, NO_METADATA, origin)
                         for number_, payload in enumerate(payloads[here:stop], first)
                     ]
                 else:
                     entries = [
-                        Entry(space, segment, number_, moment, trx, payload, dict(data or ()), origin)
+                        Entry(space, segment, number_, moment, trx, payload, Metadata(data or ()), origin)
                         for number_, (payload, data) in enumerate(
                             zip(payloads[here:stop], metadata[here:stop], strict=True), first
                         )

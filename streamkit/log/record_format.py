@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from ..errors import CorruptData, UnsupportedVersion
+from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
 
 __all__ = [
@@ -337,14 +338,14 @@ def _decode_at(
         first = start
     if metadata is not None:
         entries = [
-            Entry(space, segment, sequence, timestamp, trx, payload, data or {}, origin)
+            Entry(space, segment, sequence, timestamp, trx, payload, Metadata(data) if data else NO_METADATA, origin)
             for sequence, (payload, data) in enumerate(zip(payloads, metadata, strict=True), first)
         ]
     elif len(payloads) == 1:
-        entries = [Entry(space, segment, first, timestamp, trx, payloads[0], {}, origin)]
+        entries = [Entry(space, segment, first, timestamp, trx, payloads[0], NO_METADATA, origin)]
     else:
         entries = [
-            Entry(space, segment, sequence, timestamp, trx, payload, {}, origin)
+            Entry(space, segment, sequence, timestamp, trx, payload, NO_METADATA, origin)
             for sequence, payload in enumerate(payloads, first)
         ]
     return after, (head, origin, entries)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import json
+import pickle
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -192,3 +196,46 @@ class Reading(StoreSubject):
                     entry = store.peek(space, "s")
                     same((entry.sequence, entry.payload), (number, b"%d" % number), "the latest entry")
                     same(store.segment_status(space, "s").last_sequence, number, "the last sequence of the status")
+
+    def test_entries_cannot_be_changed(self) -> None:
+        """What one reader did to an entry, or to its metadata, was seen by the next one; or it is no plain value."""
+        self.store.produce("space", "s", [Record(b"1", {"k": "v"}), Record(b"2")])
+        entry, plain = self.store.consume_space("space")
+        readers: tuple[Callable[[], Entry], ...] = (
+            lambda: next(self.store.consume_space("space")),
+            lambda: next(self.store.consume_segment("space", "s")),
+            lambda: next(self.store.follow_space("space", timeout=0)),
+            lambda: self.store.peek("space", "s"),
+        )
+        for reader in readers:
+            for change in _CHANGES:
+                found: Any = reader()
+                with contextlib.suppress(TypeError, AttributeError, KeyError):
+                    change(found)
+                hold(reader() == (entry if found.sequence == 1 else plain), "a reader changed what others see")
+        same(entry.metadata, {"k": "v"}, "the metadata")
+        same(plain.metadata, {}, "metadata that there are none of")
+        for one in (entry, plain):
+            same(pickle.loads(pickle.dumps(one)), one, "the entry, pickled")
+            same(copy.deepcopy(one), one, "a copy of the entry")
+            same(json.loads(json.dumps(one.metadata)), dict(one.metadata), "the metadata as JSON")
+            hold(repr(dict(one.metadata)) in repr(one), f"the entry's repr is {one!r}")
+            dict(one.metadata)["new"] = "x"
+        self.store.produce("space", "copy", [Record(entry.payload, entry.metadata), Record(b"", plain.metadata)])
+        same(next(self.store.consume_segment("space", "copy")).metadata, {"k": "v"}, "metadata that were written again")
+
+
+_CHANGES: tuple[Callable[[Any], object], ...] = (
+    lambda entry: entry.metadata.__setitem__("k", "x"),
+    lambda entry: entry.metadata.update(k="x"),
+    lambda entry: entry.metadata.__ior__({"k": "x"}),
+    lambda entry: entry.metadata.setdefault("new", "x"),
+    lambda entry: entry.metadata.__delitem__("k"),
+    lambda entry: entry.metadata.pop("k"),
+    lambda entry: entry.metadata.popitem(),
+    lambda entry: entry.metadata.clear(),
+    lambda entry: setattr(entry, "metadata", {}),
+    lambda entry: setattr(entry, "payload", b"x"),
+    lambda entry: setattr(entry.trx, "number", 7),
+    lambda entry: setattr(entry.origin, "tier", "x"),
+)

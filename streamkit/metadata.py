@@ -1,0 +1,35 @@
+"""An entry's metadata: a dict that nobody can change, as readers share it."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+__all__ = ["NO_METADATA", "Metadata"]
+
+
+class Metadata(dict[str, str]):
+    """Like the dict that it equals; TypeError for what would change it. `dict(…)` makes a copy that may be changed."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("an entry's metadata cannot be changed: change a copy, dict(entry.metadata)")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[Metadata], tuple[dict[str, str]]]:
+        return Metadata, (dict(self),)
+
+    def __copy__(self) -> Metadata:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Metadata:
+        return self
+
+    def copy(self) -> dict[str, str]:
+        """One that may be changed."""
+        return dict(self)
+
+
+NO_METADATA = Metadata()
