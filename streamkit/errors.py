@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
+
+    from .model import SegmentStatus
 
 __all__ = [
     "AccessDenied",
@@ -82,7 +85,14 @@ class SequenceMismatch(PermanentError):
 
 
 class TransactionIdMismatch(PermanentError):
-    """The idempotency key was used before, with other content."""
+    """The idempotency key was used before, with other content. `statuses`, by segment, is what that call was given."""
+
+    def __init__(self, message: str, statuses: Mapping[str, SegmentStatus]) -> None:
+        super().__init__(message)
+        self.statuses = statuses
+
+    def __reduce__(self) -> tuple[type, tuple[str, Mapping[str, SegmentStatus]]]:
+        return type(self), (str(self), self.statuses)
 
 
 class Fenced(PermanentError):

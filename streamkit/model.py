@@ -144,6 +144,22 @@ def no_entry(space: str, segment: str) -> Entry:
     return Entry(space, segment, 0, 0, NO_TRX, b"", NO_METADATA)
 
 
+def no_status(space: str, segment: str) -> SegmentStatus:
+    """That of a segment of a space that does not exist."""
+    return SegmentStatus(space, segment, 0, 0, 0, 0)
+
+
+class Position(msgspec.Struct, frozen=True, gc=False):
+    """A place in a partition: `index` entries into transaction `number`, or at its end."""
+
+    partition: int
+    partitions: int
+    timestamp: int
+    number: int
+    index: int
+    incarnation: bytes = b""
+
+
 class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
     """First and last entry of a segment; all 0 for one that is empty. `trx` is what wrote the last, if it is known."""
 
@@ -154,6 +170,29 @@ class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
     last_sequence: int
     last_timestamp: int
     trx: TRX | None = None
+    position: Position | None = None
+    """What the status tells is before it; None for a space that does not exist."""
+
+    @property
+    def space_offset(self) -> LexKey:
+        """After what the status tells: who has read up to it has seen that.
+
+        After a write it is the offset after its transaction. Like that of an entry which was read from its segment it
+        knows its own partition, and the others by timestamp; see `end_offset` for a place in all of them.
+        """
+        at = self.position
+        if at is None:
+            return Offset.beginning(self.space).encode()
+        whole = at.partitions == 1
+        partition = 0 if whole else at.partition
+        return Offset(self.space, at.timestamp, partition, ((at.number, at.index),), whole, at.incarnation).encode()
+
+    def __rich_repr__(self) -> Any:
+        yield from ((name, getattr(self, name)) for name in self.__struct_fields__ if name != "position")
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"SegmentStatus({fields})"
 
     def _key(self) -> tuple[str, str, int, int, int, int]:
         return (

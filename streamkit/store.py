@@ -14,6 +14,7 @@ from .index.upkeep import bring_forward
 from .leases import Lease
 from .lexkey import LexKey
 from .log.follow import Patience, changes, changes_of_all, onward
+from .log.idempotency import digest_of, find_use, first_result
 from .log.keys import CATALOG, SPACES, segment_name
 from .log.offsets import Offset
 from .log.outcome import is_id
@@ -22,13 +23,14 @@ from .log.plan import mismatch
 from .log.read import Batch, Bounds, Cursor, end_of, last_entry, merge, segment_batches
 from .log.record_format import encode_body
 from .log.request import Part, Request
+from .log.statuses import present, written
 from .log.validate import prepare
-from .model import Entry, Record, SegmentStatus, no_entry
+from .model import Entry, Record, SegmentStatus, no_entry, no_status
 from .names import check_name
 from .open_store import OpenStore
 from .space import Space, create_space, segments_of, settings_of
 from .statistics import Statistics
-from .transaction import Transaction, check_key, check_lease, fence, status_of
+from .transaction import Transaction, check_key, check_lease, fence
 
 if TYPE_CHECKING:
     from .archive import ArchiveReport
@@ -144,9 +146,7 @@ class Store:
         if part.body is None:
             return self._guard(space, [part])[segment]
         request = Request((part,), idempotency_key, fence(lease))
-        self._commit(space, request, lease)
-        row = request.result[segment]
-        return status_of(space, segment, row, request.trx)
+        return self._commit(space, request, lease)[segment]
 
     def transaction(self, space: str, idempotency_key: str | None = None, lease: Lease | None = None) -> Transaction:
         """A transaction over several segments: `with store.transaction(space) as trx: trx.produce(…)`."""
@@ -172,7 +172,9 @@ class Store:
             actual = rows[part.segment].last_sequence
             if part.expected is not None and part.expected != actual:
                 raise mismatch(space, part.segment, part.expected, actual)
-        return {segment: status_of(space, segment, row, None) for segment, row in rows.items()}
+        if known is None:
+            return {segment: no_status(space, segment) for segment in segments}
+        return present(known.partition_of(segments), rows)
 
     def _too_large(self, size: int) -> TransactionTooLarge:
         return TransactionTooLarge(
@@ -180,7 +182,8 @@ class Store:
             "max_transaction_bytes of connect()"
         )
 
-    def _commit(self, space: str, request: Request, lease: Lease | None = None) -> None:
+    def _commit(self, space: str, request: Request, lease: Lease | None = None) -> dict[str, SegmentStatus]:
+        """The statuses after it, by segment."""
         size = sum([part.size for part in request.parts])
         if size > self._most_bytes:
             raise self._too_large(size)
@@ -196,6 +199,8 @@ class Store:
             if lease is not None:
                 lease.lost.set()
             raise
+        assert request.trx is not None
+        return written(partition, request.result, request.trx, request.count)
 
     def outcome(self, transaction_id: UUID | str) -> Literal["committed", "absent", "unknown"]:
         """What became of a transaction that ended with OutcomeUnknown.
@@ -239,10 +244,33 @@ class Store:
         check_name(segment, "segment")
         known, since = self._look_up(check_name(space, "space"), self._hint(segment))
         if known is None:
-            return status_of(space, segment, NOTHING, None)
+            return no_status(space, segment)
         partition = known.partition(segment)
         partition.refresh(self._hint(segment), since)
-        return status_of(space, segment, partition.status(segment), None)
+        return present(partition, {segment: partition.status(segment)})[segment]
+
+    def lookup(self, space: str, idempotency_key: str, segment: str | None = None) -> dict[str, SegmentStatus] | None:
+        """What the first write with the key was given, by segment, as `Transaction.statuses`; None if there was none.
+
+        It remembers for as long as a repeated write would be answered. Each partition remembers its own keys: with
+        `segment` only that of the segment is asked, else all of them are.
+        """
+        check_name(space, "space")
+        if not isinstance(idempotency_key, str):
+            raise TypeError(f"an idempotency key is str, not {type(idempotency_key).__name__}")
+        check_key(idempotency_key)
+        if segment is not None:
+            check_name(segment, "segment")
+        known, since = self._look_up(space)
+        digest = digest_of(idempotency_key)
+        found: dict[str, SegmentStatus] | None = None
+        for partition in (known.partitions if segment is None else [known.partition(segment)]) if known else ():
+            partition.refresh((), since)
+            use = find_use(partition, digest)
+            if use is not None:
+                rows, trx = first_result(partition, use)
+                found = {**(found or {}), **written(partition, rows, trx, use.count)}
+        return found
 
     def end_offset(self, space: str) -> LexKey:
         """The offset after everything that is committed so far: `consume_space` from it yields only what comes later.

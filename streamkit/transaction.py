@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .errors import StoreClosed
 from .leases import Lease
+from .log.plan import mismatch
 from .log.request import Part, Request
-from .log.rows import SegmentRow
 from .model import TRX, Record, SegmentStatus
 from .names import check_name
 
 if TYPE_CHECKING:
     from .store import Store
 
-__all__ = ["Transaction", "check_key", "check_lease", "fence", "status_of"]
+__all__ = ["Transaction", "check_key", "check_lease", "fence"]
 
 
 class Transaction:
-    """Several segments, all or nothing. Committed at the end of its `with` block, dropped if that raises."""
+    """Several segments, all or nothing. Committed at the end of its `with` block, dropped if that raises.
+
+    ResourceWarning if it is dropped without one.
+    """
+
+    _ended = True
 
     def __init__(self, store: Store, space: str, key: str | None, lease: Lease | None) -> None:
         self.space = space
@@ -32,6 +38,10 @@ class Transaction:
         self._key = key
         self._lease = lease
         self._parts: list[Part] = []
+        self._expected: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        """Where segments are expected, and where the parts so far bring them from there."""
+        self._entered = False
         self._ended = False
 
     def produce(self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None) -> None:
@@ -39,11 +49,33 @@ class Transaction:
         if self._ended:
             raise StoreClosed("the transaction has ended: begin another one")
         part = self._store._part(check_name(segment, "segment"), records, expected_sequence, self._key is not None)
-        if part is not None:
-            self._parts.append(part)
+        if part is None:
+            return
+        by_then = self._last.get(segment)
+        if part.expected is not None:
+            if by_then is not None and part.expected != by_then:
+                raise mismatch(self.space, segment, part.expected, self._expected[segment], by_then)
+            by_then = part.expected
+            self._expected.setdefault(segment, by_then)
+        if by_then is not None:
+            self._last[segment] = by_then + (0 if part.body is None else part.body.count)
+        self._parts.append(part)
 
     def __enter__(self) -> Transaction:
+        self._entered = True
         return self
+
+    def __del__(self) -> None:
+        if self._ended or (self._entered and not self._parts):
+            return
+        parts = f"{len(self._parts)} parts" if self._parts else "nothing in it"
+        warnings.warn(
+            f"a transaction on the space {self.space!r} was dropped with {parts}, and nothing was written: it is "
+            "committed at the end of its block, `with store.transaction(…) as trx:`",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -55,17 +87,8 @@ class Transaction:
             self.statuses = self._store._guard(self.space, self._parts)
             return
         request = Request(self._parts, self._key, fence(self._lease))
-        self._store._commit(self.space, request, self._lease)
+        self.statuses = self._store._commit(self.space, request, self._lease)
         self.trx = request.trx
-        self.statuses = {
-            segment: status_of(self.space, segment, row, request.trx) for segment, row in request.result.items()
-        }
-
-
-def status_of(space: str, segment: str, row: SegmentRow, trx: TRX | None) -> SegmentStatus:
-    return SegmentStatus(
-        space, segment, row.first_sequence, row.first_timestamp, row.last_sequence, row.last_timestamp, trx
-    )
 
 
 def check_key(key: str | None) -> str | None:

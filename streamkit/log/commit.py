@@ -379,10 +379,10 @@ class Committer:
         """It is committed: say so. Stopped anywhere, it can be done again."""
         partition, header = self.partition, flight.header
         partition.committed(header, flight.record, flight.before, flight.head, flight.ops, flight.etags, flight.indexed)
-        trx = header.trx
+        trx, count = header.trx, header.count
         for request, result in zip(flight.requests, flight.results, strict=True):
             if not request.done:
-                request.succeed(result, trx)
+                request.succeed(result, trx, count)
         self._flight = None
 
     def _settle_left(self, flight: Flight) -> None:

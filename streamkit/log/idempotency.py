@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from ..model import TRX
 from .keys import idempotency_key
-from .rows import KeyRow, decode_row
+from .rows import KeyRow, SegmentRow, decode_row
 
 if TYPE_CHECKING:
     from .partition import Partition
     from .record_format import Header, KeyUse
 
-__all__ = ["digest_of", "find_use", "key_row"]
+__all__ = ["digest_of", "find_use", "first_result", "key_row"]
 
 
 def digest_of(key: str) -> bytes:
@@ -36,3 +37,13 @@ def find_use(partition: Partition, digest: bytes) -> KeyRow | None:
     if value is None:
         return None
     return decode_row(KeyRow, row, value.data)
+
+
+def first_result(partition: Partition, use: KeyRow) -> tuple[dict[str, SegmentRow], TRX]:
+    """What the first caller with the key was given."""
+    now = partition.learn(segment for segment, _ in use.segments)
+    rows = {
+        segment: SegmentRow(now[segment].first_sequence, now[segment].first_timestamp, last, use.timestamp)
+        for segment, last in use.segments
+    }
+    return rows, TRX(use.id, use.node, use.number)

@@ -135,22 +135,18 @@ class Partition:
         self.look_at_head()
         return self.head.archived >= number
 
-    def end(self) -> tuple[int, int, int]:
-        """(number, index in the transaction) after the last entry as of the last refresh or later, and its timestamp.
-
-        It may take a request. (1, 0) if there is none.
-        """
+    def known_end(self) -> tuple[int, int, int]:
+        """(number, index in the transaction) after the last entry that is known, and its timestamp."""
         with self.lock:
             number, timestamp, (counted, count) = self.number, self.timestamp, self._counted
-        if not number:
-            return 1, 0, 0
-        if counted != number:
-            header = self.header(number)
-            if header is None:
-                # Archived, and removed from the log: before the next one is after the last one.
-                return number + 1, 0, timestamp
-            count = header.count
-        return number, count, timestamp
+        # Before the next transaction is after the last one, also where it is not known how many entries that has.
+        return (number, count, timestamp) if number and number == counted else (number + 1, 0, timestamp)
+
+    def end(self) -> tuple[int, int, int]:
+        """Like known_end, but where the last entry ends, unless that is only in the archive. It may take a request."""
+        number, index, timestamp = self.known_end()
+        header = self.header(number - 1) if not index and number > 1 else None
+        return (number, index, timestamp) if header is None else (number - 1, header.count, timestamp)
 
     def header(self, number: int) -> Header | None:
         """The header of a transaction, from the log; None if it is not there."""

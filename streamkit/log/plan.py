@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import Fenced, SequenceMismatch, TransactionIdMismatch
-from ..model import TRX
-from .keys import idempotency_key
+from .idempotency import find_use, first_result
 from .partition import Partition
 from .request import Request
-from .rows import KeyRow, SegmentRow, decode_row
+from .rows import SegmentRow
+from .statuses import written
 
 __all__ = ["Plan", "Snapshot", "mismatch"]
 
@@ -73,7 +73,7 @@ class Plan:
             now = last.get(segment, self._last.get(segment, committed))
             if part.expected is not None and part.expected != now:
                 if part.expected < committed or segment not in self._last:
-                    error = mismatch(self.partition.space, segment, part.expected, committed)
+                    error = mismatch(self.partition.space, segment, part.expected, committed, last.get(segment))
                     self.unconfirmed.append((request, error))
                 return
             last[segment] = now + (part.body.count if part.body is not None else 0)
@@ -94,34 +94,32 @@ class Plan:
     def _answer(self, request: Request, key: bytes) -> bool:
         """Answer a request whose idempotency key was used before."""
         partition = self.partition
-        use = partition.tail_keys.get(key)
+        use = find_use(partition, key)
         if use is None:
-            row = idempotency_key(key)
-            value = partition.backend.get(partition.key, [row])[0]
-            if value is None:
-                return False
-            # Honoured however old it seems: this machine's clock is no judge of what another has written.
-            use = decode_row(KeyRow, row, value.data)
+            return False
+        rows, trx = first_result(partition, use)
         if use.content != request.content:
             request.fail(
                 TransactionIdMismatch(
                     f"the idempotency key was used before with other content, in {partition.where(use.number)}; "
-                    "a key names one transaction: choose another for this one"
+                    "a key names one transaction: choose another for this one",
+                    written(partition, rows, trx, use.count),
                 )
             )
-            return True
-        statuses = partition.learn(segment for segment, _ in use.segments)
-        result = {
-            segment: SegmentRow(
-                statuses[segment].first_sequence, statuses[segment].first_timestamp, last, use.timestamp
-            )
-            for segment, last in use.segments
-        }
-        request.succeed(result, TRX(use.id, use.node, use.number))
+        else:
+            request.succeed(rows, trx, use.count)
         return True
 
 
-def mismatch(space: str, segment: str, expected: int, actual: int) -> SequenceMismatch:
+def mismatch(space: str, segment: str, expected: int, actual: int, by_then: int | None = None) -> SequenceMismatch:
+    """`by_then`: where earlier parts of the same transaction bring the segment."""
+    if by_then is not None and by_then != actual:
+        return SequenceMismatch(
+            f"segment {segment!r} of space {space!r} was expected at sequence {expected}, but this transaction itself "
+            f"brings it to {by_then} by then: put its records into one produce, or expect what is there by then",
+            expected,
+            by_then,
+        )
     return SequenceMismatch(
         f"segment {segment!r} of space {space!r} was expected at sequence {expected} and is at {actual}: "
         "read what was written meanwhile, decide again",

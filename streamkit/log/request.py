@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 
 from ..model import TRX
+from .idempotency import digest_of
 from .record_format import Body
 from .rows import SegmentRow
 
@@ -34,6 +35,8 @@ class Request:
 
     result: dict[str, SegmentRow]
     trx: TRX | None = None
+    count = 0
+    """Entries of the transaction, which neighbours may share; 0 if it is not known."""
     error: BaseException | None = None
     done = False
     """Set last: whoever sees it sees the result or the error."""
@@ -44,7 +47,7 @@ class Request:
 
     def __init__(self, parts: Sequence[Part], key: str | None = None, fence: tuple[str, int] | None = None) -> None:
         self.parts = parts
-        self.key = None if key is None else _digest(key.encode())
+        self.key = None if key is None else digest_of(key)
         self.content = b"" if key is None else _content(parts)
         self.fence = fence
         self.alive = threading.Lock()
@@ -55,8 +58,8 @@ class Request:
         """Nobody waits for it any more."""
         return not self.alive.locked()
 
-    def succeed(self, result: dict[str, SegmentRow], trx: TRX | None) -> None:
-        self.result, self.trx = result, trx
+    def succeed(self, result: dict[str, SegmentRow], trx: TRX | None, count: int) -> None:
+        self.result, self.trx, self.count = result, trx, count
         self.done = True
 
     def fail(self, error: BaseException) -> None:
@@ -75,10 +78,6 @@ class Request:
         if turn is not None and turn.locked():
             with contextlib.suppress(RuntimeError):
                 turn.release()
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _content(parts: Sequence[Part]) -> bytes:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+
 from ...errors import CrossPartition, SequenceMismatch, StoreClosed, TransactionIdMismatch
+from ...lexkey import LexKey
 from ...model import Record
 from ..backend_checks.subject import hold, same
 from .subject import StoreSubject, numbered, refusing
@@ -197,3 +201,108 @@ class Committing(StoreSubject):
             self.store.outcome(5)  # type: ignore[arg-type]
         with refusing(ValueError, "outcome('x')"):
             self.store.outcome("x")
+
+    def test_a_keys_first_result_can_be_looked_up(self) -> None:
+        """`lookup` did not give what the first write with the key was given, or gave it for another key; or the error
+        about a key's other content does not carry it."""
+        same(self.store.lookup("unknown", "key"), None, "a key in a space that does not exist")
+        for space in self.spaces():
+            self.put(space, "{t}a", [b"before"])
+            with self.store.transaction(space, idempotency_key="both") as trx:
+                trx.produce("{t}a", [Record(b"1"), Record(b"2")])
+                trx.produce("{t}b", [Record(b"3")])
+            alone = self.store.produce(space, "s", [Record(b"4")], idempotency_key="alone")
+            self.put(space, "{t}a", [b"after"])
+            self.put(space, "s", [b"after"])
+            for brought_forward in (False, True):
+                if brought_forward:
+                    self.stranger().maintain(space)
+                for store in (self.store, self.stranger()):
+                    for segment in (None, "{t}a", "{t}b"):
+                        found = store.lookup(space, "both", segment)
+                        same(found, trx.statuses, f"the first result, by segment {segment!r}")
+                        hold(found is not None and all(s.trx == trx.trx for s in found.values()), "its transaction")
+                    found = store.lookup(space, "alone", segment="s")
+                    same(found, {"s": alone}, "the first result of one segment")
+                    hold(found is not None and found["s"].space_offset == alone.space_offset, "its offset")
+                    same(store.lookup(space, "another"), None, "a key that nobody used")
+                    with refusing(TransactionIdMismatch, "other content") as refused:
+                        store.produce(space, "s", [Record(b"other")], idempotency_key="alone")
+                    same(dict(refused.error.statuses), {"s": alone}, "the statuses of the error")
+        for wrong in (None, 5, b"key"):
+            with refusing(TypeError, f"lookup of {wrong!r}"):
+                self.store.lookup("space", wrong)  # type: ignore[arg-type]
+        with refusing(ValueError, "lookup of an empty key"):
+            self.store.lookup("space", "")
+
+    def test_the_offset_of_a_status_is_after_what_was_written(self) -> None:
+        """Who read up to the offset of a write's status had not seen the write, or read it again after it."""
+        for space in self.spaces():
+            self.put(space, "other", [b"0"])
+            with self.store.transaction(space) as trx:
+                trx.produce("{t}a", [Record(b"1")] * 3)
+                trx.produce("{t}b", [Record(b"2")])
+            offsets = [status.space_offset for status in trx.statuses.values()]
+            status = self.store.produce(space, "{t}a", [Record(b"3")] * 2)
+            offsets.append(status.space_offset)
+            hold(all(isinstance(offset, LexKey) for offset in offsets), "an offset is no LexKey")
+            last = list(self.store.consume_segment(space, "{t}a"))[-1]
+            same(last.space_offset, status.space_offset, "the offset of the write, and of the last entry it wrote")
+            self.put(space, "{t}a", [b"later"])
+            for store in (self.store, self.stranger()):
+                for offset, after in zip(offsets, (3, 3, 1), strict=True):
+                    there = [e for e in store.consume_space(space, offset=offset) if e.segment.startswith("{t}")]
+                    same(len(there), after, "the entries of the partition that follow on the offset")
+                present = store.segment_status(space, "{t}a")
+                there = [e for e in store.consume_space(space, offset=present.space_offset) if e.segment == "{t}a"]
+                same(there, [], "what follows on the offset of the segment's present status")
+        nowhere = self.store.segment_status("unknown", "s").space_offset
+        self.put("unknown", "s", [b"1"])
+        same(len(list(self.store.consume_space("unknown", offset=nowhere))), 1, "after that of an unknown space")
+
+    def test_one_segment_twice_in_a_transaction(self) -> None:
+        """Expectations within one transaction were not those that its own parts lead to, or the error blamed others."""
+        for space in self.spaces():
+            with self.store.transaction(space) as trx:
+                trx.produce("s", numbered_records(1, 2), expected_sequence=0)
+                trx.produce("s", numbered_records(3, 3), expected_sequence=2)
+                trx.produce("s", numbered_records(4, 4))
+                with refusing(SequenceMismatch, "the expectation of before this transaction") as refused:
+                    trx.produce("s", numbered_records(5, 5), expected_sequence=0)
+                same((refused.error.expected, refused.error.actual), (0, 4), "expected and actual")
+                hold("this transaction itself" in str(refused.error), f"the error says {refused.error}")
+            same(self.payloads(space, "s"), [b"%d" % at for at in range(1, 5)], "the segment")
+            refused = refusing(SequenceMismatch, "what cannot be known before the commit")
+            with refused, self.store.transaction(space) as trx:
+                trx.produce("s", numbered_records(5, 6))
+                trx.produce("s", numbered_records(7, 7), expected_sequence=4)
+            same((refused.error.expected, refused.error.actual), (4, 6), "expected and actual at the commit")
+            hold("this transaction itself" in str(refused.error), f"the error says {refused.error}")
+
+    def test_a_transaction_that_is_dropped_warns(self) -> None:
+        """Records were dropped with a transaction that nobody committed, without a word."""
+        for entered, records in ((False, True), (False, False), (True, True)):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                trx = self.store.transaction("space")
+                if entered:
+                    trx.__enter__()
+                if records:
+                    trx.produce("s", [Record(b"1")])
+                del trx
+                gc.collect()
+            kinds = [warning.category for warning in caught if warning.category is ResourceWarning]
+            same(len(kinds), 1, f"the warnings about a transaction, entered: {entered}, with records: {records}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with self.store.transaction("space") as trx:
+                pass
+            with self.store.transaction("space") as trx:
+                trx.produce("s", [Record(b"1")])
+            del trx
+            gc.collect()
+        same(self.payloads("space", "s"), [b"1"], "what was committed")
+
+
+def numbered_records(first: int, last: int) -> list[Record]:
+    return [Record(b"%d" % at) for at in range(first, last + 1)]
