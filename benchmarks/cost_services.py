@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import streamkit_azure
 import streamkit_memory
 import streamkit_s3
-from streamkit.backend import Backend, Delete, Etag, Grant, Limits, Op, Range, Row, Value
+from streamkit.backend import Backend, Delete, Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
 from streamkit.errors import Throttled
 
 from .simulation import Simulation
@@ -118,6 +118,10 @@ class SimulatedBackend:
     @property
     def requests(self) -> Mapping[str, int]:
         return {}
+
+    def service_time(self) -> ServiceTime:
+        now = self._simulation.monotonic()
+        return ServiceTime(now, now)
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         rest = self._go(partition, "read", len(keys), len(keys))
