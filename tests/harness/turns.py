@@ -6,18 +6,24 @@ A schedule switches from one process to another before a call, between the opera
 between the keys of a get, and between the rows of a scan: wherever the seam lets another process in. Changing over
 although the process could go on is a preemption; all schedules with few of them are tried, then random ones with any
 number, with faults. The same schedule gives the same run.
+
+With `together` they are threads of one process, which share its store, its commits and its locks. Whoever waits for a
+lock lets the others go on; if all wait, that is a deadlock, and the run fails.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from random import Random
+from types import SimpleNamespace
+from unittest.mock import patch
 from uuid import UUID, uuid4
 
 from streamkit.backend import Append, Backend, Driver, Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
 from streamkit.errors import StreamkitError
+from streamkit.log import commit, partition, request
 from streamkit.testing.clock import ManualClock
 from streamkit.testing.fault_plan import CRASHES, SURVIVABLE, Plan
 from streamkit.testing.injector import Crash
@@ -77,12 +83,29 @@ class Turns:
         self._mine = threading.local()
         self._permits: list[threading.Semaphore] = []
         self._stopped = threading.Semaphore(0)
+        self._waiting: dict[int, tuple[Callable[[], bool], bool]] = {}
+        """What a worker waits for, and whether only for some time."""
 
     def step(self) -> None:
         at = getattr(self._mine, "at", None)
         if at is not None:
             self._stopped.release()
             self._permits[at].acquire()
+
+    def wait(self, free: Callable[[], bool], timed: bool) -> bool:
+        """Let others go on until `free`; False if the time was over, which it is when nobody else can go on."""
+        at = getattr(self._mine, "at", None)
+        assert at is not None, "the program waits for a thread that has ended"
+        self._waiting[at] = (free, timed)
+        self.step()
+        return self._waiting.pop(at)[0]()
+
+    def _able(self, ready: Sequence[int]) -> list[int]:
+        """Those that can go on."""
+        able = [at for at in ready if at not in self._waiting or self._waiting[at][0]()]
+        able = able or [at for at in ready if self._waiting[at][1]]
+        assert able, "all threads wait for each other"
+        return able
 
     def run(self, workers: Sequence[Callable[[], None]]) -> None:
         """Returns when all have ended; raises what the first of them raised."""
@@ -106,13 +129,64 @@ class Turns:
             thread.start()
         running: int | None = None
         while ready:
-            running = self._schedule.choose(ready, running)
+            running = self._schedule.choose(self._able(ready), running)
             self._permits[running].release()
             self._stopped.acquire()
         for thread in threads:
             thread.join()
         if errors:
             raise errors[0]
+
+
+class _TurnLock:
+    """A lock, or with `reentrant` an RLock, that lets others go on while it is waited for."""
+
+    def __init__(self, turns: Turns, reentrant: bool) -> None:
+        self._turns = turns
+        self._reentrant = reentrant
+        self._owner: int | None = None
+        self._count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        me = threading.get_ident()
+        if not (self._reentrant and self._owner == me):
+            while self._owner is not None:
+                if not blocking or not self._turns.wait(lambda: self._owner is None, timeout >= 0):
+                    return False
+            self._owner = me
+        self._count += 1
+        return True
+
+    def release(self) -> None:
+        if self._owner is None:
+            raise RuntimeError("release unlocked lock")
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+
+    def locked(self) -> bool:
+        return self._owner is not None
+
+    def _is_owned(self) -> bool:
+        return self._owner == threading.get_ident()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@contextmanager
+def _turn_locks(turns: Turns) -> Iterator[None]:
+    """What the engine makes in here waits by turns."""
+    shim = SimpleNamespace(
+        Lock=lambda: _TurnLock(turns, False), RLock=lambda: _TurnLock(turns, True), get_ident=threading.get_ident
+    )
+    with ExitStack() as stack:
+        for module in (commit, partition, request):
+            stack.enter_context(patch.object(module, "threading", shim))
+        yield
 
 
 class _TurnBackend:
@@ -208,14 +282,18 @@ def interleave(
     *,
     before: Workload | None = None,
     plans: Sequence[Plan] = (),
+    together: bool = False,
 ) -> None:
     """One run: each workload in a process of its own, under `schedule`; then recovery and judgement.
 
-    `before` runs alone at first. `plans`: a plan for each process. Violation with the schedule if a promise is broken.
+    `before` runs alone at first. `plans`: a plan for each process. `together`: all workloads in the first process.
+    Violation with the schedule if a promise is broken.
     """
     clock, store_id, history = StillClock(), uuid4(), History()
     turns = Turns(schedule)
     with ExitStack() as stack:
+        if together:
+            stack.enter_context(_turn_locks(turns))
         cleaner = make_driver(clock)
         stack.callback(cleaner.close)
         stack.callback(cleaner.delete, store_id)
@@ -238,7 +316,10 @@ def interleave(
             if before is not None:
                 before(process())
             plans = plans or [Plan()] * len(workloads)
-            processes = [process(plan, turned=True) for plan in plans]
+            if together:
+                processes = [process(plans[0], turned=True)] * len(workloads)
+            else:
+                processes = [process(plan, turned=True) for plan in plans]
             turns.run([worker(*pair) for pair in zip(workloads, processes, strict=True)])
             recover(process())
             for one in processes:
@@ -263,13 +344,14 @@ def every_interleaving(
     preemptions: int,
     before: Workload | None = None,
     most: int = 1 << 62,
+    together: bool = False,
 ) -> int:
     """Run every schedule with at most so many preemptions, or the first `most`; how many that were."""
     prefix: tuple[int, ...] | None = ()
     count = 0
     while prefix is not None and count < most:
         schedule = Schedule(prefix)
-        interleave(make_driver, workloads, schedule, before=before)
+        interleave(make_driver, workloads, schedule, before=before, together=together)
         prefix = schedule.following(preemptions)
         count += 1
     return count
@@ -282,11 +364,12 @@ def random_interleavings(
     *,
     before: Workload | None = None,
     rate: float = 0.05,
+    together: bool = False,
 ) -> int:
     """A schedule and faults by each seed; how many. Every process meets a fault at `rate` of its calls."""
 
     for seed in seeds:
         dice = Random(seed)
         plans = [Plan.random(dice.getrandbits(32), rate, (*SURVIVABLE * 3, *CRASHES)) for _ in workloads]
-        interleave(make_driver, workloads, Schedule(dice=dice), before=before, plans=plans)
+        interleave(make_driver, workloads, Schedule(dice=dice), before=before, plans=plans, together=together)
     return len(seeds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
@@ -24,7 +25,7 @@ from harness.oracle import judge
 from harness.sweep import Process, Sweep, everyday, maintain
 from harness.turns import Schedule, every_interleaving, random_interleavings
 from streamkit import Record
-from streamkit.errors import SequenceMismatch, Unavailable
+from streamkit.errors import SequenceMismatch, StreamkitError, Unavailable
 from streamkit.index import upkeep
 from streamkit.log.rows import SegmentRow
 from streamkit.testing import CRASHES, SURVIVABLE, At, Fault, ManualClock, Plan
@@ -171,6 +172,37 @@ def test_two_writers_of_a_local_store_may_take_turns(local: MakeDriver, covered:
     count = every_interleaving(local, [one, another], preemptions=2, before=begun, most=most)
     count += random_interleavings(local, [one, another, writes], range(1000 if EXHAUSTIVE else 20))
     covered("interleavings, local", count)
+
+
+def leads(process: Process) -> None:
+    history, store = process.history, process.store
+    with suppress(StreamkitError), store.lease("leader") as lease:
+        history.write(store, "s", {"a": 1}, lease=lease)
+        history.write(store, "s", {"b": 1}, expected={"b": 2}, lease=lease)
+
+
+@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped"])
+def test_threads_of_one_process_may_take_turns_in_any_order(backend: str, covered: Covered) -> None:
+    """They queue up behind each other, share commits, and lead in turn."""
+    preemptions = 2 if EXHAUSTIVE else 1
+    count = every_interleaving(MEMORY[backend], [one, another], preemptions=preemptions, together=True)
+    count += every_interleaving(
+        MEMORY[backend],
+        [another, one, writes],
+        preemptions=1,
+        before=begun,
+        together=True,
+        most=1 << 60 if EXHAUSTIVE else 60,
+    )
+    covered(f"interleavings of threads, memory ({backend})", count)
+
+
+@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped"])
+def test_threads_of_one_process_in_any_order_survive_faults_and_crashes(backend: str, covered: Covered) -> None:
+    workloads = [one, another, writes, leads, reads_and_keeps]
+    seeds = range(5000 if EXHAUSTIVE else 60)
+    count = random_interleavings(MEMORY[backend], workloads, seeds, before=begun, together=True)
+    covered(f"random interleavings of threads with faults, memory ({backend})", count)
 
 
 @pytest.mark.parametrize("atomic", ["batch", "key"])
