@@ -14,7 +14,7 @@ from harness.cuts import Cut, Interrupt
 from harness.drivers import MEMORY, MakeDriver
 from harness.shared_commit import SPACE, Held, SharedCommit
 from streamkit import Record
-from streamkit.errors import Fenced, SequenceMismatch
+from streamkit.errors import Fenced, OutcomeUnknown, SequenceMismatch
 from streamkit.testing import At, Fault, Plan
 from streamkit_local.driver import LocalDriver
 
@@ -63,6 +63,22 @@ def test_everybody_is_told_the_truth_after_every_fault_at_every_call(kind: str, 
                     shared.run()
             points += 1
     covered(f"faults in shared commits, memory ({kind})", points)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everybody_is_told_the_truth_where_the_outcome_cannot_be_learned(kind: str, covered: Covered) -> None:
+    """The answer is lost, and so is the look at what became of it."""
+    first, last = begun(MEMORY[kind])
+    points = unknown = 0
+    for fault in (Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.LATE):
+        for number in range(first, last):
+            plan = Plan((At(number, fault), *(At(number + more, Fault.UNAVAILABLE) for more in range(1, 12))))
+            with SharedCommit(MEMORY[kind], plan) as shared:
+                callers = shared.run()
+            unknown += sum(isinstance(caller.error, OutcomeUnknown) for caller in callers.values())
+            points += 1
+    assert unknown > 10
+    covered(f"lost outcomes of shared commits, memory ({kind})", points)
 
 
 @pytest.mark.parametrize("error", [Interrupt, MemoryError])
