@@ -176,15 +176,14 @@ class Committer:
         request.thread = threading.get_ident()
         with self._mutex:
             leader = self._leader
-            if not leader.alive.locked():
-                self._leader = request
-                self._queue.append(request)
-                return True
-            if leader.thread == request.thread:
+            if leader.leads and leader.thread == request.thread and leader.alive.locked():
                 raise RuntimeError(
                     f"this thread is committing to the space {self.partition.space!r} already: a signal handler or a "
                     "finalizer cannot write in the middle of that; have it note what is to be written"
                 )
+            if self._lead(request):
+                self._queue.append(request)
+                return True
             request.turn = threading.Lock()
             request.turn.acquire()
             self._queue.append(request)
@@ -193,10 +192,12 @@ class Committer:
     def _lead(self, request: Request) -> bool:
         """Lead for `request`, if nobody does."""
         with self._mutex:
-            if self._leader is not request:
-                if self._leader.alive.locked():
-                    return False
-                self._leader = request
+            leader = self._leader
+            # One that waits below this call, in the same thread, was named but cannot begin.
+            if leader is not request and leader.thread != request.thread and leader.alive.locked():
+                return False
+            request.leads = True
+            self._leader = request
         return True
 
     def _wait(self, request: Request) -> bool:

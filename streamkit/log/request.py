@@ -42,6 +42,8 @@ class Request:
     """Set last: whoever sees it sees the result or the error."""
     thread = 0
     """Of the caller."""
+    leads = False
+    """Its thread has begun to lead; it is not only named as the next one."""
     turn: threading.Lock | None = None
     """Held while the caller waits for another thread; released when it may be done, or may lead."""
 
