@@ -174,12 +174,13 @@ class Committer:
     def _join(self, request: Request) -> bool:
         """Queue it; whether its thread leads."""
         request.thread = threading.get_ident()
+        self.partition.check_reentry()
         with self._mutex:
             leader = self._leader
             if leader.leads and leader.thread == request.thread and leader.alive.locked():
                 raise RuntimeError(
                     f"this thread is committing to the space {self.partition.space!r} already: a signal handler or a "
-                    "finalizer cannot write in the middle of that; have it note what is to be written"
+                    "finalizer cannot write in the middle of that; have it note what is to be done"
                 )
             if self._lead(request):
                 self._queue.append(request)

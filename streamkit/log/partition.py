@@ -176,11 +176,7 @@ class Partition:
         time is late enough, as the caller began before the partition was opened.
         """
         arrived = self._started if since is None else since
-        if self._refreshing._is_owned():  # type: ignore[attr-defined]
-            raise RuntimeError(
-                f"this thread is reading the space {self.space!r} already: a signal handler or a finalizer cannot read "
-                "or write in the middle of that"
-            )
+        self.check_reentry()
         with self._refreshing:
             # A look that began after this call did, by another thread, has seen all that this one must see.
             if not self.loaded or self._completed <= arrived:
@@ -193,6 +189,14 @@ class Partition:
                 self.loaded = True
                 self._completed = ticket
         return self.number
+
+    def check_reentry(self) -> None:
+        """RuntimeError if this thread holds a lock of the partition: it could come to wait for itself."""
+        if self._refreshing._is_owned() or self.lock._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                f"this thread is reading or writing the space {self.space!r} already: a signal handler or a finalizer "
+                "cannot do so in the middle of that; have it note what is to be done"
+            )
 
     def is_fresh(self, look: Look | None) -> bool:
         """False if archived rows may have been deleted between `look` and the service's latest answer."""
