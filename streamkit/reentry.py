@@ -5,9 +5,8 @@ Such a call cannot wait for its thread, which goes on only when the call has end
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 __all__ = ["Busy", "Mutex", "Reentered", "refused"]
 
@@ -25,7 +24,11 @@ def refused() -> Reentered:
 
 
 class Mutex:
-    """A lock. A thread that holds it and asks for it again gets a Reentered, or False if it would not wait."""
+    """A lock: `with mutex():`. A thread that holds it and asks for it again gets a Reentered.
+
+    Called, it gives the interpreter's own lock, as one that is entered in Python would stay locked for ever where a
+    signal handler raises between the acquiring and the block.
+    """
 
     __slots__ = ("_lock",)
 
@@ -38,37 +41,27 @@ class Mutex:
         owned: bool = self._lock._is_owned()  # type: ignore[attr-defined]
         return owned
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def __call__(self) -> AbstractContextManager[object]:
         if self._lock._is_owned():  # type: ignore[attr-defined]
-            if blocking:
-                raise refused()
-            return False
-        return self._lock.acquire(blocking, timeout)
+            raise refused()
+        return self._lock
+
+    def acquire(self, timeout: float = -1) -> bool:
+        """To be released somewhere else: around a fork."""
+        return self._lock.acquire(timeout=timeout)
 
     def release(self) -> None:
         self._lock.release()
 
-    def __enter__(self) -> None:
-        if self._lock._is_owned():  # type: ignore[attr-defined]
-            raise refused()
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
 
 class Busy(threading.local):
-    """Marks what a thread must not begin again in the middle of it, as what it calls has locks of its own."""
+    """Marks what a thread must not begin again in the middle of it, as what it calls has locks of its own.
 
-    _inside = False
+    `with busy():`. Reentered if this thread is inside already.
+    """
 
-    @contextlib.contextmanager
-    def inside(self) -> Iterator[None]:
-        """Reentered if this thread is inside already."""
-        if self._inside:
-            raise refused()
-        self._inside = True
-        try:
-            yield
-        finally:
-            self._inside = False
+    def __init__(self) -> None:
+        self._mutex = Mutex()
+
+    def __call__(self) -> AbstractContextManager[object]:
+        return self._mutex()

@@ -28,7 +28,7 @@ class Threads:
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
         """Returns what waits for the result."""
         try:
-            with self._busy.inside():
+            with self._busy():
                 future = self._pool.submit(function, *args, **kwargs)
         except Reentered:
             raise

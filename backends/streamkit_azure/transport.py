@@ -50,7 +50,7 @@ class Connections:
 
     def wake(self) -> None:
         """Called before each request: drops the connections that were idle for too long."""
-        with self._lock:
+        with self._lock():
             now = time.time()  # also counts what a frozen machine slept
             if abs(now - self._used) > _IDLE:
                 self._session.close()
@@ -79,7 +79,7 @@ class Transport(HttpTransport[Any, Any]):
         kind = f"{self._service}.{_verb(self._service, request.method, request.url)}"
         self._count(kind, 1)
         self._count("bytes_written", int(request.headers.get("Content-Length") or 0))
-        with self._connections.busy.inside():
+        with self._connections.busy():
             response = self._connections.inner.send(request, **kwargs)
             self._connections.clock.hear(response.headers.get("Date"))
             # All of the answer, here: reading it later fails in other ways, which the SDK in part tries again.
@@ -88,7 +88,7 @@ class Transport(HttpTransport[Any, Any]):
         return response
 
     def _count(self, kind: str, more: int) -> None:
-        with self._lock:
+        with self._lock():
             self._counts[kind] += more
 
     def open(self) -> None:

@@ -157,7 +157,7 @@ class Environment:
             self._active.remove(thread)
             raise
         self._active.remove(thread)
-        with self._gate:
+        with self._gate():
             if self._env is None:
                 raise StoreClosed(f"the store {self._place.path} was closed: open it again")
         if resized:
@@ -310,7 +310,7 @@ class Environment:
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
         """Inside, no read transaction is open in this process."""
-        with self._gate:
+        with self._gate():
             self._shut = True
             try:
                 self._drain()
@@ -329,7 +329,7 @@ class Environment:
                 self._active.clear()
 
     def close(self) -> None:
-        with self._quiet(), self._place.mutex if self._place.readonly else contextlib.nullcontext():
+        with self._quiet(), self._place.mutex() if self._place.readonly else contextlib.nullcontext():
             if self._env is not None:
                 self._env.close()
                 self._env = None

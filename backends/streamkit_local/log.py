@@ -72,6 +72,8 @@ class PartitionLog:
         self._head = head
         self._timeout = timeout
         self._mutex = Mutex()
+        self._indexed = (0, 0)
+        """What a reader has last seen to be in the index: below which position, as of which transaction of it."""
         boot = boot_id()
         # otherwise the machine was started since the head was written, or this is a copy of a store
         in_order = head.boot == boot != UNKNOWN and head.position(self.words[END]) >= checkpoint.position
@@ -111,13 +113,14 @@ class PartitionLog:
 
     def catch_up(self, checkpoint: Checkpoint, txn: int) -> None:
         """Take in what others have appended, beside what the index has. Trimmed if more of it has gone there since."""
-        with self._mutex:
+        with self._mutex():
             if checkpoint.position > self.view.end:
                 self.files.refresh()
                 self.pending = Pending(checkpoint.position, txn, [], [])
                 if self.low is None:
                     self.low = checkpoint.low
                 self.view = View(0, checkpoint.position, checkpoint.last)
+            self._shorten()
             self._advance()
 
     def _advance(self) -> None:
@@ -158,10 +161,11 @@ class PartitionLog:
         Trimmed if the log has to be read first, and nothing was written.
         """
         head = self._head
-        with self._mutex:
+        with self._mutex():
             head.lock(self._timeout)
             try:
                 head.check()
+                self._shorten()
                 words = self.words
                 if words[END] != self.view.word:
                     self._advance()
@@ -304,7 +308,7 @@ class PartitionLog:
             file = self.files.holding(end - 1)
             if file is not None and not words[SUSPECT]:
                 self._sync(end, file)  # without the lock: others may append meanwhile
-            with self._mutex:
+            with self._mutex():
                 head.lock(self._timeout)
                 try:
                     if file is not None and words[SUSPECT]:
@@ -322,18 +326,17 @@ class PartitionLog:
 
         `pending` was taken before `txn` began: what left it since is in the index. Never waits.
         """
-        if self._mutex.acquire(blocking=False):
-            try:
-                if self.pending is pending:
-                    self.pending = pending = pending.since(base, txn)
-                    return pending
-            finally:
-                self._mutex.release()
+        self._indexed = (base, txn)
         return pending.since(base, txn)
+
+    def _shorten(self) -> None:
+        """Forget what others have indexed, as far as a reader has seen it. The caller holds the mutex."""
+        if self._indexed[1] > self.pending.txn:
+            self.pending = self.pending.since(*self._indexed)
 
     def indexed(self, base: int, txn: int) -> None:
         """The index now holds all rows below `base`, as of its transaction `txn`."""
-        with self._mutex:
+        with self._mutex():
             if txn > self.pending.txn:
                 self.pending = self.pending.since(base, txn)
 
@@ -342,7 +345,7 @@ class PartitionLog:
         bases = self.files.bases
         if len(bases) < 2 or bases[1] > first:
             return
-        with self._mutex:
+        with self._mutex():
             self._head.lock(self._timeout)
             try:
                 self.files.refresh()

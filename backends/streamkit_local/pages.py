@@ -123,7 +123,7 @@ class Pages:
 
     def _make_known(self, pages: int) -> None:
         if pages > len(self._known):
-            with self._growing:
+            with self._growing():
                 count = len(self._known)
                 self._known = self._known + _EMPTY * (max(pages, 2 * count, _ROOM) - count)
 

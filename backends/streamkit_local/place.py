@@ -340,14 +340,10 @@ class Place:
     @contextlib.contextmanager
     def locked(self, timeout: float) -> Iterator[None]:
         """Hold the store's lock, which guards the index and the making of logs. StoreClosed if it was deleted."""
-        if not self.mutex.acquire(timeout=timeout):
-            raise Unavailable(f"another thread holds the lock of {self.path} for more than {timeout:g} s")
-        try:
+        with self.mutex():
             lock_file(self._file.fd, timeout, self.path)
             try:
                 self.check()
                 yield
             finally:
                 fcntl.flock(self._file.fd, fcntl.LOCK_UN)
-        finally:
-            self.mutex.release()

@@ -39,7 +39,7 @@ def enter(root: str, store: UUID, timeout: float, mode: int, *, create: bool) ->
     None if it does not exist and is not to be made (`create`).
     """
     path = os.path.realpath(os.path.join(root, str(store)))
-    with _lock:
+    with _lock():
         shared = _stores.get(path)
         if shared is None or not shared.place.current():
             try:
@@ -62,7 +62,7 @@ def enter(root: str, store: UUID, timeout: float, mode: int, *, create: bool) ->
 
 def leave(shared: OpenStore) -> None:
     """The last one to leave closes it."""
-    with _lock:
+    with _lock():
         shared.users -= 1
         if shared.users:
             return

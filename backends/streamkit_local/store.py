@@ -101,7 +101,7 @@ class OpenStore:
     def _attach(self, partition: bytes, *, create: bool) -> PartitionLog | None:
         keys = keys_of(partition)
         path = os.path.join(self.place.path, "log", keys.digest.hex())
-        with self._mutex:
+        with self._mutex():
             log = self._logs.get(partition)
             if log is not None:
                 return log

@@ -63,7 +63,7 @@ class MemoryBackend:
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         _check_address(partition, keys)
         self._request()
-        with self._service.lock:
+        with self._service.lock():
             rows = self._rows(partition)
             found = [rows.get(key) for key in keys]
             self._count("get", len(keys), read=sum(len(value.data) for value in found if value is not None))
@@ -76,7 +76,7 @@ class MemoryBackend:
                 raise ValueError(f"start and length of a range are zero or more: {part}")
         self._request()
         found: list[bytes | None] = []
-        with self._service.lock:
+        with self._service.lock():
             rows = self._rows(partition)
             for key, start, length in ranges:
                 value = rows.get(key)
@@ -96,7 +96,7 @@ class MemoryBackend:
         while left:
             size = min(left, self._limits.page)
             self._request()
-            with self._service.lock:
+            with self._service.lock():
                 page = self._rows(partition).page(start, end, size)
                 self._count("scan", 1, read=sum(len(row.data) for row in page) if values else 0)
             yield from page if values else (Row(row.key, b"", "") for row in page)
@@ -111,7 +111,7 @@ class MemoryBackend:
         size = sum(0 if isinstance(op, Delete) else len(op.value) for op in ops)
         etags: list[Etag | None]
         if self._whole(ops):
-            with self._service.lock:
+            with self._service.lock():
                 self._count("write", 1, written=size)
                 rows = self._rows(partition)
                 for op in ops:
@@ -123,7 +123,7 @@ class MemoryBackend:
         conflict: Conflict | None = None
         # Backwards, because nobody may rely on an order; and one by one, so that others get in between.
         for at in reversed(range(len(ops))):
-            with self._service.lock:
+            with self._service.lock():
                 rows = self._rows(partition)
                 try:
                     rows.check(ops[at], ordered=self._limits.atomic_rows)
@@ -131,7 +131,7 @@ class MemoryBackend:
                     self._keep(partition, rows)
                 except Conflict as error:
                     conflict = error
-        with self._service.lock:
+        with self._service.lock():
             self._count("write", len(ops), written=size)
         if conflict is not None:
             raise conflict
@@ -141,7 +141,7 @@ class MemoryBackend:
         if not ttl > 0:
             raise ValueError(f"ttl is more than 0 seconds, not {ttl}")
         self._request()
-        with self._service.lock:
+        with self._service.lock():
             self._count("lease", 1)
             now = self._clock()
             held = self._service.leases.get((self._store, name))
@@ -153,7 +153,7 @@ class MemoryBackend:
 
     def renew(self, grant: Grant) -> Grant:
         self._request()
-        with self._service.lock:
+        with self._service.lock():
             self._count("lease", 1)
             held = self._service.leases.get((self._store, grant.name))
             if held is None or held[0] != grant.token:
@@ -163,7 +163,7 @@ class MemoryBackend:
 
     def release(self, grant: Grant) -> None:
         self._request()
-        with self._service.lock:
+        with self._service.lock():
             self._count("lease", 1)
             held = self._service.leases.get((self._store, grant.name))
             if held is not None and held[0] == grant.token:

@@ -41,7 +41,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def _service(name: str) -> Service:
-    with _named_lock:
+    with _named_lock():
         service = _named.get(name) or Service()
         if name:
             _named[name] = service
@@ -99,7 +99,7 @@ class MemoryDriver:
 
     def stores(self) -> Iterator[UUID]:
         self._request()
-        with self._service.lock:
+        with self._service.lock():
             return iter(list(self._service.stores))
 
     def open(self, store: UUID) -> MemoryBackend:
@@ -108,7 +108,7 @@ class MemoryDriver:
 
     def delete(self, store: UUID) -> None:
         self._request()
-        with self._service.lock:
+        with self._service.lock():
             self._service.stores.pop(store, None)
             self._service.forget_archive(store)
             for held in [held for held in self._service.leases if held[0] == store]:

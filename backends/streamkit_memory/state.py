@@ -32,7 +32,7 @@ class Service:
 
     def archive(self) -> str:
         """The directory of archives, made when it is first asked for."""
-        with self.lock:
+        with self.lock():
             if self._archive is None:
                 self._archive = TemporaryDirectory(prefix="streamkit-archive-", ignore_cleanup_errors=True)
             return self._archive.name

@@ -99,7 +99,7 @@ class Connection:
         process = self.process
         client = None
         try:
-            with process.busy.inside(), self._using(process, meter) as client:
+            with process.busy(), self._using(process, meter) as client:
                 answer: dict[str, Any] = getattr(client, operation)(Bucket=self.target.bucket, **parameters)
                 if "Body" in answer:
                     with answer["Body"] as body:
@@ -112,7 +112,7 @@ class Connection:
         except Exception as error:
             failure = translate(error, request, self.target)
             if client is not None and credentials_failed(error):
-                with process.lock:
+                with process.lock():
                     if process.client is client:
                         # The next call asks the chain again: an expired session may have been renewed.
                         process.client = None
@@ -121,7 +121,7 @@ class Connection:
 
     @contextmanager
     def _using(self, process: Process, meter: Meter) -> Iterator[Any]:
-        with process.lock:
+        with process.lock():
             self.check_open()
             if process.client is None:
                 process.client = _client(self.target, self._timeout, process)
@@ -133,7 +133,7 @@ class Connection:
         try:
             yield client
         finally:
-            with process.lock:
+            with process.lock():
                 process.active -= 1
                 process.used = time.time()
 
@@ -147,7 +147,7 @@ class Connection:
     def task(self, call: Callable[..., T], *args: Any) -> Task[T]:
         """Start a call on one of the shared threads. It must not wait for another task."""
         process = self.process
-        with process.busy.inside(), process.lock:
+        with process.busy(), process.lock():
             self.check_open()
             if process.pool is None:
                 process.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkit-s3")
@@ -202,7 +202,7 @@ class Connection:
     def close(self) -> None:
         self._closed = True
         process = self.process
-        with process.lock:
+        with process.lock():
             pool, process.pool = process.pool, None
             client, process.client = process.client, None
         if pool is not None:
@@ -265,7 +265,7 @@ def _count(client: Any, process: Process) -> None:
         elif kind == "POST":
             kind = "DELETE"
         size = int(request.headers.get("Content-Length", 0))
-        with process.lock:
+        with process.lock():
             meter: Meter = process.thread.meter
             meter[kind] += 1
             meter["bytes_written"] += size
@@ -278,7 +278,7 @@ def _count(client: Any, process: Process) -> None:
         headers = response_dict["headers"]
         size = len(body) if isinstance(body, bytes) else int(headers.get("content-length", 0))
         process.clock.hear(headers.get("date"))
-        with process.lock:
+        with process.lock():
             process.thread.meter["bytes_read"] += size
 
     client.meta.events.register("before-send.s3", sent)

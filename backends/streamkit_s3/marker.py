@@ -78,7 +78,7 @@ class Marker:
         if known.looked:
             yield
             return
-        with known.lock:
+        with known.lock():
             look = known.look = known.look or self._bucket.connection.task(self._look)
         yield
         try:
@@ -100,7 +100,7 @@ class Marker:
         """Before a write: the marker, made if there is none."""
         known = self._known
         if known.content is None:
-            with known.founding:
+            with known.founding():
                 if not known.looked:
                     self._look()
                 if known.content is None:
