@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 from .backend import Backend
 from .clock import Clock
 from .errors import StoreClosed
+from .log.archive_reader import Cold
 from .log.partition import News, Partition
 from .log.rows import Settings
 from .space import Space, create_space, open_space, settings_of
@@ -66,6 +67,7 @@ class OpenStore:
         self.node = uuid4().bytes
         self.spaces: dict[str, Space] = {}
         self.archives: dict[str, Archive] = {}
+        self.readers: dict[str, Cold] = {}
         self.news = News()
 
     def check_open(self) -> None:
@@ -89,7 +91,7 @@ class OpenStore:
         if found is None:
             return None, None
         for partition in found.partitions:
-            partition.cold = lambda: self.archive(space)
+            partition.cold = lambda: self.cold(space)
         # Two threads may have opened it: both go on with the first.
         first = spaces.setdefault(space, found)
         return first, 0 if first is found else None
@@ -105,9 +107,13 @@ class OpenStore:
 
     def unread(self, space: str) -> Callable[[int, Settings], Partition]:
         """Makes partitions of which nothing is known yet."""
-        return lambda number, settings: Partition(
-            self.backend, space, number, settings, self.clock, self.counters, self.news
-        )
+
+        def make(number: int, settings: Settings) -> Partition:
+            partition = Partition(self.backend, space, number, settings, self.clock, self.counters, self.news)
+            partition.cold = lambda: self.cold(space)
+            return partition
+
+        return make
 
     def archive(self, space: str) -> Archive:
         found = self.archives.get(space)
@@ -116,6 +122,15 @@ class OpenStore:
             from .archive.read import Archive
 
             found = self.archives.setdefault(space, Archive(Place(*self._archive_root()), self.id, space))
+        return found
+
+    def cold(self, space: str) -> Cold:
+        """The archive, and the log where it is damaged, for the readers."""
+        found = self.readers.get(space)
+        if found is None:
+            from .archive.fallback import ArchiveOrLog
+
+            found = self.readers.setdefault(space, ArchiveOrLog(self.archive(space)))
         return found
 
     def numbers(self, space: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from ..errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Throttled, Unavailable
 
-__all__ = ["foreign", "mapped"]
+__all__ = ["Damaged", "foreign", "mapped"]
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -50,6 +50,10 @@ _SERVICE = (
 """Of what did not come from the table's files."""
 
 
+class Damaged(CorruptData):
+    """Something of the table is missing or cannot be read. What is there was not changed by anybody."""
+
+
 @contextlib.contextmanager
 def mapped(url: str, options: Mapping[str, str]) -> Iterator[None]:
     """Foreign errors about what is at `url` do not leave. `options` are the storage's, whose secrets are not told."""
@@ -64,7 +68,7 @@ def mapped(url: str, options: Mapping[str, str]) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # of delta-rs, which calls it no Exception
             raise
-        raise CorruptData(f"{url}: the table cannot be read: {_plain(error, options)}") from error
+        raise Damaged(f"{url}: the table cannot be read: {_plain(error, options)}") from error
 
 
 def _is_foreign(error: Exception) -> bool:
@@ -87,7 +91,7 @@ def foreign(error: Exception, url: str, options: Mapping[str, str]) -> Streamkit
     if isinstance(error, PermissionError) or status in (401, 403) or any(word in whole for word in _DENIED):
         return AccessDenied(f"{url}: the storage refused the access ({said}): check the credentials and permissions")
     if isinstance(error, FileNotFoundError) or status == 404:
-        return CorruptData(f"{url}: a file of the table is missing: {said}")
+        return Damaged(f"{url}: a file is missing: {said}")
     if status in (429, 503):
         return Throttled(f"{url}: the storage asks to slow down ({said})")
     if 400 <= status < 500 and status not in (408, 409, 412):
@@ -96,7 +100,7 @@ def foreign(error: Exception, url: str, options: Mapping[str, str]) -> Streamkit
         return Unavailable(f"{url}: {said}")
     if isinstance(error, OSError) and error.errno is not None:
         return Unavailable(f"{url}: {said}")
-    return CorruptData(f"{url}: a file of the table cannot be read: {said}")
+    return Damaged(f"{url}: it cannot be read: {said}")
 
 
 def _said(error: Exception, options: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from ..log.read import Batch, Bounds
 from ..metadata import NO_METADATA, Metadata
 from ..model import NO_TRX, TRX, Entry, Origin
 from .columns import as_ours, with_words
+from .errors import Damaged
 from .place import Place
 from .scattered import Wanted, windows
 from .table import File, Gone, Snapshot, Table
@@ -66,7 +67,7 @@ class Archive:
             found = self._load()
         if found is None or found.archived.get(partition, 0) < archived:
             there = "is not there" if found is None else f"ends at transaction {found.archived.get(partition, 0)}"
-            raise CorruptData(
+            raise Damaged(
                 f"{self.table.url} {there}, but the log says that transactions up to {archived} of partition "
                 f"{partition} are archived; restore the table"
             )
@@ -87,8 +88,8 @@ class Archive:
                         raise self._missing(error, version) from None
                     before = version
 
-    def _missing(self, error: Gone, version: int | None) -> CorruptData:
-        return CorruptData(
+    def _missing(self, error: Gone, version: int | None) -> Damaged:
+        return Damaged(
             f"{self.table.url}, version {version}: the file {error} is missing; restore it, or an earlier version of "
             "the table"
         )
@@ -100,9 +101,12 @@ class Archive:
             raise self._missing(error, snapshot.version) from None
         return newer
 
-    def _retry(self, partition: Partition, walk: Callable[[Snapshot], Iterator[Batch]]) -> Iterator[Batch]:
-        """walk(snapshot); again with a newer version if one of the files is gone. `walk` goes on where it was."""
-        snapshot = self.snapshot(partition.partition, partition.head.archived)
+    def _retry(self, partition: Partition, last: int, walk: Callable[[Snapshot], Iterator[Batch]]) -> Iterator[Batch]:
+        """walk(a version that holds transaction `last`); again with a newer one if one of the files is gone.
+
+        `walk` goes on where it was.
+        """
+        snapshot = self.snapshot(partition.partition, last)
         while True:
             try:
                 yield from walk(snapshot)
@@ -132,7 +136,7 @@ class Archive:
                     end = batch.entries[-1]
                     here = (batch.number, batch.origin.index + end.sequence - batch.origin.first_sequence + 1)
 
-        return self._retry(partition, walk)
+        return self._retry(partition, last, walk)
 
     def _in_order(
         self, snapshot: Snapshot, partition: int, first: int, last: int, bounds: Bounds
@@ -346,7 +350,10 @@ class Archive:
 
     # -- one segment --------------------------------------------------------------------------------------------
 
-    def segment(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
+    def segment(
+        self, partition: Partition, segment: str, first: int, last: int, archived: int | None = None
+    ) -> Iterator[Batch]:
+        """As in Cold; `archived`: the transaction that the table must hold at least, instead of the watermark."""
         expected = first
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
@@ -367,7 +374,7 @@ class Archive:
                 if expected > last:
                     return
 
-        return self._retry(partition, walk)
+        return self._retry(partition, partition.head.archived if archived is None else archived, walk)
 
     def _of_segment(
         self, files: Sequence[File], partition: int, segment: str, first: int, last: int

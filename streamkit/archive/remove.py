@@ -11,7 +11,7 @@ from ..log.partition import Partition
 from ..log.rows import ArchiveRow, decode_row, encode_row
 from .read import Archive
 
-__all__ = ["note_archived", "remove_archived"]
+__all__ = ["note_archived", "remove_archived", "removed_up_to"]
 
 _MARKS = 8
 _TRIES = 5
@@ -22,6 +22,11 @@ _SCAN_ALL = 512
 def _row(partition: Partition) -> ArchiveRow:
     value = partition.backend.get(partition.key, [bytes(ARCHIVE)])[0]
     return ArchiveRow() if value is None else decode_row(ArchiveRow, ARCHIVE, value.data)
+
+
+def removed_up_to(partition: Partition) -> int:
+    """The last transaction that was removed from the log."""
+    return _row(partition).removed
 
 
 def _keep(partition: Partition, row: ArchiveRow) -> None:

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from ..errors import CorruptData, MissingDependency, UnsupportedVersion
 from .durable import Stage, Synced, keep, make_directories
-from .errors import mapped
+from .errors import Damaged, mapped
 from .place import Place
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class File(NamedTuple):
         return json.dumps({"numRecords": self.rows, "minValues": ends[0], "maxValues": ends[1], "nullCount": nulls})
 
 
-class Gone(CorruptData):
+class Gone(Damaged):
     """A file of a version is not there: others have compacted the table, or it is damaged."""
 
 
@@ -373,8 +373,8 @@ class Table:
 
     @contextlib.contextmanager
     def reading(self, path: str) -> Iterator[None]:
-        """As `mapped`, and Gone if the file is not there, or not any more."""
-        with self.mapped():
+        """As `mapped`, with the file's name, and Gone if it is not there, or not any more."""
+        with mapped(f"{self.url}/{path}", self.options):
             try:
                 yield
             except FileNotFoundError:

@@ -7,7 +7,7 @@ on the way: a hole raises CorruptData.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -30,6 +30,8 @@ __all__ = [
     "Cursor",
     "end_of",
     "last_entry",
+    "logged",
+    "logged_segment",
     "merge",
     "partition_batches",
     "position_of",
@@ -73,44 +75,51 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 def partition_batches(partition: Partition, start: tuple[int, int], end: int, bounds: Bounds) -> Iterator[Batch]:
     """The log from (number, index in the transaction) `start` up to transaction `end`; what is archived, from there."""
     number, skip = start
-    low, high = bounds.min_timestamp, bounds.max_timestamp
-    space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
     while number <= end:
         archived = min(partition.head.archived, end)
         if number <= archived:
             yield from partition.archive().transactions(partition, (number, skip), archived, bounds)
             number, skip = archived + 1, 0
             continue
-        if low:
-            found = _first_at(partition, low, number, end)
+        if bounds.min_timestamp:
+            found = _first_at(partition, bounds.min_timestamp, number, end)
             if found > number:
                 number, skip = found, 0
-        for row in partition.backend.scan(partition.key, transaction_key(number), transaction_key(end + 1)):
-            if transaction_number(row.key) != number:
-                break
-            try:
-                frames = decode_transaction(space, index, settings.partitions, row.data, seed, settings.incarnation)
-            except (CorruptData, UnsupportedVersion) as error:
-                raise partition.located(error, number) from error
-            for head, origin, entries in frames:
-                if head.number != number:
-                    raise CorruptData(
-                        f"{partition.where(number)}: a frame of transaction {head.number} is in its place"
-                    )
-                timestamp = head.timestamp
-                if high and timestamp > high:
-                    return
-                if skip:
-                    if head.index + len(entries) <= skip:
-                        continue
-                    if head.index < skip:
-                        entries = entries[skip - head.index :]
-                if timestamp >= low and entries:
-                    yield Batch(timestamp, number, origin, entries)
-            number += 1
-            skip = 0
+        reached = yield from logged(partition, (number, skip), end, bounds)
+        if reached > number:
+            number, skip = reached, 0
         if number <= end and not partition.archived_since(number):
             raise CorruptData(f"{partition.where(number)} is missing from the log")
+
+
+def logged(partition: Partition, start: tuple[int, int], end: int, bounds: Bounds) -> Generator[Batch, None, int]:
+    """What the log itself holds from `start` up to transaction `end`. Returns the number that it lacks, or end + 1."""
+    number, skip = start
+    low, high = bounds.min_timestamp, bounds.max_timestamp
+    space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
+    for row in partition.backend.scan(partition.key, transaction_key(number), transaction_key(end + 1)):
+        if transaction_number(row.key) != number:
+            break
+        try:
+            frames = decode_transaction(space, index, settings.partitions, row.data, seed, settings.incarnation)
+        except (CorruptData, UnsupportedVersion) as error:
+            raise partition.located(error, number) from error
+        for head, origin, entries in frames:
+            if head.number != number:
+                raise CorruptData(f"{partition.where(number)}: a frame of transaction {head.number} is in its place")
+            timestamp = head.timestamp
+            if high and timestamp > high:
+                return end + 1
+            if skip:
+                if head.index + len(entries) <= skip:
+                    continue
+                if head.index < skip:
+                    entries = entries[skip - head.index :]
+            if timestamp >= low and entries:
+                yield Batch(timestamp, number, origin, entries)
+        number += 1
+        skip = 0
+    return number
 
 
 def _first_at(partition: Partition, timestamp: int, first: int, end: int) -> int:
@@ -188,6 +197,15 @@ def _logged(partition: Partition, segment: str, first: int, last: int, low: int)
         if pieces[0].number <= partition.head.archived:
             raise _hole(partition, segment, pieces[0].first_sequence)
         yield from _load(partition, segment, [piece for piece in pieces if piece.timestamp >= low])
+
+
+def logged_segment(partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
+    """What the log and its index still hold of first..last, archived or not. CorruptData where they do not."""
+    for pieces in _pieces(partition, segment, first, last):
+        for batch in _load(partition, segment, pieces):
+            entries = [entry for entry in batch.entries if first <= entry.sequence <= last]
+            if entries:
+                yield Batch(batch.timestamp, batch.number, batch.origin, entries)
 
 
 def _pieces(partition: Partition, segment: str, first: int, last: int) -> Iterator[list[Piece]]:

@@ -16,7 +16,7 @@ from harness.power import Disk, PowerCut
 from streamkit import Client, Record
 from streamkit.archive.compact import compact_space
 from streamkit.archive.place import path_name
-from streamkit.errors import LeaseLost, LeaseNotAcquired, TransientError
+from streamkit.errors import CorruptData, LeaseLost, LeaseNotAcquired, TransientError
 from streamkit.testing import CRASHES, Crash, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
 
@@ -291,3 +291,47 @@ def test_what_was_archived_is_there_after_a_power_cut_although_the_log_let_go_of
     disk.swap()
     assert world.look() == before
     check(world, before)
+
+
+# -- damage -----------------------------------------------------------------------------------------------------------
+
+
+def half_removed(path: Path) -> tuple[World, Any, Path]:
+    """A world in which the log let go of the first run's part and not of the second one's; and its table."""
+    world = filled("rows", path / "archive")
+    world.run(world.process())
+    store = world.process().store(world.id)
+    for at in range(12):
+        store.produce(SPACE, f"a{at % 3}", [Record(b"later %d" % at)] * 2)
+    assert store.archive(SPACE).removed == 0
+    store.produce(SPACE, "a0", [Record(b"tail")])
+    return world, world.look(), world.archive / str(world.id) / path_name(SPACE)
+
+
+def last(table: Path, pattern: str) -> Path:
+    return max(table.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+
+
+@pytest.mark.parametrize("pattern", ["*.parquet", "_delta_log/*.json"])
+def test_a_reader_takes_from_the_log_what_a_damaged_archive_lacks(pattern: str, tmp_path: Path) -> None:
+    for damage in (Path.unlink, lambda path: path.write_bytes(b"")):
+        world, before, table = half_removed(tmp_path / str(id(damage)))
+        damage(last(table, pattern))  # type: ignore[operator]
+        assert world.look() == before
+        # It is not let go of by the log.
+        with world.process() as client, pytest.raises(CorruptData):
+            world.run(client)
+        assert world.look() == before
+
+
+def test_what_only_a_damaged_file_holds_is_corrupt(tmp_path: Path) -> None:
+    world, before, table = half_removed(tmp_path)
+    first = min(table.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    first.write_bytes(b"")
+    store = world.process().store(world.id)
+    with pytest.raises(CorruptData, match=first.name):
+        list(store.consume_space(SPACE))
+    with pytest.raises(CorruptData, match=first.name):
+        list(store.consume_segment(SPACE, "a0"))
+    assert list(store.consume_segment(SPACE, "a0", min_sequence=9))
+    assert store.peek(SPACE, "a0") == before[3]["a0"]

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,74 @@ def test_vacuum_deletes_nothing_out_of_the_table(two: Two) -> None:
     with streamkit.connect(two.url) as client, contextlib.suppress(CorruptData):
         compact_space(client.store(two.id)._archive(SPACE), 1 << 20, 0)
     assert two.foreign.exists()
+
+
+# -- damage, while the log still holds what is archived ---------------------------------------------------------------
+
+
+class Damaged:
+    """A space of two archiver's runs, whose log still holds all, and a tail."""
+
+    def __init__(self, root: Path) -> None:
+        self.url, self.id = root.as_uri(), uuid4()
+        with streamkit.connect(self.url) as client:
+            store = client.store(self.id)
+            self.write(store, 0)
+            store.archive(SPACE)
+            self.write(store, 100)
+            store.archive(SPACE)
+            self.write(store, 200)
+            self.before = self.look(store)
+            self.table = directory(store)
+
+    def write(self, store: Store, begin: int) -> None:
+        for at in range(begin, begin + 12):
+            with store.transaction(SPACE) as trx:
+                trx.produce(f"s{at % 3}", [Record(b"%d" % at)] * 2)
+                trx.produce("all", [Record(b"all %d" % at)])
+
+    def look(self, store: Store) -> Any:
+        entries = list(store.consume_space(SPACE))
+        late = entries[len(entries) // 2].timestamp
+        return (
+            entries,
+            [entry.space_offset for entry in entries],
+            [list(store.consume_space(SPACE, offset=entry.space_offset))[:2] for entry in entries[::7]],
+            list(store.consume_space(SPACE, min_timestamp=late)),
+            {name: list(store.consume_segment(SPACE, name)) for name in store.get_segments(SPACE)},
+            {name: list(store.consume_segment(SPACE, name, min_sequence=5)) for name in store.get_segments(SPACE)},
+            {name: store.peek(SPACE, name) for name in store.get_segments(SPACE)},
+        )
+
+    def again(self) -> Any:
+        with streamkit.connect(self.url) as client:
+            return self.look(client.store(self.id))
+
+
+def data_files(table: Path) -> list[Path]:
+    return sorted(table.glob("*.parquet"), key=lambda path: int(path.name.split("-")[2]))
+
+
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "an empty file": lambda table: data_files(table)[-1].write_bytes(b""),
+    "a missing file": lambda table: data_files(table)[-1].unlink(),
+    "a short file": lambda table: os.truncate(data_files(table)[-1], 900),
+    "an empty commit": lambda table: commits(table)[-1].write_bytes(b""),
+    "a torn commit": lambda table: os.truncate(commits(table)[-1], 600),
+    "a missing commit": lambda table: commits(table)[-1].unlink(),
+}
+WHOLE = {
+    "no table": shutil.rmtree,
+    "all files empty": lambda table: [path.write_bytes(b"") for path in data_files(table)],
+    "all commits empty": lambda table: [path.write_bytes(b"") for path in commits(table)],
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, *WHOLE])
+def test_readers_use_the_log_where_the_archive_is_damaged(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = Damaged(tmp_path)
+    {**DAMAGES, **WHOLE}[damage](world.table)
+    assert world.again() == world.before
+    assert len([record for record in caplog.records if "the archive is damaged" in record.getMessage()]) == 1

@@ -1,0 +1,146 @@
+"""Where the archive is damaged, the log may still hold what it should: within the grace readers go on with that.
+
+Only where it is missing or cannot be read: rows that somebody has changed are an error at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..errors import CorruptData
+from ..log.keys import transaction_key, transaction_number
+from ..log.read import Batch, Bounds, logged, logged_segment
+from ..warn import warn
+from .errors import Damaged
+from .remove import removed_up_to
+
+if TYPE_CHECKING:
+    from ..log.partition import Partition
+    from .read import Archive
+
+__all__ = ["ArchiveOrLog", "held_from"]
+
+
+def held_from(partition: Partition, first: int, last: int) -> int | None:
+    """From which transaction on the log holds all of first..last; None if not even the last.
+
+    What it holds up to where it was removed counts for nothing: a writer that slept may have left it.
+    """
+    first = max(first, removed_up_to(partition) + 1)
+    rows = partition.backend.scan(partition.key, transaction_key(first), transaction_key(last + 1), values=False)
+    begin = expected = None
+    for number in (transaction_number(row.key) for row in rows):
+        begin = number if number != expected else begin
+        expected = number + 1
+    return begin if expected == last + 1 else None
+
+
+class ArchiveOrLog:
+    """An archive as `streamkit.log.archive_reader.Cold`, and the log for what it should hold and does not."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._warned = False
+
+    def _instead(self, partition: Partition, error: Damaged) -> None:
+        if not self._warned:
+            self._warned = True
+            warn(
+                "%s: the archive is damaged, or not where it is looked for, and the log is read in its place, for as "
+                "long as it holds that: restore the table before the grace is over, or name its place with "
+                "connect(archive=…): %s",
+                partition.where(partition.head.archived),
+                error,
+            )
+
+    def transactions(self, partition: Partition, start: tuple[int, int], last: int, bounds: Bounds) -> Iterator[Batch]:
+        batch = None
+        try:
+            for batch in self._archive.transactions(partition, start, last, bounds):
+                yield batch
+            return
+        except Damaged as error:
+            damage = error
+        if batch is not None:
+            index = batch.entries[-1].sequence - batch.origin.first_sequence
+            start = (batch.number, batch.origin.index + index + 1)
+        held = held_from(partition, start[0], last)
+        if held is None:
+            raise damage
+        if held > start[0]:
+            yield from self._archive.transactions(partition, start, held - 1, bounds)
+            start = (held, 0)
+        self._instead(partition, damage)
+        if (yield from logged(partition, start, last, bounds)) <= last:
+            raise damage
+
+    def segment(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
+        try:
+            for batch in self._archive.segment(partition, segment, first, last):
+                yield batch
+                first = batch.entries[-1].sequence + 1
+            return
+        except Damaged as error:
+            damage = error
+        removed = removed_up_to(partition)
+        try:
+            for batch in self._archive.segment(partition, segment, first, last, removed):
+                yield batch
+                first = batch.entries[-1].sequence + 1
+        except Damaged:
+            pass  # what follows on it may still be in the log
+        if first > last:
+            return
+        try:
+            for batch in logged_segment(partition, segment, first, last):
+                if batch.number <= removed:
+                    raise damage
+                self._instead(partition, damage)
+                yield batch
+                first = batch.entries[-1].sequence + 1
+        except CorruptData as error:
+            raise damage from error
+
+    def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
+        try:
+            return self._archive.first_at(partition, timestamp, first, last)
+        except Damaged as error:
+            held = held_from(partition, first, last)
+            if held is None:
+                raise
+            self._instead(partition, error)
+        if held > first:
+            found = self._archive.first_at(partition, timestamp, first, held - 1)
+            if found < held:
+                return found
+        low, high = held, last + 1
+        while low < high:
+            middle = (low + high) // 2
+            header = partition.header(middle)
+            if header is None:
+                raise CorruptData(f"{partition.where(middle)} is missing from the log")
+            low, high = (middle + 1, high) if header.timestamp < timestamp else (low, middle)
+        return low
+
+    def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
+        try:
+            yield from list(self._archive.touched(partition, first, last))
+            return
+        except Damaged as error:
+            held = held_from(partition, first, last)
+            if held is None:
+                raise
+            self._instead(partition, error)
+        latest: dict[str, None] = {}
+        if held > first:
+            latest = dict.fromkeys(self._archive.touched(partition, first, held - 1))
+        for batch in logged(partition, (held, 0), last, Bounds()):
+            segment = batch.entries[0].segment
+            latest.pop(segment, None)
+            latest[segment] = None
+        yield from latest
+
+    def has(self, partition: Partition, id: bytes, number: int | None, made: int) -> bool:
+        # What a writer that slept left in the log looks like what was committed: only the table can tell.
+        return self._archive.has(partition, id, number, made)
