@@ -22,7 +22,7 @@ from .store import Store
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Client", "connect"]
+__all__ = ["Client", "archive_root", "connect"]
 
 _MOST_BYTES = 64 << 20
 
@@ -255,6 +255,11 @@ class Client:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._stores)} stores open"
         return f"<Client {self._scheme}:// {state}>"
+
+
+def archive_root(client: Client) -> tuple[str, dict[str, str]]:
+    """Where the archives of a client's stores are, and delta-rs storage options for it: for the archive's room."""
+    return client._archive_root()
 
 
 def _uuid(store_id: UUID | str) -> UUID:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .archive.read import Archive
     from .index.verify import VerifyReport
 
-__all__ = ["Store"]
+__all__ = ["Store", "inner"]
 
 _T = TypeVar("_T")
 AnyOffset = LexKey | bytes | str
@@ -612,6 +612,12 @@ class Store:
         closed = self._closed or self._shared.closed
         state = "closed" if closed else f"{len(self._shared.spaces)} spaces open"
         return f"<Store {self.id} {state}>"
+
+
+def inner(store: Store) -> OpenStore:
+    """What is behind a store: for the archive, Spark and the command line, and nobody else. StoreClosed after close."""
+    store._check_open()
+    return store._shared
 
 
 def _newest(until: int | None, min_age: float | None, now: int) -> int:

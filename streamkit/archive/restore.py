@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from uuid import UUID
 
+from ..client import archive_root
 from ..clock import SYSTEM_CLOCK
 from ..errors import CorruptData
 from ..log.rows import Head, Settings
@@ -27,7 +28,7 @@ def archived_spaces(client: Client, store: UUID) -> list[str]:
     check_installed()
     import pyarrow.fs as fs
 
-    place = Place(*client._archive_root())
+    place = Place(*archive_root(client))
     url = place.store(store)
     if url.startswith("file://"):
         system: Any = fs.LocalFileSystem()

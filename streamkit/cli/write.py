@@ -10,6 +10,7 @@ import typer
 
 from streamkit import OutcomeUnknown, Record, StreamkitError
 from streamkit.names import check_name, partition_of
+from streamkit.store import inner
 
 from .ndjson import Batch, read_batches, segment_from, segment_named
 from .options import Json, SpaceName, StoreId, Url, open_store
@@ -77,7 +78,7 @@ def produce(
     lines, commits, segments = 0, 0, set[str]()
     of_batch = "none"
     with open_store(url, store) as opened, progress(space, _total_bytes(paths), unit="B") as bar:
-        known = opened._known(space)
+        known = inner(opened).look_up(space)[0]
         partitions = len(known.partitions) if known else 1
         try:
             for part in read_batches(paths, segment_of, batch):

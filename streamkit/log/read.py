@@ -82,7 +82,7 @@ def partition_batches(partition: Partition, start: tuple[int, int], end: int, bo
             number, skip = archived + 1, 0
             continue
         if bounds.min_timestamp:
-            found = _first_at(partition, bounds.min_timestamp, number, end)
+            found = first_at(partition, bounds.min_timestamp, number, end)
             if found > number:
                 number, skip = found, 0
         reached = yield from logged(partition, (number, skip), end, bounds)
@@ -122,7 +122,7 @@ def logged(partition: Partition, start: tuple[int, int], end: int, bounds: Bound
     return number
 
 
-def _first_at(partition: Partition, timestamp: int, first: int, end: int) -> int:
+def first_at(partition: Partition, timestamp: int, first: int, end: int) -> int:
     """The first transaction from `first` on that is not older than `timestamp`; end + 1 if there is none."""
     hot = max(first, min(partition.head.archived, end) + 1)
     found, last = hot, end + 1
@@ -131,7 +131,7 @@ def _first_at(partition: Partition, timestamp: int, first: int, end: int) -> int
         header = partition.header(middle)
         if header is None:
             if partition.archived_since(middle):
-                return _first_at(partition, timestamp, first, end)
+                return first_at(partition, timestamp, first, end)
             raise CorruptData(f"{partition.where(middle)} is missing from the log")
         if header.timestamp < timestamp:
             found = middle + 1
@@ -403,7 +403,7 @@ def position_of(partition: Partition, offset: Offset | None, end: int) -> tuple[
         return offset.positions[0]
     # Taken from one segment: what is before it in another partition is what was earlier.
     after = offset.timestamp + (partition.partition < offset.partition)
-    return (_first_at(partition, after, 1, end), 0)
+    return (first_at(partition, after, 1, end), 0)
 
 
 def end_of(partitions: Sequence[Partition], since: int | None = None) -> Offset:

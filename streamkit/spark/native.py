@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from ..archive.table import File, Table
+from ..store import inner
 from .options import COLUMNS, Options, parse, schema
 from .plan import Piece, pieces, spans
 from .session import register
@@ -60,7 +61,7 @@ def read_space(
         archived = any(span.archived for span in found)
         cold = [piece for piece in pieces(client, options, found) if piece.file is not None] if archived else []
         tables = {
-            piece.file.path: client.store(piece.store)._archive(piece.space).table for piece in cold if piece.file
+            piece.file.path: inner(client.store(piece.store)).archive(piece.space).table for piece in cold if piece.file
         }
     native = bool(tables) and _can_read(spark, *next(iter(tables.items())))
     cold = cold if native else []

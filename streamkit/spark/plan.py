@@ -12,8 +12,8 @@ from ..client import Client
 from ..errors import PermanentError
 from ..log.offsets import Offset
 from ..log.partition import Partition
-from ..log.read import _first_at, position_of
-from ..store import Store
+from ..log.read import first_at, position_of
+from ..store import Store, inner
 from .options import Options
 
 __all__ = ["Piece", "Span", "partitions_of", "pieces", "spans"]
@@ -59,7 +59,7 @@ def partitions_of(client: Client, options: Options) -> Iterator[tuple[Store, str
             raise PermanentError(f"the store {id} does not exist (or was deleted); stores here: {len(there)}")
         store = client.store(id)
         for space in store.get_spaces() if options.space is None else (options.space,):
-            known = store._known(space)
+            known = inner(store).look_up(space)[0]
             if known is None:
                 if options.stores is not None and len(options.stores) == 1:
                     spaces = ", ".join(repr(name) for name in list(store.get_spaces())[:10])
@@ -81,7 +81,7 @@ def spans(client: Client, options: Options) -> list[Span]:
         if isinstance(options.first, str):
             first, skip = _position(options.first, partition, last)
         elif options.first:
-            first = _first_at(partition, options.first, 1, last)
+            first = first_at(partition, options.first, 1, last)
         if isinstance(options.last, str):
             last, stop = _position(options.last, partition, last)
             last -= 1
@@ -103,7 +103,7 @@ def pieces(client: Client, options: Options, found: list[Span]) -> list[Piece]:
     for span in found:
         place = (span.store, span.space, span.partition)
         store = client.store(span.store)
-        known = store._known(span.space)
+        known = inner(store).look_up(span.space)[0]
         if known is None:
             raise PermanentError(f"the space {span.space!r} of the store {span.store} is gone")
         partition = known.partitions[span.partition]
@@ -114,7 +114,7 @@ def pieces(client: Client, options: Options, found: list[Span]) -> list[Piece]:
                 hot.append(Piece(*place, begin, begin, None, span.skip, low, high))
             begin += 1
         if begin <= span.archived and options.tier != "hot":
-            snapshot = store._archive(span.space).snapshot(span.partition, span.archived)
+            snapshot = inner(store).archive(span.space).snapshot(span.partition, span.archived)
             for cluster in snapshot.clusters(span.partition):
                 for file in cluster:
                     if file.numbers[0] > span.archived or file.numbers[1] < begin:

@@ -10,6 +10,7 @@ from ..archive.table import schema as table_schema
 from ..client import Client
 from ..errors import PermanentError
 from ..log.read import Batch, Bounds, partition_batches
+from ..store import inner
 from .filters import Test, arrow_filter, groups_that_may
 from .options import Options
 from .plan import Piece
@@ -47,7 +48,7 @@ def _cold(client: Client, piece: Piece, options: Options, tests: Sequence[Test])
     import pyarrow.parquet as pq
 
     assert piece.file is not None
-    archive = client.store(piece.store)._archive(piece.space)
+    archive = inner(client.store(piece.store)).archive(piece.space)
     wanted = arrow_schema(options.columns)
     kept = arrow_filter(piece, tests)
     stored = [name for name in table_schema().names if name in {*options.columns, *kept.columns}]
@@ -81,7 +82,7 @@ def _batch_as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _hot(client: Client, piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
-    known = client.store(piece.store)._known(piece.space)
+    known = inner(client.store(piece.store)).look_up(piece.space)[0]
     if known is None:
         raise PermanentError(f"the space {piece.space!r} of the store {piece.store} is gone: was the store deleted?")
     partition = known.partitions[piece.partition]

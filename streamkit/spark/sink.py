@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from ..model import Record
 from ..names import check_name, partition_of
-from ..store import Store
+from ..store import Store, inner
 from .options import Options
 
 if TYPE_CHECKING:
@@ -133,10 +133,10 @@ def _chunks(table: pa.Table, options: Options, client: Any) -> Iterator[tuple[UU
 
 
 def _partitions(store: Store, space: str, partitions: int) -> int:
-    known = store._known(space)
+    known = inner(store).look_up(space)[0]
     if known is None:
         store.create_space(space, partitions)
-        known = store._known(space)
+        known = inner(store).look_up(space)[0]
     return len(known.partitions) if known else 1
 
 

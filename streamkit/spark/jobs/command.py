@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ...client import Client, connect
 from ...errors import PermanentError, StreamkitError
-from ...store import Store
+from ...store import Store, inner
 from ...terminal import visible
 from ..session import session
 
@@ -56,7 +56,7 @@ def targets(options: argparse.Namespace) -> list[tuple[str, str]]:
 def existing(client: Client, store: str, space: str) -> Store:
     """The store of a planned pair. PermanentError if its space is gone by now."""
     found = client.store(store)
-    if found._known(space) is None:
+    if inner(found).look_up(space)[0] is None:
         raise PermanentError(f"the space {space!r} of the store {store} is gone: was the store deleted?")
     return found
 

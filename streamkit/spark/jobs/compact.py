@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ...archive.compact import compact_space
 from ...client import connect
+from ...store import inner
 from .command import arguments, existing, main, on_executors, start, targets
 
 __all__ = ["job"]
@@ -25,7 +26,7 @@ def job(given: Sequence[str] | None = None) -> int:
 
     def task(store: str, space: str) -> str:
         with connect(url, archive=place) as client:
-            before, after, removed = compact_space(existing(client, store, space)._archive(space), size, hours)
+            before, after, removed = compact_space(inner(existing(client, store, space)).archive(space), size, hours)
         return f"{before} files became {after}; {removed} old ones removed"
 
     found = on_executors(start("compact"), targets(options), task, "compacting")

@@ -15,7 +15,7 @@ from ...client import connect
 from ...errors import CorruptData
 from ...log.read import Batch, Bounds, partition_batches
 from ...model import Record
-from ...store import Store
+from ...store import Store, inner
 from ..options import bound
 from .command import arguments, existing, main, on_executors, say, start, targets
 
@@ -29,9 +29,9 @@ def restore_space(source: Store, target: Store, space: str, until: int = 0, cold
     """
     bounds = Bounds(max_timestamp=until)
     if cold:
-        logs = read_archived(source._archive(space), bounds)
+        logs = read_archived(inner(source).archive(space), bounds)
     else:
-        known = source._known(space)
+        known = inner(source).look_up(space)[0]
         partitions = known.partitions if known else []
         logs = [partition_batches(one, (1, 0), one.refresh(), bounds) for one in partitions]
     if not logs:

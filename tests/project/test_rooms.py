@@ -1,0 +1,204 @@
+"""The rooms of the house: imports point one way, in no circle, and nobody reaches into another's private names."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+LAYERS = (
+    # what knows nothing of storage
+    {"errors", "lexkey", "clock", "service_time", "names", "warn", "statistics", "reentry", "metadata", "terminal"},
+    {"model", "backend"},
+    {"retry", "log"},
+    {"index", "leases"},
+    # the store, and what it is composed of
+    {"space", "transaction", "open_store", "store", "client", "", "aio"},
+    {"archive", "testing"},
+    {"spark", "cli"},
+)
+"""The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
+
+BACKENDS = {"backend", "errors", "reentry"}
+"""What a backend may import of the package."""
+
+UPWARD = {
+    ("streamkit.client", "streamkit.archive.place"): "deletes a store's archive, where there is one",
+    ("streamkit.errors", "streamkit.model"): "for the type checker: an error carries statuses",
+    ("streamkit.model", "streamkit.log.offsets"): "an entry knows its offset",
+    ("streamkit.open_store", "streamkit.archive.fallback"): "composes the store: the archive's libraries are optional",
+    ("streamkit.open_store", "streamkit.archive.place"): "composes the store: the archive's libraries are optional",
+    ("streamkit.open_store", "streamkit.archive.read"): "composes the store: the archive's libraries are optional",
+    ("streamkit.store", "streamkit.archive"): "`archive()` of the facade; its libraries are optional",
+    ("streamkit.store", "streamkit.archive.archiver"): "`archive()` of the facade; its libraries are optional",
+    ("streamkit.store", "streamkit.archive.read"): "for the type checker",
+}
+"""(module, imported module): why it may import upward all the same."""
+
+
+class Import(NamedTuple):
+    module: str
+    imported: str
+    names: tuple[str, ...]
+    lazy: bool
+    """Within a function, or for the type checker only."""
+
+
+class Module(NamedTuple):
+    name: str
+    path: Path
+    tree: ast.Module
+
+
+@cache
+def modules() -> dict[str, Module]:
+    found = {}
+    for root, pattern in ((ROOT, "streamkit/**/*.py"), (ROOT / "backends", "streamkit_*/**/*.py")):
+        for path in root.glob(pattern):
+            parts = path.relative_to(root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = Module(name, path, ast.parse(path.read_text()))
+    return found
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    return tuple(found for module in modules().values() for found in _imports(module))
+
+
+def _imports(module: Module) -> Iterator[Import]:
+    package = module.name.split(".") if module.path.name == "__init__.py" else module.name.split(".")[:-1]
+
+    def walk(node: ast.AST, lazy: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            inner = lazy or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                inner = True
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    if alias.name in modules():
+                        yield Import(module.name, alias.name, (), lazy)
+            elif isinstance(child, ast.ImportFrom):
+                base = package[: len(package) - child.level + 1] if child.level else []
+                source = ".".join([*base, *(child.module.split(".") if child.module else [])])
+                if source not in modules():
+                    continue
+                plain = []
+                for alias in child.names:
+                    if f"{source}.{alias.name}" in modules():
+                        yield Import(module.name, f"{source}.{alias.name}", (), lazy)
+                    else:
+                        plain.append(alias.name)
+                if plain:
+                    yield Import(module.name, source, tuple(plain), lazy)
+            else:
+                yield from walk(child, inner)
+
+    yield from walk(module.tree, False)
+
+
+def room(module: str) -> str:
+    """ "log" of streamkit.log.commit; "client" of streamkit.client; "" of streamkit; streamkit_s3 of what is in it."""
+    package, _, rest = module.partition(".")
+    return package if package != "streamkit" else rest.split(".")[0]
+
+
+def layer(module: str) -> int:
+    return next(at for at, rooms in enumerate(LAYERS) if room(module) in rooms)
+
+
+def test_every_module_has_its_place() -> None:
+    known = set().union(*LAYERS)
+    assert {room(name) for name in modules() if not name.startswith("streamkit_")} <= known
+
+
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for one in imports():
+        if one.module.startswith("streamkit_"):
+            if room(one.imported) not in BACKENDS and room(one.imported) != room(one.module):
+                wrong.append((one.module, one.imported))
+        elif one.imported.startswith("streamkit_") or layer(one.imported) > layer(one.module):
+            wrong.append((one.module, one.imported))
+    assert sorted(set(wrong) - UPWARD.keys()) == []
+    assert sorted(UPWARD.keys() - set(wrong)) == [], "these are no exceptions any more"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in modules()}
+    for one in imports():
+        if not one.lazy and one.imported != one.module:
+            graph[one.module].add(one.imported)
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for imported in sorted(graph[name]):
+                visit(imported, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    """Private names that a module makes: of functions, classes, attributes, parameters."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                found.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def _private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+FOREIGN = {"_replace", "_asdict", "_fields", "_make"}
+"""Of named tuples: public, though they do not look so."""
+
+
+def reached() -> Counter[tuple[str, str]]:
+    """(module, private name of another module that it uses)"""
+    found: Counter[tuple[str, str]] = Counter()
+    for one in imports():
+        for name in one.names:
+            if _private(name):
+                found[one.module, name] += 1
+    for module in modules().values():
+        own = _defined(module.tree)
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Attribute) or not _private(node.attr) or node.attr in own | FOREIGN:
+                continue
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                found[module.name, node.attr] += 1
+    return found
+
+
+PRIVATE = {
+    ("streamkit.log.partition", "_is_owned"): "threading's, to tell a call within a call of the same thread",
+    ("streamkit.reentry", "_is_owned"): "threading's, to tell a call within a call of the same thread",
+    ("streamkit.spark.native", "_jsc"): "PySpark's only way to Hadoop's configuration",
+    ("streamkit.testing.backend_checks.storing", "_exit"): "os._exit, in a forked child",
+    ("streamkit.transaction", "_commit"): "a transaction is a part of its store",
+    ("streamkit.transaction", "_guard"): "a transaction is a part of its store",
+    ("streamkit.transaction", "_part"): "a transaction is a part of its store",
+}
+"""(module, private name): why it may use it all the same."""
+
+
+def test_nobody_reaches_into_anothers_private_names() -> None:
+    found = reached()
+    assert sorted(found.keys() - PRIVATE.keys()) == []
+    assert sorted(PRIVATE.keys() - found.keys()) == [], "these are no exceptions any more"
