@@ -34,6 +34,8 @@ class Space:
     def partition_of(self, segments: Sequence[str]) -> Partition:
         """The one that all of `segments` are on, else CrossPartition."""
         partition = self.partition(segments[0])
+        if len(segments) == 1:
+            return partition
         for segment in segments[1:]:
             if self.partition(segment) is not partition:
                 raise CrossPartition(

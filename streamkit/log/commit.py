@@ -295,7 +295,8 @@ class Committer:
                 partition.refresh(segments)
                 sure = True
                 continue
-            plan.refuse_unconfirmed()
+            if plan.unconfirmed:
+                plan.refuse_unconfirmed()
             # What was left out depends on a neighbour that is not committed yet: it is planned again after that is.
             if not plan.ready:
                 return

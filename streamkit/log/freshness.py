@@ -65,13 +65,14 @@ class Freshness:
 
     def holds(self, look: Look | None, grace: float) -> bool:
         """Whether nothing that was in the log at `look` can have been removed before the service's latest answer."""
-        if look is None or look.told is None:
-            return False
         limit = grace * _SHARE
-        told = self.now()
+        if look is None or self._clock.monotonic() - look.monotonic >= limit:
+            return False
+        told = self._backend.service_time()
+        if told is None:
+            return not self._remote  # one machine, one clock
         return (
-            told is not None
-            and told - look.told + self.margin < limit
-            and self._clock.monotonic() - look.monotonic < limit
+            look.told is not None
+            and told.latest - look.told + self.margin < limit
             and abs(self._clock.now() - look.wall) < limit * 1000
         )

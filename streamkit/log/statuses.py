@@ -18,9 +18,11 @@ def present(partition: Partition, rows: Mapping[str, SegmentRow]) -> dict[str, S
 
 def written(partition: Partition, rows: Mapping[str, SegmentRow], trx: TRX, count: int) -> dict[str, SegmentStatus]:
     """Of the rows that a transaction of `count` entries left; 0 if it is not known how many."""
-    timestamp = max([row.last_timestamp for row in rows.values()], default=0)
-    number, index = (trx.number, count) if count else (trx.number + 1, 0)
-    return _statuses(partition, rows, number, index, timestamp, trx)
+    timestamp = 0
+    for row in rows.values():
+        if row.last_timestamp > timestamp:
+            timestamp = row.last_timestamp
+    return _statuses(partition, rows, trx.number if count else trx.number + 1, count, timestamp, trx)
 
 
 def _statuses(
@@ -28,11 +30,10 @@ def _statuses(
 ) -> dict[str, SegmentStatus]:
     space, settings = partition.space, partition.settings
     place = Position(partition.partition, settings.partitions, timestamp, number, index, settings.incarnation)
-    return {
-        segment: SegmentStatus(
-            *(space, segment, row.first_sequence, row.first_timestamp, row.last_sequence, row.last_timestamp),
-            trx,
-            place,
+    statuses = {}
+    for segment, row in rows.items():
+        first, last = row.first_sequence, row.last_sequence
+        statuses[segment] = SegmentStatus(
+            space, segment, first, row.first_timestamp, last, row.last_timestamp, trx, place
         )
-        for segment, row in rows.items()
-    }
+    return statuses
