@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _ENOUGH = 1 << 63
+_NOWHERE = Origin(0, 0, 0, 0, 0)
 _PIECES = 512
 _BYTES = 4 << 20
 
@@ -72,8 +73,13 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     entries: list[Entry]
 
 
-def partition_batches(partition: Partition, start: tuple[int, int], end: int, bounds: Bounds) -> Iterator[Batch]:
-    """The log from (number, index in the transaction) `start` up to transaction `end`; what is archived, from there."""
+def partition_batches(
+    partition: Partition, start: tuple[int, int], end: int, bounds: Bounds, *, announce: bool = False
+) -> Iterator[Batch]:
+    """The log from (number, index in the transaction) `start` up to transaction `end`; what is archived, from there.
+
+    With `announce` a batch without entries comes before each transaction of the log, which is not decoded yet.
+    """
     number, skip = start
     while number <= end:
         archived = min(partition.head.archived, end)
@@ -85,41 +91,54 @@ def partition_batches(partition: Partition, start: tuple[int, int], end: int, bo
             found = first_at(partition, bounds.min_timestamp, number, end)
             if found > number:
                 number, skip = found, 0
-        reached = yield from logged(partition, (number, skip), end, bounds)
+        reached = yield from logged(partition, (number, skip), end, bounds, announce=announce)
         if reached > number:
             number, skip = reached, 0
         if number <= end and not partition.archived_since(number):
             raise CorruptData(f"{partition.where(number)} is missing from the log")
 
 
-def logged(partition: Partition, start: tuple[int, int], end: int, bounds: Bounds) -> Generator[Batch, None, int]:
+def logged(
+    partition: Partition, start: tuple[int, int], end: int, bounds: Bounds, *, announce: bool = False
+) -> Generator[Batch, None, int]:
     """What the log itself holds from `start` up to transaction `end`. Returns the number that it lacks, or end + 1."""
     number, skip = start
-    low, high = bounds.min_timestamp, bounds.max_timestamp
-    space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
     for row in partition.backend.scan(partition.key, transaction_key(number), transaction_key(end + 1)):
         if transaction_number(row.key) != number:
             break
-        try:
-            frames = decode_transaction(space, index, settings.partitions, row.data, seed, settings.incarnation)
-        except (CorruptData, UnsupportedVersion) as error:
-            raise partition.located(error, number) from error
-        for head, origin, entries in frames:
-            if head.number != number:
-                raise CorruptData(f"{partition.where(number)}: a frame of transaction {head.number} is in its place")
-            timestamp = head.timestamp
-            if high and timestamp > high:
-                return end + 1
-            if skip:
-                if head.index + len(entries) <= skip:
-                    continue
-                if head.index < skip:
-                    entries = entries[skip - head.index :]
-            if timestamp >= low and entries:
-                yield Batch(timestamp, number, origin, entries)
+        if announce:
+            yield Batch(partition.decode_header(row.data, number).timestamp, number, _NOWHERE, [])
+        if not (yield from _transaction_batches(partition, row.data, number, skip, bounds)):
+            return end + 1
         number += 1
         skip = 0
     return number
+
+
+def _transaction_batches(
+    partition: Partition, record: bytes, number: int, skip: int, bounds: Bounds
+) -> Generator[Batch, None, bool]:
+    """One transaction from entry `skip` on. Returns False if it is younger than the bounds allow."""
+    low, high = bounds.min_timestamp, bounds.max_timestamp
+    space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
+    try:
+        frames = decode_transaction(space, index, settings.partitions, record, seed, settings.incarnation)
+    except (CorruptData, UnsupportedVersion) as error:
+        raise partition.located(error, number) from error
+    for head, origin, entries in frames:
+        if head.number != number:
+            raise CorruptData(f"{partition.where(number)}: a frame of transaction {head.number} is in its place")
+        timestamp = head.timestamp
+        if high and timestamp > high:
+            return False
+        if skip:
+            if head.index + len(entries) <= skip:
+                continue
+            if head.index < skip:
+                entries = entries[skip - head.index :]
+        if timestamp >= low and entries:
+            yield Batch(timestamp, number, origin, entries)
+    return True
 
 
 def first_at(partition: Partition, timestamp: int, first: int, end: int) -> int:
@@ -371,7 +390,7 @@ class Cursor:
             ]
         positions = self._positions
         logs = [
-            partition_batches(partition, start, end, bounds)
+            partition_batches(partition, start, end, bounds, announce=len(partitions) > 1)
             for partition, start, end in zip(partitions, positions, ends, strict=True)
         ]
         if len(logs) == 1:
@@ -430,9 +449,9 @@ def _merge_by_time(logs: Sequence[Iterator[Batch]]) -> Iterator[tuple[int, Batch
             heads[at] = batch
     while heads:
         at = min(heads, key=lambda at: (heads[at].timestamp, at))
-        yield at, heads[at]
+        if heads[at].entries:
+            yield at, heads[at]
+        del heads[at]  # only one transaction is decoded at a time, however many logs there are
         following = next(logs[at], None)
-        if following is None:
-            del heads[at]
-        else:
+        if following is not None:
             heads[at] = following

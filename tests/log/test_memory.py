@@ -33,3 +33,17 @@ def test_peeking_at_many_segments_holds_a_few_megabytes(make_url: Callable[[str]
         tracemalloc.stop()
         assert held < 6 * MB
         assert reader.peek("space", names[-1]).metadata == (large if metadata else {})
+
+
+@pytest.mark.parametrize("kind", ["batch", "key", "local"])
+def test_merging_many_partitions_decodes_one_transaction_at_a_time(make_url: Callable[[str], str], kind: str) -> None:
+    with streamkit.connect(make_url(kind)) as client:
+        store = client.store(uuid4())
+        store.create_space("space", 32)
+        for number in range(64):
+            store.produce("space", f"segment-{number}", [Record(bytes(2 * MB))])
+        tracemalloc.start()
+        assert sum(len(entry.payload) for entry in store.consume_space("space")) == 64 * 2 * MB
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most < 16 * MB
