@@ -13,6 +13,7 @@ from .errors import Fenced, OutcomeUnknown, StoreClosed, TransactionTooLarge, Tr
 from .index.upkeep import bring_forward
 from .leases import Lease
 from .lexkey import LexKey
+from .log.backwards import segment_backwards, space_backwards
 from .log.follow import Patience, changes, changes_of_all, onward
 from .log.idempotency import digest_of, find_use, first_result
 from .log.keys import CATALOG, SPACES, segment_name
@@ -290,14 +291,18 @@ class Store:
         min_timestamp: int = 0,
         max_timestamp: int = 0,
         limit: int = 0,
+        reverse: bool = False,
     ) -> Iterator[Entry]:
-        """A segment's entries in sequence order, lazily. Bounds are inclusive, timestamps in ms; 0 is no bound."""
+        """A segment's entries in sequence order, lazily. Bounds are inclusive, timestamps in ms; 0 is no bound.
+
+        With `reverse` the newest comes first, and `limit` is for the last so many.
+        """
         check_name(space, "space")
         check_name(segment, "segment")
         bounds = _bounds(min_sequence, max_sequence, min_timestamp, max_timestamp, limit)
+        _check_reverse(reverse)
         self._check_open()
-
-        return self._entries(self._segment_batches(space, segment, bounds), limit)
+        return self._entries(self._segment_batches(space, segment, bounds, reverse), limit, reverse)
 
     def consume_space(
         self,
@@ -307,16 +312,19 @@ class Store:
         min_timestamp: int = 0,
         max_timestamp: int = 0,
         limit: int = 0,
+        reverse: bool = False,
     ) -> Iterator[Entry]:
         """A space's entries in commit order, lazily, after `offset` (an entry's `space_offset`, or its hex text).
 
+        With `reverse` in the opposite order: the newest first, down to `offset`, and `limit` is for the last so many.
         Several partitions are merged by timestamp. InvalidOffset for one that is damaged or of another space.
         """
         check_name(space, "space")
         after = None if offset is None else Offset.decode(offset, space)
         bounds = _bounds(0, 0, min_timestamp, max_timestamp, limit)
+        _check_reverse(reverse)
         self._check_open()
-        return self._entries(self._space_batches(space, after, bounds), limit)
+        return self._entries(self._space_batches(space, after, bounds, reverse), limit, reverse)
 
     def consume(
         self,
@@ -338,17 +346,23 @@ class Store:
         logs = {space: self._space_batches(space, offset, bounds) for space, offset in after.items()}
         return self._entries(merge(logs), limit)
 
-    def _segment_batches(self, space: str, segment: str, bounds: Bounds) -> Iterator[Batch]:
+    def _segment_batches(self, space: str, segment: str, bounds: Bounds, reverse: bool = False) -> Iterator[Batch]:
         known, since = self._look_up(space, self._hint(segment))
         if known is not None:
-            yield from segment_batches(known.partition(segment), segment, bounds, since)
+            read = segment_backwards if reverse else segment_batches
+            yield from read(known.partition(segment), segment, bounds, since)
 
-    def _space_batches(self, space: str, offset: Offset | None, bounds: Bounds) -> Iterator[Batch]:
+    def _space_batches(
+        self, space: str, offset: Offset | None, bounds: Bounds, reverse: bool = False
+    ) -> Iterator[Batch]:
         cursor, since = self._cursor(space, offset)
         if cursor is not None:
-            yield from cursor.batches(bounds, since)
+            if reverse:
+                yield from space_backwards(cursor.partitions, offset, bounds, since)
+            else:
+                yield from cursor.batches(bounds, since)
 
-    def _entries(self, batches: Iterator[Batch], limit: int) -> Iterator[Entry]:
+    def _entries(self, batches: Iterator[Batch], limit: int, reverse: bool = False) -> Iterator[Entry]:
         """The entries, at most `limit` if it is not 0.
 
         A generator, because `itertools.chain` is not safe where several threads ask one iterator: whoever comes while
@@ -357,7 +371,7 @@ class Store:
         for batch in batches:
             if self._closed:
                 self._check_open()
-            entries = batch.entries
+            entries = batch.entries[::-1] if reverse else batch.entries
             if limit:
                 if limit <= len(entries):
                     yield from entries[:limit]
@@ -633,6 +647,11 @@ def _newest(until: int | None, min_age: float | None, now: int) -> int:
             raise ValueError(f"min_age is a number of seconds from 0, not {min_age}")
         newest = min(newest, now - int(min_age * 1000))
     return newest
+
+
+def _check_reverse(reverse: bool) -> None:
+    if type(reverse) is not bool:
+        raise TypeError(f"reverse is True or False, not {type(reverse).__name__}")
 
 
 def _bounds(min_sequence: int, max_sequence: int, min_timestamp: int, max_timestamp: int, limit: int) -> Bounds:

@@ -5,10 +5,11 @@ Only where it is missing or cannot be read: rows that somebody has changed are a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptData
+from ..log.backwards import logged_backwards
 from ..log.keys import transaction_key, transaction_number
 from ..log.read import Batch, Bounds, logged, logged_segment
 from ..warn import warn
@@ -34,6 +35,16 @@ def held_from(partition: Partition, first: int, last: int) -> int | None:
         begin = number if number != expected else begin
         expected = number + 1
     return begin if expected == last + 1 else None
+
+
+_CHUNK = 1024
+"""Entries of a segment that are read from the log together, backwards."""
+
+
+def _drained(batches: Generator[Batch, None, tuple[int, int]], damage: Damaged) -> Iterator[Batch]:
+    """All of them; the damage if one is missing."""
+    if (yield from batches)[1]:
+        raise damage
 
 
 class ArchiveOrLog:
@@ -101,6 +112,58 @@ class ArchiveOrLog:
                 first = batch.entries[-1].sequence + 1
         except CorruptData as error:
             raise damage from error
+
+    def transactions_backwards(self, partition: Partition, start: tuple[int, int], last: int) -> Iterator[Batch]:
+        number = last + 1
+        index = 0
+        try:
+            for batch in self._archive.transactions_backwards(partition, start, last):
+                yield batch
+                number, index = (
+                    batch.number,
+                    batch.origin.index + batch.entries[0].sequence - batch.origin.first_sequence,
+                )
+            return
+        except Damaged as error:
+            damage = error
+        # The rest of the transaction in whose middle it ended, then what is before it.
+        last = number if index else number - 1
+        held = held_from(partition, start[0], last) if last >= start[0] else start[0]
+        if held is None:
+            raise damage
+        self._instead(partition, damage)
+        for batch in _drained(logged_backwards(partition, max(start, (held, 0)), last), damage):
+            if batch.number == number:
+                here = batch.origin.index + batch.entries[0].sequence - batch.origin.first_sequence
+                if here >= index:
+                    continue
+                batch = Batch(batch.timestamp, batch.number, batch.origin, batch.entries[: index - here])
+            yield batch
+        if held > start[0]:
+            yield from self._archive.transactions_backwards(partition, start, held - 1)
+
+    def segment_backwards(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
+        try:
+            for batch in self._archive.segment_backwards(partition, segment, first, last):
+                yield batch
+                last = batch.entries[0].sequence - 1
+            return
+        except Damaged as error:
+            damage = error
+        removed = removed_up_to(partition)
+        while first <= last:
+            try:
+                found = list(logged_segment(partition, segment, max(first, last - _CHUNK + 1), last))
+            except CorruptData as error:
+                raise damage from error
+            for batch in reversed(found):
+                if batch.number <= removed:
+                    # Only the archive can tell what is before it.
+                    yield from self._archive.segment_backwards(partition, segment, first, last)
+                    return
+                self._instead(partition, damage)
+                yield batch
+                last = batch.entries[0].sequence - 1
 
     def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
         try:

@@ -43,6 +43,8 @@ _WORDS = ["segment", "trx_id", "trx_node"]
 _ROWS = 8192
 _NARROW_ROWS = 262_144
 _FOOTERS = 256
+_PART = 500_000
+"""Rows of files that others wrote, which are held at a time by who reads them backwards."""
 _T = TypeVar("_T")
 
 
@@ -348,6 +350,55 @@ class Archive:
 
         return self._asked(partition, max(partition.head.archived, number or 0), ask)
 
+    # -- backwards ----------------------------------------------------------------------------------------------
+
+    def transactions_backwards(self, partition: Partition, start: tuple[int, int], last: int) -> Iterator[Batch]:
+        end = last
+
+        def walk(snapshot: Snapshot) -> Iterator[Batch]:
+            nonlocal end
+            for files, least, most in reversed(list(_windows(snapshot, partition.partition, start[0], end, Bounds()))):
+                parts = 1 if _alone(files) else -(-sum(file.rows for file in files) // _PART)
+                for low, high in _downwards(least, most, -(-(most - least + 1) // parts)):
+                    for rows in reversed(list(self._in_order(snapshot, partition.partition, low, high, Bounds()))):
+                        yield from self._backwards(partition, rows, start)
+                    end = low - 1
+
+        return self._retry(partition, last, walk)
+
+    def segment_backwards(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
+        end = last
+
+        def walk(snapshot: Snapshot) -> Iterator[Batch]:
+            nonlocal end
+            for cluster in reversed(list(snapshot.clusters(partition.partition))):
+                files = [file for file in cluster if _may_hold(file, segment, first, end)]
+                least = max(first, min((file.sequences[0] for file in files), default=end + 1))
+                for low, high in _downwards(least, end, end if _alone(files) else _PART):
+                    for rows in reversed(list(self._of_segment(files, partition.partition, segment, low, high))):
+                        for batch in self._backwards(partition, rows, (0, 0)):
+                            if batch.entries[-1].sequence != end:
+                                raise CorruptData(
+                                    f"{self.table.url}, version {snapshot.version}: sequence {end} of segment "
+                                    f"{segment!r} is not where it must be; check the store with `streamkit verify`"
+                                )
+                            yield batch
+                            end = batch.entries[0].sequence - 1
+                if end < first:
+                    return
+
+        return self._retry(partition, partition.head.archived, walk)
+
+    def _backwards(self, partition: Partition, rows: pa.Table, start: tuple[int, int]) -> Iterator[Batch]:
+        """The batches of `rows`, the last first, of which few are made at a time."""
+        for begin in reversed(range(0, rows.num_rows, _ROWS)):
+            part = rows.slice(begin, _ROWS)
+            for name in _WORDS:
+                # Only the words of these rows: a file may have a million.
+                words = part[name].cast(rows.schema.field(name).type.value_type).dictionary_encode()
+                part = part.set_column(part.schema.get_field_index(name), name, words)
+            yield from reversed(list(self._batches(partition, part, start, Bounds())))
+
     # -- one segment --------------------------------------------------------------------------------------------
 
     def segment(
@@ -497,6 +548,13 @@ def _overlaps(file: File, bounds: Bounds) -> bool:
 
 def _may_hold(file: File, segment: str, first: int, last: int) -> bool:
     return file.segments[0] <= segment <= file.segments[1] and file.sequences[0] <= last and file.sequences[1] >= first
+
+
+def _downwards(first: int, last: int, step: int) -> Iterator[tuple[int, int]]:
+    """first..last in parts of `step`, the last one first."""
+    while last >= first:
+        yield max(first, last - step + 1), last
+        last -= step
 
 
 def _windows(

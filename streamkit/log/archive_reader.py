@@ -26,6 +26,14 @@ class Cold(Protocol):
         """The entries `first` to `last` (sequences) of a segment, in order, as far as they are archived."""
         ...
 
+    def transactions_backwards(self, partition: Partition, start: tuple[int, int], last: int) -> Iterator[Batch]:
+        """Those from (number, index) `start` up to transaction `last`, the last batch first."""
+        ...
+
+    def segment_backwards(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
+        """The entries `first` to `last` of a segment, all of which are archived, the last batch first."""
+        ...
+
     def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
         """The first transaction in first..last that is not older than `timestamp`; last + 1 if there is none."""
         ...

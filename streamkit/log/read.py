@@ -28,12 +28,16 @@ __all__ = [
     "Batch",
     "Bounds",
     "Cursor",
+    "NotLogged",
     "end_of",
+    "first_at",
     "last_entry",
+    "load",
     "logged",
     "logged_segment",
     "merge",
     "partition_batches",
+    "pieces_of",
     "position_of",
     "segment_batches",
 ]
@@ -189,7 +193,7 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: i
                     yield batch
                     first = entries[-1].sequence + 1
             return
-        except _NotLogged as error:
+        except NotLogged as error:
             elsewhere = error
         # A piece that the log does not hold is in the archive, or was moved there under this reader.
         archived, reached = partition.head.archived, first
@@ -206,28 +210,28 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: i
                 raise CorruptData(str(elsewhere))
 
 
-class _NotLogged(CorruptData):
+class NotLogged(CorruptData):
     """The log does not hold what was looked for."""
 
 
 def _logged(partition: Partition, segment: str, first: int, last: int, low: int) -> Iterator[Batch]:
-    """What the log and its index hold of first..last, from timestamp `low` on. _NotLogged where they do not."""
-    for pieces in _pieces(partition, segment, first, last):
+    """What the log and its index hold of first..last, from timestamp `low` on. NotLogged where they do not."""
+    for pieces in pieces_of(partition, segment, first, last):
         if pieces[0].number <= partition.head.archived:
             raise _hole(partition, segment, pieces[0].first_sequence)
-        yield from _load(partition, segment, [piece for piece in pieces if piece.timestamp >= low])
+        yield from load(partition, segment, [piece for piece in pieces if piece.timestamp >= low])
 
 
 def logged_segment(partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
     """What the log and its index still hold of first..last, archived or not. CorruptData where they do not."""
-    for pieces in _pieces(partition, segment, first, last):
-        for batch in _load(partition, segment, pieces):
+    for pieces in pieces_of(partition, segment, first, last):
+        for batch in load(partition, segment, pieces):
             entries = [entry for entry in batch.entries if first <= entry.sequence <= last]
             if entries:
                 yield Batch(batch.timestamp, batch.number, batch.origin, entries)
 
 
-def _pieces(partition: Partition, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
+def pieces_of(partition: Partition, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
     """The pieces that hold first..last, without a hole, in groups worth one read: from the index, then from the tail.
 
     Rows of the index may be merged into larger ones under a reader.
@@ -276,14 +280,14 @@ def _indexed(partition: Partition, segment: str, expected: int) -> Iterator[list
         expected = pieces[-1].last_sequence + 1
 
 
-def _hole(partition: Partition, segment: str, sequence: int) -> _NotLogged:
-    return _NotLogged(
+def _hole(partition: Partition, segment: str, sequence: int) -> NotLogged:
+    return NotLogged(
         f"space {partition.space!r}, segment {segment!r}: the index does not know where sequence {sequence} is; "
         "check the store with `streamkit verify`"
     )
 
 
-def _load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int = 0) -> Iterator[Batch]:
+def load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int = 0) -> Iterator[Batch]:
     absent = [piece for piece in pieces if piece.frame is None]
     ranges = [_range((transaction_key(piece.number), piece.start, piece.length)) for piece in absent]
     loaded = iter(partition.backend.read(partition.key, ranges) if ranges else ())
@@ -292,7 +296,7 @@ def _load(partition: Partition, segment: str, pieces: Sequence[Piece], start: in
     for piece in pieces:
         frame: bytes | None = piece.frame if piece.frame is not None else next(loaded)
         if frame is None:
-            raise _NotLogged(f"{partition.where(piece.number)} is missing from the log")
+            raise NotLogged(f"{partition.where(piece.number)} is missing from the log")
         try:
             head, origin, entries = decode_entries(space, index, partitions, frame, seed, start, incarnation)
         except CorruptData as error:
@@ -333,8 +337,8 @@ def _find_last(partition: Partition, segment: str, last: int) -> Entry | None:
     piece = _last_piece(partition, segment, last)
     if piece is not None and piece.number > partition.head.archived:
         try:
-            return next(_load(partition, segment, [piece], last)).entries[-1]
-        except _NotLogged as error:
+            return next(load(partition, segment, [piece], last)).entries[-1]
+        except NotLogged as error:
             if not partition.archived_since(piece.number):
                 raise CorruptData(str(error)) from None
     elif piece is None:
@@ -372,7 +376,7 @@ class Cursor:
     """
 
     def __init__(self, partitions: Sequence[Partition], offset: Offset | None) -> None:
-        self._partitions = partitions
+        self.partitions = partitions
         self._offset = offset
         self._positions: list[tuple[int, int]] | None = None
         """(number, index in the transaction) of what is next in each partition."""
@@ -382,7 +386,7 @@ class Cursor:
         """What is there from the cursor on; read to its end, the cursor is behind it. For `since` see Partition."""
         if bounds.empty:
             return
-        partitions = self._partitions
+        partitions = self.partitions
         ends = [partition.refresh((), since) for partition in partitions]
         if self._positions is None:
             self._positions = [

@@ -72,6 +72,16 @@ def look(store: Store, space: str = SPACE) -> dict[str, Any]:
     """Everything that a reader can see, but the tier."""
     segments = list(store.get_segments(space))
     entries = list(store.consume_space(space))
+    backwards = list(store.consume_space(space, reverse=True))
+    assert [(entry, entry.space_offset) for entry in backwards] == [(e, e.space_offset) for e in reversed(entries)]
+    for name in segments:
+        there = list(store.consume_segment(space, name))
+        assert list(store.consume_segment(space, name, reverse=True)) == there[::-1]
+        assert list(store.consume_segment(space, name, max_sequence=3, limit=2, reverse=True)) == there[:3][:-3:-1]
+    middle = entries[len(entries) // 2 :]
+    if middle:
+        after = store.consume_space(space, offset=middle[0].space_offset, reverse=True)
+        assert list(after) == middle[:0:-1]
     return {
         "space": [(entry, entry.space_offset, entry.segment_offset, entry.stream_id) for entry in entries],
         "segments": {name: list(store.consume_segment(space, name)) for name in segments},

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from ...model import Entry, Record
+from ...store import Store
 from ..backend_checks.subject import hold, same
 from .subject import StoreSubject, numbered, refusing
 
@@ -196,6 +197,64 @@ class Reading(StoreSubject):
                     entry = store.peek(space, "s")
                     same((entry.sequence, entry.payload), (number, b"%d" % number), "the latest entry")
                     same(store.segment_status(space, "s").last_sequence, number, "the last sequence of the status")
+
+    def test_reading_backwards_is_reading_forwards_turned_round(self) -> None:
+        """`reverse=True` gave other entries, another order or other offsets, or its limit was not for the last ones."""
+        same(list(self.store.consume_space("unknown", reverse=True)), [], "an unknown space, backwards")
+        same(list(self.store.consume_segment("unknown", "s", reverse=True)), [], "an unknown segment, backwards")
+        for space in self.spaces():
+            self.fill_mixed(space)
+            for store in (self.store, self.stranger()):
+                self.check_backwards(space, store)
+            self.stranger().maintain(space)
+            self.fill_mixed(space, 5)
+            for store in (self.store, self.stranger()):
+                self.check_backwards(space, store)
+            begun = self.store.consume_space(space, reverse=True)
+            first = next(begun)
+            entries = list(self.store.consume_space(space))
+            self.put(space, "s0", [b"later"])
+            same([first, *begun], entries[::-1], "what was begun before another write")
+        for wrong in (1, "yes", None):
+            with refusing(TypeError, f"reverse={wrong!r}"):
+                self.store.consume_space("space", reverse=wrong)  # type: ignore[arg-type]
+            with refusing(TypeError, f"reverse={wrong!r}"):
+                self.store.consume_segment("space", "s", reverse=wrong)  # type: ignore[arg-type]
+
+    def check_backwards(self, space: str, store: Store) -> None:
+        entries = list(store.consume_space(space))
+        found = list(store.consume_space(space, reverse=True))
+        same(found, entries[::-1], "the space, backwards")
+        same([e.space_offset for e in found], [e.space_offset for e in entries][::-1], "the offsets, backwards")
+        for at in (0, 7, len(entries) // 2, len(entries) - 2):
+            offset, moment = entries[at].space_offset, entries[at].timestamp
+            same(list(store.consume_space(space, offset=offset, reverse=True)), entries[:at:-1], "down to an offset")
+            times: list[dict[str, Any]] = [{"min_timestamp": moment}, {"max_timestamp": moment}, {"max_timestamp": 1}]
+            for bounds in times:
+                forwards = list(store.consume_space(space, **bounds))
+                same(list(store.consume_space(space, reverse=True, **bounds)), forwards[::-1], f"with {bounds}")
+        for limit in (1, 2, 5, 1000):
+            same(
+                list(store.consume_space(space, limit=limit, reverse=True)), entries[::-1][:limit], f"the last {limit}"
+            )
+        for segment in ("{t}a", "{t}abc", "s3", "none"):
+            entries = list(store.consume_segment(space, segment))
+            ranges: list[dict[str, Any]] = [
+                {},
+                {"limit": 1},
+                {"limit": 3},
+                {"min_sequence": 3},
+                {"max_sequence": 5},
+                {"min_sequence": 2, "max_sequence": 4, "limit": 2},
+                {"min_sequence": 5, "max_sequence": 2},
+                {"min_timestamp": entries[len(entries) // 2].timestamp if entries else 1},
+                {"max_timestamp": entries[len(entries) // 2].timestamp if entries else 1},
+            ]
+            for bounds in ranges:
+                limit = bounds.pop("limit", 0)
+                wanted = list(store.consume_segment(space, segment, **bounds))[::-1]
+                again = list(store.consume_segment(space, segment, limit=limit, reverse=True, **bounds))
+                same(again, wanted[:limit] if limit else wanted, f"segment {segment!r}, {bounds}, limit {limit}")
 
     def test_entries_cannot_be_changed(self) -> None:
         """What one reader did to an entry, or to its metadata, was seen by the next one; or it is no plain value."""

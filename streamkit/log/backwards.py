@@ -1,0 +1,189 @@
+"""Reading backwards: the same batches as forwards, the newest first. Chunks of the log are bounded in bytes.
+
+The entries within a batch stay in their order: who hands them out turns them round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+
+from msgspec.structs import force_setattr
+
+from ..errors import CorruptData, UnsupportedVersion
+from .keys import transaction_key, transaction_number
+from .offsets import Offset
+from .partition import Partition
+from .read import Batch, Bounds, NotLogged, first_at, load, pieces_of, position_of
+from .record_format import decode_transaction
+from .rows import Piece
+
+__all__ = ["logged_backwards", "segment_backwards", "space_backwards"]
+
+_BYTES = 4 << 20
+_TRANSACTIONS = 1024
+_SEQUENCES = 4096
+_FIRST = 16
+"""Transactions, and sequences, of the first chunk: who asks for the last few reads little."""
+
+
+def space_backwards(
+    partitions: Sequence[Partition], offset: Offset | None, bounds: Bounds, since: int | None
+) -> Iterator[Batch]:
+    """What is there after `offset`, in the reverse of the order in which a Cursor gives it."""
+    if bounds.empty:
+        return
+    ends = [partition.refresh((), since) for partition in partitions]
+    starts = [position_of(partition, offset, end) for partition, end in zip(partitions, ends, strict=True)]
+    parts = zip(partitions, starts, ends, strict=True)
+    logs = [_partition(partition, start, end, bounds) for partition, start, end in parts]
+    if len(logs) == 1:
+        yield from logs[0]
+        return
+    watermark = offset.timestamp if offset else 0
+    heads: dict[int, Batch] = {}
+    for at, log in enumerate(logs):
+        if (head := next(log, None)) is not None:
+            heads[at] = head
+    while heads:
+        at = max(heads, key=lambda at: (heads[at].timestamp, at))
+        batch = heads.pop(at)
+        # What a reader that goes forwards from here has passed in the others: all that is still to come.
+        others = tuple(_after(heads[other]) if other in heads else starts[other] for other in range(len(logs)))
+        force_setattr(batch.origin, "others", others)
+        force_setattr(batch.origin, "watermark", max(watermark, batch.timestamp))
+        yield batch
+        if (head := next(logs[at], None)) is not None:
+            heads[at] = head
+
+
+def _after(batch: Batch) -> tuple[int, int]:
+    origin = batch.origin
+    return batch.number, origin.index + batch.entries[-1].sequence - origin.first_sequence + 1
+
+
+def _partition(partition: Partition, start: tuple[int, int], end: int, bounds: Bounds) -> Iterator[Batch]:
+    number, skip = start
+    if bounds.max_timestamp and number <= end:
+        end = first_at(partition, bounds.max_timestamp + 1, number, end) - 1
+    if bounds.min_timestamp and number <= end:
+        found = first_at(partition, bounds.min_timestamp, number, end)
+        if found > number:
+            number, skip = found, 0
+    while end >= number:
+        archived = min(partition.head.archived, end)
+        if archived == end:
+            yield from partition.archive().transactions_backwards(partition, (number, skip), end)
+            return
+        begin = (number, skip) if number > archived else (archived + 1, 0)
+        end, missing = yield from logged_backwards(partition, begin, end)
+        if missing and not partition.archived_since(missing):
+            raise CorruptData(f"{partition.where(missing)} is missing from the log")
+
+
+def logged_backwards(partition: Partition, start: tuple[int, int], end: int) -> Generator[Batch, None, tuple[int, int]]:
+    """What the log itself holds from `start` up to transaction `end`, the last first.
+
+    Returns the transaction that would be next, and the number of one that is missing from there on, or 0.
+    """
+    number, skip = start
+    size = _FIRST
+    while end >= number:
+        begin = max(number, end - size + 1)
+        records, length = _records(partition, begin, end)
+        if len(records) <= end - begin:
+            if length <= _BYTES:
+                return end, begin + len(records)
+            size = max(1, len(records) // 2)
+            continue
+        while records:
+            yield from _decoded(partition, end, records.pop(), skip if end == number else 0)
+            end -= 1
+        size = min(size * 2, _TRANSACTIONS) if length * 2 <= _BYTES else size
+    return end, 0
+
+
+def _records(partition: Partition, begin: int, end: int) -> tuple[list[bytes], int]:
+    """The records of begin..end, and their bytes; fewer if they are large, or one is not there."""
+    records: list[bytes] = []
+    length = 0
+    for row in partition.backend.scan(partition.key, transaction_key(begin), transaction_key(end + 1)):
+        if transaction_number(row.key) != begin + len(records) or length > _BYTES:
+            break
+        records.append(row.data)
+        length += len(row.data)
+    return records, length
+
+
+def _decoded(partition: Partition, number: int, record: bytes, skip: int) -> Iterator[Batch]:
+    settings = partition.settings
+    try:
+        frames = decode_transaction(
+            partition.space, partition.partition, settings.partitions, record, partition.seed, settings.incarnation
+        )
+    except (CorruptData, UnsupportedVersion) as error:
+        raise partition.located(error, number) from error
+    for head, origin, entries in reversed(frames):
+        if head.number != number:
+            raise CorruptData(f"{partition.where(number)}: a frame of transaction {head.number} is in its place")
+        entries = entries[max(0, skip - head.index) :]
+        if entries:
+            yield Batch(head.timestamp, number, origin, entries)
+
+
+def segment_backwards(partition: Partition, segment: str, bounds: Bounds, since: int | None) -> Iterator[Batch]:
+    """One segment's entries, the last sequence first."""
+    if bounds.empty:
+        return
+    partition.refresh(() if partition.limits.atomic else (segment,), since)
+    row = partition.status(segment)
+    first = max(bounds.min_sequence, row.first_sequence, 1)
+    last = min(row.last_sequence, bounds.max_sequence or row.last_sequence)
+    low, high = bounds.min_timestamp, bounds.max_timestamp or 1 << 63
+    size = _FIRST
+    while first <= last:
+        begin = max(first, last - size + 1)
+        try:
+            pieces = [piece for group in pieces_of(partition, segment, begin, last) for piece in group]
+            archived = partition.head.archived
+            if pieces[-1].number <= archived:
+                raise NotLogged(f"sequence {last} of segment {segment!r} is archived")
+            pieces = [piece for piece in pieces if piece.number > archived]
+            for batch in _loaded(partition, segment, [piece for piece in pieces if low <= piece.timestamp <= high]):
+                entries = batch.entries
+                if entries[-1].sequence > last or entries[0].sequence < first:
+                    at = entries[0].sequence
+                    entries = entries[max(0, first - at) : last - at + 1]
+                yield Batch(batch.timestamp, batch.number, batch.origin, entries)
+                last = entries[0].sequence - 1
+            if pieces[0].timestamp < low:
+                return
+            last = pieces[0].first_sequence - 1
+            size = min(size * 2, _SEQUENCES)
+        except NotLogged as error:
+            if begin < last:
+                # Part of it may be archived: find what is still in the log.
+                size = max(1, (last - begin + 1) // 2)
+                continue
+            partition.look_at_head()
+            reached = last
+            if partition.head.archived:
+                for batch in partition.archive().segment_backwards(partition, segment, first, last):
+                    if batch.timestamp < low:
+                        return
+                    if batch.timestamp <= high:
+                        yield batch
+                    last = batch.entries[0].sequence - 1
+            if last == reached:
+                raise CorruptData(str(error)) from None
+
+
+def _loaded(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:
+    """The pieces' entries, the last first, a few MiB at a time."""
+    end = len(pieces)
+    while end:
+        begin, length = end - 1, pieces[end - 1].length
+        while begin and length + pieces[begin - 1].length <= _BYTES:
+            begin -= 1
+            length += pieces[begin].length
+        yield from reversed(list(load(partition, segment, pieces[begin:end])))
+        end = begin
