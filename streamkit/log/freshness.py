@@ -70,9 +70,8 @@ class Freshness:
             return False
         told = self._backend.service_time()
         if told is None:
-            return not self._remote  # one machine, one clock
-        return (
-            look.told is not None
-            and told.latest - look.told + self.margin < limit
-            and abs(self._clock.now() - look.wall) < limit * 1000
-        )
+            if self._remote:
+                return False  # else there is one machine, and one clock
+        elif look.told is None or told.latest - look.told + self.margin >= limit:
+            return False
+        return abs(self._clock.now() - look.wall) < limit * 1000
