@@ -16,6 +16,7 @@ from .clock import SYSTEM_CLOCK, Clock
 from .errors import MissingDependency, PermanentError, StoreClosed
 from .open_store import OpenStore
 from .retry import PatientBackend
+from .seconds import check_poll, check_seconds
 from .statistics import Counters
 from .store import Store
 
@@ -48,10 +49,8 @@ def connect(
         url = os.environ.get("STREAMKIT_URL") or _default_url()
     if not isinstance(url, str):
         raise TypeError(f"a store URL is str, not {type(url).__name__}")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout is a number of seconds, not {type(timeout).__name__}")
-    if not timeout > 0:
-        raise ValueError(f"timeout is a positive number of seconds, not {timeout}")
+    timeout = check_seconds("timeout", timeout, positive=True, endless=True)
+    poll = check_poll(poll)
     if archive is not None and (not isinstance(archive, str) or "://" not in archive):
         raise ValueError(
             f"archive is the URL of a directory, such as file:///archive or s3://bucket/x, not {archive!r}"
@@ -60,7 +59,7 @@ def connect(
         raise TypeError(f"max_transaction_bytes is an int, not {type(max_transaction_bytes).__name__}")
     if not 1 <= max_transaction_bytes <= 1 << 30:
         raise ValueError(f"max_transaction_bytes is 1 to {1 << 30}, not {max_transaction_bytes}")
-    return Client(url, _driver(url, float(timeout)), float(timeout), poll, max_transaction_bytes, clock, archive)
+    return Client(url, _driver(url, timeout), timeout, poll, max_transaction_bytes, clock, archive)
 
 
 def _default_url() -> str:

@@ -16,6 +16,7 @@ from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_name, spac
 from .log.partition import News, Partition
 from .log.rows import Head, Settings, decode_row, encode_row
 from .names import partition_of
+from .seconds import check_seconds
 from .statistics import Counters
 
 __all__ = ["Space", "create_space", "open_space", "segments_of", "settings_of"]
@@ -117,15 +118,9 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
         raise TypeError(f"durability is 'committed' or 'buffered', not {type(durability).__name__}")
     if durability not in ("committed", "buffered"):
         raise ValueError(f"durability is 'committed' or 'buffered', not {durability!r}")
-    if isinstance(idempotency_window, bool) or not isinstance(idempotency_window, (int, float)):
-        raise TypeError(f"idempotency_window is a number of seconds, not {type(idempotency_window).__name__}")
-    if not idempotency_window > 0:
-        raise ValueError(f"idempotency_window is a positive number of seconds, not {idempotency_window}")
-    if isinstance(archive_grace, bool) or not isinstance(archive_grace, (int, float)):
-        raise TypeError(f"archive_grace is a number of seconds, not {type(archive_grace).__name__}")
-    if not archive_grace > 0:
-        raise ValueError(f"archive_grace is a positive number of seconds, not {archive_grace}")
-    return Settings(partitions, durability, float(idempotency_window), float(archive_grace))
+    window = check_seconds("idempotency_window", idempotency_window, positive=True, endless=True)
+    grace = check_seconds("archive_grace", archive_grace, positive=True)
+    return Settings(partitions, durability, window, grace)
 
 
 def segments_of(partition: Partition) -> Iterator[str]:

@@ -29,6 +29,7 @@ from .log.validate import prepare
 from .model import Entry, Record, SegmentStatus, no_entry, no_status
 from .names import check_name
 from .open_store import OpenStore
+from .seconds import check_seconds
 from .space import Space, create_space, segments_of, settings_of
 from .statistics import Statistics
 from .transaction import Transaction, check_key, check_lease, fence
@@ -472,10 +473,8 @@ class Store:
         return self._shared.numbers(space)
 
     def _patience(self, space: str, timeout: float | None) -> Patience:
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
-            raise TypeError(f"timeout is a number of seconds or None, not {type(timeout).__name__}")
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout is a number of seconds from 0, not {timeout}")
+        if timeout is not None:
+            check_seconds("timeout", timeout, endless=True)
         self._check_open()
         shared = self._shared
         return Patience(self._clock, shared.news, shared.poll, timeout, lambda: self._seen(space))
@@ -490,13 +489,11 @@ class Store:
         if not isinstance(key, str):
             raise TypeError(f"a lease's name is str, not {type(key).__name__}")
         check_name(key, "lease")
-        for name, value in (("ttl", ttl), ("wait", wait)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
+        check_seconds("ttl", ttl)
+        if wait is not None:
+            check_seconds("wait", wait, endless=True)
         if not 1 <= ttl <= 3600:
             raise ValueError(f"a lease's ttl is 1 to 3600 seconds, not {ttl}")
-        if wait is not None and not wait >= 0:
-            raise ValueError(f"wait is a number of seconds from 0, not {wait}")
         self._check_open()
         return Lease(self._backend, self._clock, key, float(ttl), wait)
 
@@ -634,6 +631,10 @@ def inner(store: Store) -> OpenStore:
     return store._shared
 
 
+_LATEST = (1 << 53) - 1
+"""Milliseconds since the epoch."""
+
+
 def _newest(until: int | None, min_age: float | None, now: int) -> int:
     newest = 1 << 62
     if until is not None:
@@ -641,10 +642,7 @@ def _newest(until: int | None, min_age: float | None, now: int) -> int:
             raise TypeError(f"until is a timestamp in milliseconds, not {type(until).__name__}")
         newest = until
     if min_age is not None:
-        if isinstance(min_age, bool) or not isinstance(min_age, (int, float)):
-            raise TypeError(f"min_age is a number of seconds, not {type(min_age).__name__}")
-        if not min_age >= 0:
-            raise ValueError(f"min_age is a number of seconds from 0, not {min_age}")
+        check_seconds("min_age", min_age)
         newest = min(newest, now - int(min_age * 1000))
     return newest
 
@@ -666,4 +664,6 @@ def _bounds(min_sequence: int, max_sequence: int, min_timestamp: int, max_timest
             raise TypeError(f"{name} is an int, not {type(value).__name__}")
         if value is not None and value < 0:
             raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
-    return Bounds(min_sequence or 0, max_sequence or 0, min_timestamp or 0, max_timestamp or 0)
+    # No clock tells what is above it, and other formats cannot hold it.
+    low, high = min(min_timestamp or 0, _LATEST), min(max_timestamp or 0, _LATEST)
+    return Bounds(min_sequence or 0, max_sequence or 0, low, high)
