@@ -13,7 +13,19 @@ ROOT = Path(__file__).parents[2]
 
 LAYERS = (
     # what knows nothing of storage
-    {"errors", "lexkey", "clock", "service_time", "names", "warn", "statistics", "reentry", "metadata", "terminal"},
+    {
+        "errors",
+        "lexkey",
+        "clock",
+        "service_time",
+        "names",
+        "warn",
+        "statistics",
+        "reentry",
+        "metadata",
+        "seconds",
+        "terminal",
+    },
     {"model", "backend"},
     {"retry", "log"},
     {"index", "leases"},
