@@ -41,12 +41,14 @@ def connect(
 
     `timeout`: seconds for which a throttled or unavailable service is asked again. `poll`: seconds between two looks
     while following, at first and at most; the backend's own if None. `archive`: where `store.archive` keeps its tables,
-    a URL that delta-rs knows (file://, s3://, az://); beside the stores if None.
+    a URL that delta-rs knows (file://, s3://, az://); beside the stores if None, or, where `url` is None too, in
+    STREAMKIT_ARCHIVE if that is set.
     ValueError for a URL that is none, or an unknown scheme; MissingDependency where the package behind it is not
     installed.
     """
     if url is None:
         url = os.environ.get("STREAMKIT_URL") or _default_url()
+        archive = archive or os.environ.get("STREAMKIT_ARCHIVE") or None
     if not isinstance(url, str):
         raise TypeError(f"a store URL is str, not {type(url).__name__}")
     timeout = check_seconds("timeout", timeout, positive=True, endless=True)

@@ -55,7 +55,7 @@ class OpenStore:
         self.clock = clock
         self.poll = poll
         self.most_bytes = most_bytes
-        self._archive_root = archive_root
+        self.archive_root = archive_root
         self.handles = 0
         """Guarded by the client's lock."""
         self.closed = False
@@ -121,7 +121,7 @@ class OpenStore:
             from .archive.place import Place
             from .archive.read import Archive
 
-            found = self.archives.setdefault(space, Archive(Place(*self._archive_root()), self.id, space))
+            found = self.archives.setdefault(space, Archive(Place(*self.archive_root()), self.id, space))
         return found
 
     def cold(self, space: str) -> Cold:

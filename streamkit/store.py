@@ -35,7 +35,7 @@ from .statistics import Statistics
 from .transaction import Transaction, check_key, check_lease, fence
 
 if TYPE_CHECKING:
-    from .archive import ArchiveReport
+    from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
     from .index.verify import VerifyReport
 
@@ -542,15 +542,70 @@ class Store:
 
         check_name(space, "space")
         newest = _newest(until, min_age, self._clock.now())
-        if type(target_file_bytes) is not int:
-            raise TypeError(f"target_file_bytes is an int, not {type(target_file_bytes).__name__}")
-        if target_file_bytes < 1:
-            raise ValueError(f"target_file_bytes is 1 or more, not {target_file_bytes}")
+        _check_file_bytes(target_file_bytes)
         known = self._known(space)
         if known is None:
             return ArchiveReport(space)
         archive = self._archive(space)
         return archive_space(known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress)
+
+    def compact(
+        self,
+        space: str,
+        *,
+        target_file_bytes: int = 64 << 20,
+        retention_hours: float = 168.0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> CompactReport:
+        """Bring small files of the space's archive together, and what other engines have laid out into order.
+
+        `target_file_bytes`: of a file, compressed; about twenty times as much memory is used. Files that no version of
+        the table has needed for `retention_hours` are deleted: more than the longest read takes. `progress(done, all)`
+        counts files. Archivers and readers may go on meanwhile; it may be stopped anywhere, and called again.
+        MissingDependency without the extra `archive`; CorruptData if rows were changed by something else. A space
+        without an archive is nothing to do.
+        """
+        from .archive import CompactReport
+        from .archive.compact import compact_space
+
+        check_name(space, "space")
+        _check_file_bytes(target_file_bytes)
+        _check_number(retention_hours, "retention_hours", "hours")
+        if self._known(space) is None:
+            return CompactReport(space)
+        return CompactReport(space, *compact_space(self._archive(space), target_file_bytes, retention_hours, progress))
+
+    def restore(
+        self,
+        space: str,
+        source: Store,
+        *,
+        until: int | None = None,
+        tier: Literal["all", "cold"] = "all",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RestoreReport:
+        """Copy a space of the store `source` into this one, which may be of another client.
+
+        `until`: the newest timestamp (ms) to copy. `tier="cold"`: from the archive of `source` alone, where its log is
+        lost. Transactions stay whole and in their order, segments keep their sequences; timestamps and transaction ids
+        are new. `progress(transactions, entries)` is called after each transaction. What is there already is skipped,
+        so that it may be stopped anywhere and called again; CorruptData where this store holds something else,
+        PermanentError where `source` has no such space.
+        """
+        from .archive.restore import restore_space
+
+        check_name(space, "space")
+        if not isinstance(source, Store):
+            raise TypeError(f"source is a store, not {type(source).__name__}")
+        if source.id == self.id and source._shared.archive_root()[0] == self._shared.archive_root()[0]:
+            raise ValueError("a store is not restored into itself: choose a new UUID for it")
+        if tier not in ("all", "cold"):
+            raise ValueError(f'tier is "all" or "cold", not {tier!r}')
+        if until is not None and type(until) is not int:
+            raise TypeError(f"until is a timestamp in milliseconds, not {type(until).__name__}")
+        self._check_open()
+        source._check_open()
+        return restore_space(source, self, space, until or 0, tier == "cold", progress)
 
     def _archiver_lease(self, name: str) -> Lease:
         return self.lease(name, 60.0)
@@ -650,6 +705,20 @@ def _newest(until: int | None, min_age: float | None, now: int) -> int:
 def _check_reverse(reverse: bool) -> None:
     if type(reverse) is not bool:
         raise TypeError(f"reverse is True or False, not {type(reverse).__name__}")
+
+
+def _check_file_bytes(value: int) -> None:
+    if type(value) is not int:
+        raise TypeError(f"target_file_bytes is an int, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"target_file_bytes is 1 or more, not {value}")
+
+
+def _check_number(value: float, name: str, unit: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is a number of {unit}, not {type(value).__name__}")
+    if not 0 <= value < 1e9:
+        raise ValueError(f"{name} is a number of {unit} from 0, not {value}")
 
 
 def _bounds(min_sequence: int, max_sequence: int, min_timestamp: int, max_timestamp: int, limit: int) -> Bounds:

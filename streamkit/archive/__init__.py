@@ -6,6 +6,6 @@ archive is written or read, not before.
 
 from __future__ import annotations
 
-from .report import ArchiveReport
+from .report import ArchiveReport, CompactReport, RestoreReport
 
-__all__ = ["ArchiveReport"]
+__all__ = ["ArchiveReport", "CompactReport", "RestoreReport"]

@@ -41,6 +41,7 @@ def archive_space(
     for partition in partitions:
         try:
             with lease(lease_name(space, partition.partition)) as held:
+                archive.check_place(partition)
                 done = archive_partition(partition, archive.table, held, until, target_bytes, progress)
                 note_archived(partition)
                 held.check()

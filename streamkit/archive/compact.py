@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .parquet import write_file
@@ -18,10 +18,13 @@ _ROWS = 1_000_000
 _TRIES = 20
 
 
-def compact_space(archive: Archive, target_bytes: int, retention_hours: float) -> tuple[int, int, int]:
+def compact_space(
+    archive: Archive, target_bytes: int, retention_hours: float, progress: Callable[[int, int], None] | None = None
+) -> tuple[int, int, int]:
     """(files before, files after, old files removed). Archivers and readers may go on meanwhile.
 
     `target_bytes`: of the file, roughly a fifth of the payload for JSON. ValueError for a negative retention.
+    `progress(done, all)` counts files that are to be brought together.
     """
     if retention_hours < 0:
         raise ValueError(f"retention is 0 hours or more, not {retention_hours}")
@@ -30,10 +33,13 @@ def compact_space(archive: Archive, target_bytes: int, retention_hours: float) -
     if snapshot is None:
         return 0, 0, 0
     before = len(snapshot.paths)
-    for group in list(_groups(snapshot, target_bytes)):
-        _merge(archive, snapshot, group)
-    for scattered in _scattered(snapshot):
-        _sort(archive, snapshot, scattered)
+    small, scattered = list(_groups(snapshot, target_bytes)), _scattered(snapshot)
+    done, total = 0, sum(map(len, small + scattered))
+    for group in small + scattered:
+        (_merge if all(file.ours for file in group) else _sort)(archive, snapshot, group)
+        done += len(group)
+        if progress is not None:
+            progress(done, total)
     after = table.snapshot()
     # Files that no version names may be those of an archiver at work: they must be a day old.
     gone = table.vacuum(int(retention_hours), full=retention_hours >= 24)

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from ..errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Throttled, Unavailable
 
-__all__ = ["Damaged", "foreign", "mapped"]
+__all__ = ["UNREADABLE", "Damaged", "Elsewhere", "foreign", "mapped"]
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -52,6 +52,14 @@ _SERVICE = (
 
 class Damaged(CorruptData):
     """Something of the table is missing or cannot be read. What is there was not changed by anybody."""
+
+
+class Elsewhere(PermanentError):
+    """Where the store's archives are looked for there is nothing of them."""
+
+
+UNREADABLE = (Damaged, Elsewhere)
+"""For as long as the log holds what was archived it is read in its place."""
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from ..log.backwards import logged_backwards
 from ..log.keys import transaction_key, transaction_number
 from ..log.read import Batch, Bounds, logged, logged_segment
 from ..warn import warn
-from .errors import Damaged
+from .errors import UNREADABLE, Damaged, Elsewhere
 from .remove import removed_up_to
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _CHUNK = 1024
 """Entries of a segment that are read from the log together, backwards."""
 
 
-def _drained(batches: Generator[Batch, None, tuple[int, int]], damage: Damaged) -> Iterator[Batch]:
+def _drained(batches: Generator[Batch, None, tuple[int, int]], damage: Damaged | Elsewhere) -> Iterator[Batch]:
     """All of them; the damage if one is missing."""
     if (yield from batches)[1]:
         raise damage
@@ -54,7 +54,7 @@ class ArchiveOrLog:
         self._archive = archive
         self._warned = False
 
-    def _instead(self, partition: Partition, error: Damaged) -> None:
+    def _instead(self, partition: Partition, error: Damaged | Elsewhere) -> None:
         if not self._warned:
             self._warned = True
             warn(
@@ -71,7 +71,7 @@ class ArchiveOrLog:
             for batch in self._archive.transactions(partition, start, last, bounds):
                 yield batch
             return
-        except Damaged as error:
+        except UNREADABLE as error:
             damage = error
         if batch is not None:
             index = batch.entries[-1].sequence - batch.origin.first_sequence
@@ -92,14 +92,14 @@ class ArchiveOrLog:
                 yield batch
                 first = batch.entries[-1].sequence + 1
             return
-        except Damaged as error:
+        except UNREADABLE as error:
             damage = error
         removed = removed_up_to(partition)
         try:
             for batch in self._archive.segment(partition, segment, first, last, removed):
                 yield batch
                 first = batch.entries[-1].sequence + 1
-        except Damaged:
+        except UNREADABLE:
             pass  # what follows on it may still be in the log
         if first > last:
             return
@@ -124,7 +124,7 @@ class ArchiveOrLog:
                     batch.origin.index + batch.entries[0].sequence - batch.origin.first_sequence,
                 )
             return
-        except Damaged as error:
+        except UNREADABLE as error:
             damage = error
         # The rest of the transaction in whose middle it ended, then what is before it.
         last = number if index else number - 1
@@ -148,7 +148,7 @@ class ArchiveOrLog:
                 yield batch
                 last = batch.entries[0].sequence - 1
             return
-        except Damaged as error:
+        except UNREADABLE as error:
             damage = error
         removed = removed_up_to(partition)
         while first <= last:
@@ -168,7 +168,7 @@ class ArchiveOrLog:
     def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
         try:
             return self._archive.first_at(partition, timestamp, first, last)
-        except Damaged as error:
+        except UNREADABLE as error:
             held = held_from(partition, first, last)
             if held is None:
                 raise
@@ -190,7 +190,7 @@ class ArchiveOrLog:
         try:
             yield from list(self._archive.touched(partition, first, last))
             return
-        except Damaged as error:
+        except UNREADABLE as error:
             held = held_from(partition, first, last)
             if held is None:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from urllib.parse import unquote
 from uuid import UUID
 
 from ..errors import AccessDenied
+from .errors import Damaged, Elsewhere, mapped
 
 __all__ = ["Place", "path_name", "space_name"]
 
@@ -51,6 +53,31 @@ class Place(NamedTuple):
     def table(self, store: UUID, space: str) -> str:
         return f"{self.store(store)}/{path_name(space)}"
 
+    def has(self, store: UUID) -> bool:
+        """Whether there is anything of the store's archives here."""
+        if self.root.startswith("file://"):
+            try:
+                return bool(os.listdir(unquote(self.store(store).removeprefix("file://"))))
+            except FileNotFoundError:
+                return False
+        import pyarrow.fs as fs
+        from deltalake.fs import DeltaStorageHandler
+
+        system = fs.PyFileSystem(DeltaStorageHandler(self.store(store), self.options))
+        return bool(system.get_file_info(fs.FileSelector("", allow_not_found=True)))
+
+    def missing(self, store: UUID, space: str, archived: int) -> Damaged | Elsewhere:
+        """What to raise where transactions up to `archived` of a space are archived and there is no table."""
+        url = self.table(store, space)
+        what = f"transactions up to {archived} of the space {space!r} are archived, and there is no table at {url}"
+        elsewhere = "connect(archive=URL), --archive URL or STREAMKIT_ARCHIVE"
+        if not self.has(store):
+            return Elsewhere(
+                f"{what}, nor anything of this store's archives: say where they are kept, with {elsewhere}. If they "
+                "were here, restore the table"
+            )
+        return Damaged(f"{what}: restore the table; or, if the archive is kept elsewhere, name it with {elsewhere}")
+
     def delete(self, store: UUID) -> None:
         """Remove the archives of a store. None is fine."""
         if self.root.startswith("file://"):
@@ -64,8 +91,6 @@ class Place(NamedTuple):
             return
         import pyarrow.fs as fs
         from deltalake.fs import DeltaStorageHandler
-
-        from .errors import mapped
 
         url = self.store(store)
         with mapped(url, self.options):

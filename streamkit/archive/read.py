@@ -53,6 +53,8 @@ class Archive:
 
     def __init__(self, place: Place, store: UUID, space: str) -> None:
         self.space = space
+        self._place = place
+        self._store = store
         self.table = Table(place, store, space)
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
@@ -67,13 +69,21 @@ class Archive:
         found = self._snapshot
         if found is None or found.archived.get(partition, 0) < archived:
             found = self._load()
-        if found is None or found.archived.get(partition, 0) < archived:
-            there = "is not there" if found is None else f"ends at transaction {found.archived.get(partition, 0)}"
+        if found is None:
+            with self.table.mapped():
+                raise self._place.missing(self._store, self.space, archived)
+        if found.archived.get(partition, 0) < archived:
             raise Damaged(
-                f"{self.table.url} {there}, but the log says that transactions up to {archived} of partition "
-                f"{partition} are archived; restore the table"
+                f"{self.table.url} ends at transaction {found.archived.get(partition, 0)}, but the log says that "
+                f"transactions up to {archived} of partition {partition} are archived; restore the table"
             )
         return found
+
+    def check_place(self, partition: Partition) -> None:
+        """PermanentError if the log says that something is archived, and here is no table."""
+        if partition.head.archived and self.table.load() is None:
+            with self.table.mapped():
+                raise self._place.missing(self._store, self.space, partition.head.archived)
 
     def _load(self) -> Snapshot | None:
         with self._lock:

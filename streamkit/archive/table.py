@@ -191,6 +191,8 @@ class Table:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
+        if self.directory is not None and not os.path.isdir(self.directory):
+            return None  # delta-rs would make it
         with self.mapped():
             try:
                 table = DeltaTable(self.url, version=version, storage_options=self.options)

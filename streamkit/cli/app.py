@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from streamkit import StreamkitError, __version__
+from streamkit import StreamkitError, __version__, errors
 
-from . import archive, lease, look, read, upkeep, write
-from .options import StoreId, Url
+from . import archive as cold
+from . import lease, look, read, upkeep, write
+from .options import Archive, StoreId, Url
 from .output import print_line, print_note
 
 __all__ = ["run"]
@@ -54,7 +55,9 @@ for command in (
     upkeep.verify,
     upkeep.repair,
     upkeep.maintain,
-    archive.archive,
+    cold.archive,
+    cold.compact,
+    cold.restore,
     lease.lease,
 ):
     app.command(command.__name__)(command)
@@ -82,10 +85,11 @@ def _options(
     context: typer.Context,
     url: Url = None,
     store: StoreId = None,
+    archive: Archive = None,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
-    """--url and --store may stand before the command as well as after it."""
-    given = {"url": url, "store": store}
+    """--url, --store and --archive may stand before the command as well as after it."""
+    given = {"url": url, "store": store, "archive": archive}
     here = {name: value for name, value in given.items() if value is not None}
     context.default_map = {found.name: here for found in app.registered_commands if found.name}
 
@@ -95,6 +99,13 @@ class _Notes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         print_note(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+def _name(error: Exception) -> str:
+    """The class of an error as it is known outside: rooms have their own, more exact ones."""
+    return next(
+        (kind.__name__ for kind in type(error).__mro__ if kind.__name__ in errors.__all__), type(error).__name__
+    )
 
 
 def run(args: Sequence[str] | None = None) -> int:
@@ -111,7 +122,7 @@ def run(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (StreamkitError, OSError) as error:
         message = "; ".join((str(error), *getattr(error, "__notes__", ())))
-        print_note(f"{type(error).__name__}: {message}".replace("\n", " "))
+        print_note(f"{_name(error)}: {message}".replace("\n", " "))
         return 1
     except ValueError as error:
         print_note(f"wrong usage: {error}")

@@ -16,7 +16,7 @@ import typer
 
 from streamkit import Lease
 
-from .options import StoreId, Url, open_store
+from .options import Archive, StoreId, Url, open_store
 
 __all__ = ["lease"]
 
@@ -34,13 +34,14 @@ def lease(
     ] = None,
     url: Url = None,
     store: StoreId = None,
+    archive: Archive = None,
 ) -> None:
     """Run COMMAND while holding the lease NAME; exit as it does.
 
     Exits 1 at once if someone else holds the lease. If it is lost on the way, COMMAND is terminated. COMMAND finds
     the fencing token in $STREAMKIT_LEASE_TOKEN.
     """
-    with open_store(url, store) as opened, opened.lease(name, ttl=ttl, wait=wait) as held:
+    with open_store(url, store, archive) as opened, opened.lease(name, ttl=ttl, wait=wait) as held:
         code = _run(command, name, held)
         held.check()
     raise typer.Exit(code)

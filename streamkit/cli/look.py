@@ -8,23 +8,23 @@ import typer
 
 from streamkit import Store
 
-from .options import Json, SpaceName, StoreId, Url, open_client, open_store
+from .options import Archive, Json, SpaceName, StoreId, Url, open_client, open_store
 from .output import iso, print_line, print_note, record_line, status_fields, status_text
 from .progress import progress
 
 __all__ = ["segments", "spaces", "status", "stores"]
 
 
-def stores(json: Json = False, url: Url = None) -> None:
+def stores(json: Json = False, url: Url = None, archive: Archive = None) -> None:
     """List the stores under the URL."""
-    with open_client(url) as client:
+    with open_client(url, archive) as client:
         for store_id in sorted(client.stores()):
             print_line(record_line({"store": store_id}) if json else str(store_id))
 
 
-def spaces(json: Json = False, url: Url = None, store: StoreId = None) -> None:
+def spaces(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
     """List the spaces of the store."""
-    with open_store(url, store) as opened:
+    with open_store(url, store, archive) as opened:
         for name in opened.get_spaces():
             print_line(record_line({"space": name}) if json else name)
 
@@ -35,9 +35,10 @@ def segments(
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
+    archive: Archive = None,
 ) -> None:
     """List the segments of a space."""
-    with open_store(url, store) as opened:
+    with open_store(url, store, archive) as opened:
         for name in opened.get_segments(space):
             if long:
                 found = opened.segment_status(space, name)
@@ -56,9 +57,10 @@ def status(
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
+    archive: Archive = None,
 ) -> None:
     """Sum up the store, one space, or one segment: entries, and the times of the first and the last."""
-    with open_store(url, store) as opened:
+    with open_store(url, store, archive) as opened:
         if space is not None and segment is not None:
             found = opened.segment_status(space, segment)
             print_line(record_line(status_fields(found)) if json else status_text(found))

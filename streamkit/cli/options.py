@@ -16,6 +16,7 @@ import streamkit
 from streamkit import Client, Store
 
 __all__ = [
+    "Archive",
     "Json",
     "MaxTimestamp",
     "MinTimestamp",
@@ -33,6 +34,12 @@ Url = Annotated[
     typer.Option("--url", metavar="URL", help="Where stores are kept. Else $STREAMKIT_URL, ./streamkit-data."),
 ]
 StoreId = Annotated[str | None, typer.Option("--store", metavar="UUID", help="The store. Else $STREAMKIT_STORE.")]
+Archive = Annotated[
+    str | None,
+    typer.Option(
+        "--archive", metavar="URL", help="Where archives are kept, if not beside the stores. Else $STREAMKIT_ARCHIVE."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")]
 SpaceName = Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)]
 SegmentName = Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment.", show_default=False)]
@@ -74,10 +81,13 @@ def resolved_url(url: str | None) -> str:
     return url if "://" in url else Path(url).absolute().as_uri()
 
 
-def open_client(url: str | None) -> Client:
+def open_client(url: str | None, archive: str | None = None) -> Client:
     """The client of --url, $STREAMKIT_URL or ./streamkit-data. A URL that makes no sense is wrong usage."""
+    place = archive or os.environ.get("STREAMKIT_ARCHIVE") or None
+    if place is not None and "://" not in place:
+        place = Path(place).absolute().as_uri()
     try:
-        return streamkit.connect(url)
+        return streamkit.connect(url, archive=place)
     except streamkit.StreamkitError:
         raise
     except ValueError as error:
@@ -85,10 +95,10 @@ def open_client(url: str | None) -> Client:
 
 
 @contextmanager
-def open_store(url: str | None, store_id: str | None) -> Iterator[Store]:
+def open_store(url: str | None, store_id: str | None, archive: str | None = None) -> Iterator[Store]:
     """The store of --store or $STREAMKIT_STORE; none is guessed, for it is a tenant's."""
     named = store_id or os.environ.get("STREAMKIT_STORE")
-    with open_client(url) as client:
+    with open_client(url, archive) as client:
         if not named:
             raise typer.BadParameter(_no_store(client), param_hint="--store")
         try:

@@ -10,7 +10,7 @@ import typer
 
 from streamkit import Entry
 
-from .options import Json, MaxTimestamp, MinTimestamp, SegmentName, SpaceName, StoreId, Url, open_store
+from .options import Archive, Json, MaxTimestamp, MinTimestamp, SegmentName, SpaceName, StoreId, Url, open_store
 from .output import entry_line, entry_text, print_line, print_note
 
 __all__ = ["consume", "follow", "peek"]
@@ -34,6 +34,7 @@ def consume(
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
+    archive: Archive = None,
 ) -> None:
     """Read spaces in the order of their commits, or one segment in the order of its sequences, up to the present.
 
@@ -44,7 +45,7 @@ def consume(
     if segment is not None and (offset or len(spaces) > 1):
         raise typer.BadParameter("--segment takes one SPACE and goes by --min-sequence, not by --offset")
     offsets = _offsets(spaces, offset or [])
-    with open_store(url, store) as opened:
+    with open_store(url, store, archive) as opened:
         if segment is not None:
             entries = opened.consume_segment(
                 spaces[0],
@@ -70,9 +71,16 @@ def consume(
             _print_next(last, segment)
 
 
-def peek(space: SpaceName, segment: SegmentName, json: Json = False, url: Url = None, store: StoreId = None) -> None:
+def peek(
+    space: SpaceName,
+    segment: SegmentName,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
     """Print the latest entry of a segment."""
-    with open_store(url, store) as opened:
+    with open_store(url, store, archive) as opened:
         entry = opened.peek(space, segment)
         if json:
             print_line(entry_line(entry))
@@ -93,13 +101,14 @@ def follow(
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
+    archive: Archive = None,
 ) -> None:
     """Read a space, or one segment, from its start and then live, until Ctrl-C."""
     if segment is None and after:
         raise typer.BadParameter("--after needs --segment; a space goes by --offset")
     if segment is not None and offset is not None:
         raise typer.BadParameter("--segment goes by --after, not by --offset")
-    with open_store(url, store) as opened:
+    with open_store(url, store, archive) as opened:
         if segment is not None:
             entries = opened.follow_segment(space, segment, after=after, timeout=timeout)
         else:

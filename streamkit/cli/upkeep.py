@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, StoreId, Url, open_store
+from .options import Archive, Json, StoreId, Url, open_store
 from .output import print_line, print_note, record_line
 from .progress import progress
 
@@ -15,9 +15,11 @@ __all__ = ["maintain", "repair", "verify"]
 OneSpace = Annotated[str | None, typer.Argument(metavar="SPACE", help="One space. Else all.", show_default=False)]
 
 
-def verify(space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None) -> None:
+def verify(
+    space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
+) -> None:
     """Walk the whole log: dense, undamaged, and the index says the same. Every finding is named; exit 1 with any."""
-    with open_store(url, store) as opened, progress("verifying", unit="transactions") as bar:
+    with open_store(url, store, archive) as opened, progress("verifying", unit="transactions") as bar:
         report = opened.verify(space, progress=bar.at)
     for finding in report.findings:
         fields = {
@@ -39,16 +41,18 @@ def verify(space: OneSpace = None, json: Json = False, url: Url = None, store: S
         raise typer.Exit(1)
 
 
-def repair(space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None) -> None:
+def repair(
+    space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
+) -> None:
     """Build the index again from the log, which is never touched. Nobody may write to the store meanwhile."""
-    with open_store(url, store) as opened:
+    with open_store(url, store, archive) as opened:
         rows = opened.repair(space)
     print_line(
         record_line({"rows": rows}) if json else f"the index is built anew: {rows:,} rows were written or removed"
     )
 
 
-def maintain(space: OneSpace = None, url: Url = None, store: StoreId = None) -> None:
+def maintain(space: OneSpace = None, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
     """Bring the index up to the log, for a schedule. No reader needs it; readers may be faster after it."""
-    with open_store(url, store) as opened:
+    with open_store(url, store, archive) as opened:
         opened.maintain(space)

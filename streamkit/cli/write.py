@@ -13,7 +13,7 @@ from streamkit.names import check_name, partition_of
 from streamkit.store import inner
 
 from .ndjson import Batch, read_batches, segment_from, segment_named
-from .options import Json, SpaceName, StoreId, Url, open_store
+from .options import Archive, Json, SpaceName, StoreId, Url, open_store
 from .output import print_line, record_line
 from .progress import progress
 
@@ -27,9 +27,10 @@ def create(
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
+    archive: Archive = None,
 ) -> None:
     """Create a space with settings that its first write would not give it. The same again is fine."""
-    with open_store(url, store) as opened:
+    with open_store(url, store, archive) as opened:
         opened.create_space(space, partitions=partitions, durability=durability)
     fields: dict[str, Any] = {"space": space, "partitions": partitions, "durability": durability}
     print_line(record_line(fields) if json else f"{space}  {partitions} partition(s), {durability}")
@@ -55,6 +56,7 @@ def produce(
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
+    archive: Archive = None,
 ) -> None:
     """Append the lines of NDJSON files, or of standard input, to the segments of a space.
 
@@ -77,7 +79,7 @@ def produce(
     started = time.perf_counter()
     lines, commits, segments = 0, 0, set[str]()
     of_batch = "none"
-    with open_store(url, store) as opened, progress(space, _total_bytes(paths), unit="B") as bar:
+    with open_store(url, store, archive) as opened, progress(space, _total_bytes(paths), unit="B") as bar:
         known = inner(opened).look_up(space)[0]
         partitions = len(known.partitions) if known else 1
         try:

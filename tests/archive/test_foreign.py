@@ -24,12 +24,13 @@ from harness.foreign_engines import (
     update_and_optimize,
 )
 from harness.foreign_engines import replace as replace_files
+from harness.processes import Service
 from streamkit import Record, Store
 from streamkit.archive import scattered
 from streamkit.archive.compact import compact_space
 from streamkit.archive.place import path_name
 from streamkit.errors import CorruptData
-from streamkit.testing import ManualClock
+from streamkit.log.keys import transaction_key
 
 pytest.importorskip("deltalake")
 
@@ -40,8 +41,8 @@ class World:
     """A store, and another one of the same content that nobody archives."""
 
     def __init__(self, partitions: int) -> None:
-        self.clock = ManualClock()
-        self.name = uuid4().hex
+        self._service = Service("batch")
+        self.clock = self._service.clock
         self._clients: list[streamkit.Client] = []
         self.id = uuid4()
         self.store = self.another()
@@ -51,7 +52,7 @@ class World:
 
     def another(self) -> Store:
         """The store, opened by a process that knows nothing yet."""
-        client = streamkit.connect(f"memory://{self.name}", clock=self.clock)
+        client = self._service.process()[1]
         self._clients.append(client)
         return client.store(self.id)
 
@@ -117,6 +118,16 @@ def touched(store: Store) -> list[set[str]]:
     return [set(archive.touched(one, 1, one.head.archived)) for one in known.partitions if one.head.archived]
 
 
+def log_rows(store: Store) -> int:
+    """How many transactions the log still holds."""
+    known = store._known(SPACE)
+    assert known is not None
+    return sum(
+        len(list(one.backend.scan(one.key, transaction_key(1), transaction_key(1 << 40), values=False)))
+        for one in known.partitions
+    )
+
+
 def between_runs(world: World, operation: Operation) -> None:
     world.write()
     world.archive()
@@ -143,6 +154,8 @@ def after_the_log_has_gone(world: World, operation: Operation) -> None:
     world.archive()
     world.clock.sleep(2 * 3600)
     world.store.maintain()
+    assert "hot" not in {entry.tier for entry in world.another().consume_space(SPACE)}
+    assert log_rows(world.another()) == 0
     operation(world.path)
 
 
@@ -154,6 +167,7 @@ def while_the_log_goes(world: World, operation: Operation) -> None:
     operation(world.path)
     world.clock.sleep(2 * 3600)
     world.store.maintain()
+    assert log_rows(world.another()) == 0
 
 
 def before_our_compaction(world: World, operation: Operation) -> None:

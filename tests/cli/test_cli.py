@@ -551,3 +551,62 @@ def test_the_demo_runs_and_begins_anew_each_time(cli: CommandLine) -> None:
     for text in ("336,776 departures", "111,279", "N725MQ", "nothing twice, nothing missing", "entries/s"):
         assert text in done.stdout
     assert cli("stores").out == f"{earlier}\n"
+
+
+def test_an_archive_that_is_elsewhere_is_named_by_option_or_environment(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("deltalake")
+    monkeypatch.setattr("streamkit.archive.fallback.held_from", lambda *_: None)  # the log has let go of it
+    place = f"file://{cli.folder}/cold"
+    cli("produce", "orders", "--segment-key", "order", cli.file("o.ndjson", ORDERS))
+    assert cli("archive", "orders", "--archive", place).code == 0
+    found = cli("consume", "orders", "--json")
+    assert found.code == 1
+    assert "say where they are kept" in found.err
+    assert "--archive URL or STREAMKIT_ARCHIVE" in found.err
+    assert found.err.startswith("PermanentError: ")
+    for args in (
+        ("consume", "orders", "--json", "--archive", place),
+        ("--archive", place, "consume", "orders", "--json"),
+        ("consume", "orders", "--json", "--archive", f"{cli.folder}/cold"),
+    ):
+        assert len(cli(*args).lines) == 10
+    for args in (
+        ("peek", "orders", "order-0"),
+        ("status", "orders"),
+        ("verify",),
+        ("compact", "orders"),
+        ("maintain",),
+    ):
+        assert cli(*args, "--archive", place).code == 0
+    monkeypatch.setenv("STREAMKIT_ARCHIVE", place)
+    assert len(cli("consume", "orders", "--json").lines) == 10
+    with streamkit.connect() as client:
+        assert len(list(client.store(cli.store).consume_space("orders"))) == 10
+
+
+def test_compact_and_restore_tell_what_they_did(cli: CommandLine) -> None:
+    pytest.importorskip("deltalake")
+    for _ in range(2):
+        cli("produce", "orders", "--segment-key", "order", cli.file("o.ndjson", ORDERS))
+        cli("archive", "orders")
+    (report,) = cli("compact", "orders", "--retention-hours", "0", "--json").lines
+    assert report == {"space": "orders", "before": 2, "after": 1, "removed": 2}
+    assert cli("compact", "orders").out == "1 files became 1; 0 old ones were removed\n"
+    assert cli("compact", "orders", "--retention-hours", "-1").code == 2
+    new = str(uuid4())
+    (report,) = cli("restore", "orders", "--from", str(cli.store), "--store", new, "--json").lines
+    assert report == {"space": "orders", "transactions": 2, "entries": 20, "present": 0}
+    payloads = [line["payload"] for line in cli("consume", "orders", "--json").lines]
+    assert [line["payload"] for line in cli("consume", "orders", "--json", "--store", new).lines] == payloads
+    assert "2 transactions were there" in cli("restore", "orders", "--from", str(cli.store), "--store", new).out
+    assert cli("restore", "orders", "--from", str(cli.store), "--cold", "--store", str(uuid4())).code == 0
+    for args, code, says in (
+        (("restore", "orders", "--from", "x"), 2, "not a UUID"),
+        (("restore", "orders", "--from", str(cli.store)), 2, "into itself"),
+        (("restore", "other", "--from", str(cli.store), "--store", new), 1, "has no space 'other'"),
+    ):
+        result = cli(*args)
+        assert result.code == code
+        assert says in result.err

@@ -29,6 +29,7 @@ SPACE = "orders" + DIRECTIONS + LINES
 SEGMENT = "order-42" + DIRECTIONS + LINES
 """A name holds no control character; what it may hold is enough to turn a line round."""
 
+SOURCE = str(uuid4())
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 ARGUMENTS = {
     "produce": [SPACE, "--segment", SEGMENT],
@@ -36,6 +37,7 @@ ARGUMENTS = {
     "peek": [SPACE, SEGMENT],
     "lease": [SEGMENT, "--", sys.executable, "-c", ""],
     "follow": [SPACE, "--timeout", "0.01"],
+    "restore": [SPACE, "--from", SOURCE],
     "stores": [],
     "spaces": [],
 }
@@ -48,9 +50,10 @@ def harmful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, store_id = f"file://{tmp_path}/stores", str(uuid4())
     monkeypatch.setenv("STREAMKIT_URL", url)
     monkeypatch.setenv("STREAMKIT_STORE", store_id)
-    with streamkit.connect(url) as client, client.store(store_id) as store:
-        records = [Record(payload) for payload in _payloads()]
-        store.produce(SPACE, SEGMENT, [Record(b"", {HARMFUL: HARMFUL, "k": HARMLESS}), *records])
+    records = [Record(b"", {HARMFUL: HARMFUL, "k": HARMLESS}), *map(Record, _payloads())]
+    with streamkit.connect(url) as client:
+        for id in (store_id, SOURCE):
+            client.store(id).produce(SPACE, SEGMENT, records)
 
 
 def _payloads() -> list[bytes]:

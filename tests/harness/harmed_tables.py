@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from streamkit.errors import CorruptData, UnsupportedVersion
+from streamkit.errors import CorruptData, PermanentError, UnsupportedVersion
 
 
 def foreign(path: Path) -> None:
@@ -66,7 +66,7 @@ HARMS: list[tuple[Callable[[Path], None], type[Exception], str]] = [
     (damaged_file, CorruptData, "cannot be read"),
     (deleted_rows, CorruptData, "changed by something else"),
     (doubled_rows, CorruptData, "changed by something else"),
-    (gone, CorruptData, "restore the table"),
+    (gone, PermanentError, "restore the table"),
     (future, UnsupportedVersion, "Upgrade streamkit"),
     (newer_protocol, UnsupportedVersion, "Delta protocol"),
     (lost_column, CorruptData, "lacks the columns position"),

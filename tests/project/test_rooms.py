@@ -48,6 +48,8 @@ UPWARD = {
     ("streamkit.open_store", "streamkit.archive.read"): "composes the store: the archive's libraries are optional",
     ("streamkit.store", "streamkit.archive"): "`archive()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.archiver"): "`archive()` of the facade; its libraries are optional",
+    ("streamkit.store", "streamkit.archive.compact"): "`compact()` of the facade; its libraries are optional",
+    ("streamkit.store", "streamkit.archive.restore"): "`restore()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.read"): "for the type checker",
 }
 """(module, imported module): why it may import upward all the same."""

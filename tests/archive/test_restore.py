@@ -1,0 +1,163 @@
+"""Restoring a space into another store, and compaction, by the store's own calls: neither needs Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Record, Store
+from streamkit.archive.place import path_name
+from streamkit.errors import CorruptData, PermanentError
+
+pytest.importorskip("deltalake")
+
+SPACE = "orders/ü"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[streamkit.Client]:
+    with streamkit.connect((tmp_path / "stores").as_uri()) as client:
+        yield client
+
+
+@pytest.fixture
+def store(client: streamkit.Client) -> Store:
+    """Two partitions, three archive runs and a tail."""
+    store = client.store(uuid4())
+    store.create_space(SPACE, 2)
+    for turn in range(4):
+        for at in range(10):
+            with store.transaction(SPACE) as trx:
+                trx.produce(f"{{{at % 4}}}/a", [Record(b"%d.%d" % (turn, at), {"at": str(at)})])
+                trx.produce(f"{{{at % 4}}}/b", [Record(b"")] * (at % 3))
+        if turn < 3:
+            store.archive(SPACE, target_file_bytes=10)
+    return store
+
+
+def content(store: Store, tier: str | None = None) -> dict[str, Any]:
+    return {
+        segment: [
+            (entry.sequence, entry.payload, dict(entry.metadata))
+            for entry in store.consume_segment(SPACE, segment)
+            if tier in (None, entry.tier)
+        ]
+        for segment in store.get_segments(SPACE)
+    }
+
+
+def table(client: streamkit.Client, store: Store) -> Path:
+    return Path(unquote(client._archive_root()[0].removeprefix("file://")), str(store.id), path_name(SPACE))
+
+
+def test_a_space_is_restored_with_its_segments_and_sequences(client: streamkit.Client, store: Store) -> None:
+    target = client.store(uuid4())
+    steps: list[tuple[int, int]] = []
+    report = target.restore(SPACE, store, progress=lambda *counts: steps.append(counts))
+    assert content(target) == content(store)
+    assert (report.space, report.transactions, report.present) == (SPACE, 40, 0)
+    assert [sum(counts) for counts in zip(*steps, strict=True)] == [report.transactions, report.entries]
+    assert report.entries == len(list(store.consume_space(SPACE)))
+    again = target.restore(SPACE, store)
+    assert (again.transactions, again.entries, again.present) == (0, 0, 40)
+    assert content(target) == content(store)
+
+
+def test_what_is_archived_is_restored_without_the_log(client: streamkit.Client, store: Store, tmp_path: Path) -> None:
+    with streamkit.connect((tmp_path / "empty").as_uri(), archive=client._archive_root()[0]) as lost:
+        target = client.store(uuid4())
+        with pytest.raises(PermanentError, match="has no space"):
+            target.restore(SPACE, lost.store(store.id))
+        assert target.restore(SPACE, lost.store(store.id), tier="cold").transactions == 30
+    assert content(target) == content(store, "cold")
+
+
+def test_up_to_a_time(client: streamkit.Client, store: Store) -> None:
+    entries = list(store.consume_space(SPACE))
+    until = entries[len(entries) // 2].timestamp
+    target = client.store(uuid4())
+    target.restore(SPACE, store, until=until)
+    assert sum(map(len, content(target).values())) == sum(entry.timestamp <= until for entry in entries)
+
+
+def test_a_target_that_holds_something_else_is_refused(client: streamkit.Client, store: Store) -> None:
+    other = client.store(uuid4())
+    other.create_space(SPACE, 2)
+    for segment, entries in content(store).items():
+        other.produce(SPACE, segment, [Record(b"of its own")] * len(entries))
+    before = content(other)
+    with pytest.raises(CorruptData, match="something else"):
+        other.restore(SPACE, store)
+    assert content(other) == before
+    part = client.store(uuid4())
+    part.create_space(SPACE, 2)
+    part.produce(SPACE, "{2}/b", [Record(b"")])
+    with pytest.raises(CorruptData, match="a part of transaction"):
+        part.restore(SPACE, store)
+
+
+def test_wrong_arguments_of_restore_are_named(client: streamkit.Client, store: Store) -> None:
+    target = client.store(uuid4())
+    with pytest.raises(ValueError, match="into itself"):
+        store.restore(SPACE, store)
+    with pytest.raises(TypeError, match="source is a store"):
+        target.restore(SPACE, str(store.id))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="until"):
+        target.restore(SPACE, store, until="now")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="tier"):
+        target.restore(SPACE, store, tier="hot")  # type: ignore[arg-type]
+    with pytest.raises(PermanentError, match="no space 'other'"):
+        target.restore("other", store)
+    assert list(target.get_spaces()) == []
+
+
+def test_compaction_brings_small_files_together_and_removes_the_old(client: streamkit.Client, store: Store) -> None:
+    before, files = content(store), len(list(table(client, store).glob("*.parquet")))
+    steps: list[tuple[int, int]] = []
+    report = store.compact(SPACE, retention_hours=0, progress=lambda *at: steps.append(at))
+    assert (report.space, report.before, report.after, report.removed) == (SPACE, files, 2, files)
+    assert steps[-1] == (files, files)
+    assert content(store) == before
+    assert content(client.store(store.id)) == before
+    assert store.compact(SPACE) == type(report)(SPACE, 2, 2, 0)
+    assert store.compact("nothing here").before == 0
+    for error, arguments in (
+        (TypeError, {"target_file_bytes": 1.5}),
+        (ValueError, {"target_file_bytes": 0}),
+        (TypeError, {"retention_hours": "week"}),
+        (ValueError, {"retention_hours": -1}),
+    ):
+        with pytest.raises(error, match=next(iter(arguments))):
+            store.compact(SPACE, **arguments)  # type: ignore[arg-type]
+
+
+def test_an_archive_that_is_kept_elsewhere_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamkit.archive.fallback.held_from", lambda *_: None)  # the log has let go of it
+    url, place = (tmp_path / "stores").as_uri(), (tmp_path / "else where").as_uri()
+    with streamkit.connect(url, archive=place) as client:
+        store = client.store(uuid4())
+        store.produce(SPACE, "s", [Record(b"1")])
+        store.archive(SPACE)
+    with streamkit.connect(url) as client:
+        unaware, says = client.store(store.id), r"say where they are kept.*archive=URL.*STREAMKIT_ARCHIVE"
+        for ask in (
+            lambda: list(unaware.consume_space(SPACE)),
+            lambda: unaware.archive(SPACE),
+        ):
+            with pytest.raises(PermanentError, match=says) as found:
+                ask()
+            assert not isinstance(found.value, CorruptData)
+        assert not list((tmp_path / "stores").glob("archive/*/*"))
+    with streamkit.connect(url, archive=place) as client:
+        client.store(store.id).produce("other", "s", [Record(b"1")])
+        client.store(store.id).archive("other")
+        shutil.rmtree(tmp_path / "else where" / str(store.id) / path_name(SPACE))
+        with pytest.raises(CorruptData, match="restore the table"):
+            list(client.store(store.id).consume_space(SPACE))
