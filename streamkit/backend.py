@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from secrets import randbelow
+from os import urandom
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
@@ -297,7 +297,7 @@ def first_token(now: float) -> int:
     less than a million times a second, so those of before are lower. The clock is exact to the second; what is below
     keeps two tokens of the same second apart.
     """
-    return int(now) * 1_000_000 + randbelow(1_000_000)
+    return int(now) * 1_000_000 + int.from_bytes(urandom(4)) % 1_000_000
 
 
 def url_options(url: str, known: Sequence[str]) -> dict[str, str]:

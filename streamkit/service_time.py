@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 __all__ = ["ServiceClock", "ServiceTime"]
@@ -30,6 +29,8 @@ class ServiceClock:
         """An answer came with this `Date` header. One that is missing or damaged tells nothing."""
         if not date or date == self._last:
             return
+        from email.utils import parsedate_to_datetime  # who gets here has loaded an SDK, which is much larger
+
         try:
             told = parsedate_to_datetime(date).timestamp()
         except (TypeError, ValueError, OverflowError):
