@@ -14,7 +14,7 @@ from .index.upkeep import bring_forward
 from .leases import Lease
 from .lexkey import LexKey
 from .log.backwards import segment_backwards, space_backwards
-from .log.follow import Patience, changes, changes_of_all, onward
+from .log.follow import Following, Patience, changes, changes_of_all
 from .log.idempotency import digest_of, find_use, first_result
 from .log.keys import CATALOG, SPACES, segment_name
 from .log.offsets import Offset
@@ -417,7 +417,7 @@ class Store:
                 last = entries[-1].sequence
                 yield entries
 
-        return onward(patience, news)
+        return Following(patience, news)
 
     def follow_space(
         self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None
@@ -437,7 +437,7 @@ class Store:
                 cursor, since = self._cursor(space, after)
             return self._lists(cursor.batches(Bounds(), since) if cursor else iter(()))
 
-        return onward(patience, news)
+        return Following(patience, news)
 
     def subscribe_to_segment(
         self, space: str, segment: str, *, timeout: float | None = None

@@ -99,6 +99,15 @@ class Flight:
         self.record = record
         self.ops: list[Op] = [Append(transaction_key(header.number), record)]
 
+    def clear(self) -> None:
+        """It was not written, and never will be."""
+        for request in self.requests:
+            request.leave()
+
+
+def _stopped(error: BaseException) -> Unavailable:
+    return Unavailable(f"the thread that was to commit was stopped by {type(error).__name__}; nothing was written")
+
 
 class Committer:
     """Commits requests to one partition, one transaction at a time."""
@@ -118,6 +127,8 @@ class Committer:
         """Leads while it is alive; then anybody may."""
         self._flight: Flight | None = None
         """Not settled yet. Only who leads touches it."""
+        self._taken: Sequence[Request] = ()
+        """What goes into the next flight. Only who leads touches it."""
         self._upkeep = threading.Lock()
         """Held by whoever brings the index forward."""
         self._next_upkeep = 0
@@ -157,19 +168,50 @@ class Committer:
             request.wake()
 
     def drive(self) -> None:
-        """Commit what is queued, for those that have no thread. Returns when nothing is left, or another one leads."""
+        """Commit one transaction for requests that have no thread, if nobody leads.
+
+        Only one, so that a busy partition shares its threads with others: if more is queued, the first of that is woken
+        up, and somebody drives again. It raises none of the requests' errors; what is no error of ours (a fault in a
+        backend, an interrupt) goes to the requests that it met, so that they are neither lost nor tried for ever.
+        """
         driver = Request(())
         driver.thread = threading.get_ident()
         leads = False
         try:
             with driver.alive:
                 leads = self._lead(driver)
-                while leads and self._commit_next():
-                    pass
+                if leads:
+                    self._drive_once()
         finally:
             if leads:
                 self._pass_on(driver)
-        self.keep_index()
+        try:
+            self.keep_index()
+        except Exception as error:
+            # Nobody's request failed.
+            warn("space %r: the index could not be brought forward: %s", self.partition.space, error)
+
+    def _drive_once(self) -> None:
+        self._taken = ()
+        left = self._flight
+        try:
+            self._commit_next()
+        except BaseException as error:
+            flight = self._flight
+            if flight is None:
+                # Nothing is under way: whatever was sent before has lost its number. Those with threads see for
+                # themselves.
+                told = error if isinstance(error, Exception) else _stopped(error)
+                concerned = [request for request in self._taken or list(self._queue) if request.thread == 0]
+            elif flight is left:
+                told, concerned = self._unknown(flight.header), list(flight.requests)
+                self._flight = None
+            else:
+                return  # the next one to lead settles it
+            for request in concerned:
+                if not request.done:
+                    request.fail_like(told)
+                    request.wake()
 
     def _join(self, request: Request) -> bool:
         """Queue it; whether its thread leads."""
@@ -244,7 +286,7 @@ class Committer:
                     request.fail_like(error)
             self._flight = None
         for request in requests:
-            if request.turn is not None and request.done:
+            if request.done:
                 request.wake()
         return True
 
@@ -274,6 +316,7 @@ class Committer:
         return taken
 
     def _commit(self, requests: list[Request]) -> None:
+        self._taken = requests
         partition = self.partition
         segments = [part.segment for request in requests for part in request.parts]
         atomic = partition.limits.atomic
@@ -287,7 +330,7 @@ class Committer:
             snapshot = Snapshot(partition)
             plan = Plan(partition, snapshot, partition.learn_for_commit(segments))
             for request in requests:
-                if not request.done:
+                if not request.done and not request.abandoned:
                     plan.add(request)
             if plan.unconfirmed and not sure:
                 # By what is known here an expectation does not hold; but that may be old. Look before refusing, also
@@ -300,11 +343,17 @@ class Committer:
             # What was left out depends on a neighbour that is not committed yet: it is planned again after that is.
             if not plan.ready:
                 return
-            self._flight = flight = self._prepare(plan)
+            flight = self._prepare(plan)
+            if not all([request.board(flight.header) for request in flight.requests]):
+                # One was withdrawn, and others may build on it.
+                flight.clear()
+                continue
+            self._flight = flight
             if self._settle(flight):
                 self._finish(flight)
                 return
             self._flight = None
+            flight.clear()
             partition.counters["conflicts"] += 1
             lost += 1
             if lost > _LOSSES:
@@ -399,6 +448,7 @@ class Committer:
             self._finish(flight)
         else:
             self._flight = None
+            flight.clear()
             self.partition.unlearn([ref.segment for ref in flight.header.frames])
             self.partition.refresh(())
 
@@ -500,6 +550,12 @@ class Committer:
                 self._next_upkeep = partition.number + max(1, upkeep // 4)
                 partition.counters["upkeep_failures"] += 1
                 warn("%s: the index could not be brought forward: %s", partition.where(partition.number), error)
+
+    def note(self, header: Header) -> None:
+        """Somebody who does not wait for the outcome of this transaction may ask for it."""
+        if len(self.unknown) >= _UNKNOWN:
+            self.unknown.pop(next(iter(self.unknown)), None)
+        self.unknown[header.id] = header.number
 
     # -- lost answers -------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ News from the same process wakes it at once. It holds nothing while it waits, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from ..clock import Clock
 from ..errors import CorruptData
@@ -14,7 +14,7 @@ from ..model import SegmentStatus
 from .keys import transaction_key, transaction_number
 from .partition import News, Partition
 
-__all__ = ["Patience", "changes", "changes_of_all", "onward"]
+__all__ = ["Following", "Patience", "changes", "changes_of_all"]
 
 T = TypeVar("T")
 
@@ -33,8 +33,8 @@ class Patience:
         timeout: float | None,
         known: Callable[[], tuple[int, ...]],
     ) -> None:
-        self._clock = clock
-        self._news = news
+        self.clock = clock
+        self.news = news
         self._least, self._most = poll
         self._timeout = timeout
         self.known = known
@@ -45,34 +45,64 @@ class Patience:
     def reset(self) -> None:
         """Something came."""
         self._pause = self._least
-        self._heard = self._clock.monotonic()
+        self._heard = self.clock.monotonic()
+
+    def until(self) -> float | None:
+        """When to look again, by the clock's monotonic seconds, if nothing is known before; later each time.
+
+        None: there was silence for too long.
+        """
+        end = self.clock.monotonic() + self._pause
+        if self._timeout is not None:
+            if self.clock.monotonic() >= self._heard + self._timeout:
+                return None
+            end = min(end, self._heard + self._timeout)
+        self._pause = min(self._pause * 2, self._most)
+        return end
 
     def wait(self, seen: tuple[int, ...]) -> bool:
         """True when it is time to look again: after a pause, or as soon as more than `seen` is known.
 
         False when there was silence for too long.
         """
-        end = self._clock.monotonic() + self._pause
-        if self._timeout is not None:
-            if self._clock.monotonic() >= self._heard + self._timeout:
-                return False
-            end = min(end, self._heard + self._timeout)
-        self._pause = min(self._pause * 2, self._most)
-        with self._news.mutex:
-            self._news.waiting += 1
+        end = self.until()
+        if end is None:
+            return False
+        with self.news.mutex:
+            self.news.waiting += 1
             try:
                 while self.known() == seen:
-                    rest = end - self._clock.monotonic()
+                    rest = end - self.clock.monotonic()
                     if rest <= 0:
                         break
-                    self._clock.wait(self._news, rest)
+                    self.clock.wait(self.news, rest)
             finally:
-                self._news.waiting -= 1
+                self.news.waiting -= 1
         return True
 
 
-def onward(patience: Patience, look: Callable[[], Iterator[Iterable[T]]]) -> Iterator[T]:
-    """What `look` finds, in batches, again and again: it finds what was not there the last time."""
+class Following(Generic[T]):
+    """What `look` finds, in batches, again and again: it finds what was not there the last time.
+
+    An iterator that waits in its caller's thread. Who waits in another way takes `patience` and `look` from it.
+    """
+
+    def __init__(self, patience: Patience, look: Callable[[], Iterator[Iterable[T]]]) -> None:
+        self.patience = patience
+        self.look = look
+        self._items = _onward(patience, look)
+
+    def __iter__(self) -> Iterator[T]:
+        return self._items
+
+    def __next__(self) -> T:
+        return next(self._items)
+
+    def close(self) -> None:
+        self._items.close()
+
+
+def _onward(patience: Patience, look: Callable[[], Iterator[Iterable[T]]]) -> Generator[T, None, None]:
     while True:
         seen = patience.known()
         for found in look():
@@ -82,7 +112,7 @@ def onward(patience: Patience, look: Callable[[], Iterator[Iterable[T]]]) -> Ite
             return
 
 
-def changes(patience: Patience, latest: Callable[[], SegmentStatus]) -> Iterator[SegmentStatus]:
+def changes(patience: Patience, latest: Callable[[], SegmentStatus]) -> Following[SegmentStatus]:
     """A status, and again when it is another one."""
     told: SegmentStatus | None = None
 
@@ -93,7 +123,7 @@ def changes(patience: Patience, latest: Callable[[], SegmentStatus]) -> Iterator
             told = status
             yield (status,)
 
-    return onward(patience, look)
+    return Following(patience, look)
 
 
 def changes_of_all(
@@ -101,7 +131,7 @@ def changes_of_all(
     partitions: Callable[[], Sequence[Partition]],
     segments: Callable[[], Iterator[str]],
     latest: Callable[[str], SegmentStatus],
-) -> Iterator[SegmentStatus]:
+) -> Following[SegmentStatus]:
     """The status of each segment, then the latest of each that was written to. No partitions: there is no space yet."""
     told: dict[str, int] = {}
 
@@ -113,11 +143,18 @@ def changes_of_all(
             told[segment] = status.last_sequence
             yield (status,)
 
-    known = partitions()
-    reached = [partition.refresh() for partition in known]
+    known: Sequence[Partition] = ()
+    reached: list[int] = []
+    begun = False
 
     def look() -> Iterator[tuple[SegmentStatus]]:
-        nonlocal known, reached
+        nonlocal known, reached, begun
+        if not begun:
+            begun = True
+            known = partitions()
+            reached = [partition.refresh() for partition in known]
+            for segment in segments():
+                yield from tell(segment)
         if not known:
             known = partitions()
             reached = [0] * len(known)
@@ -127,11 +164,7 @@ def changes_of_all(
                 yield from tell(segment)
             reached[at] = until
 
-    for segment in segments():
-        for found in tell(segment):
-            yield from found
-            patience.reset()
-    yield from onward(patience, look)
+    return Following(patience, look)
 
 
 def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:

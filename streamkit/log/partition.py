@@ -40,11 +40,23 @@ class News(threading.Condition):
         self.mutex = threading.RLock()
         """To be entered instead of the condition, whose `__exit__` is Python: an interrupt there leaves it locked."""
         super().__init__(self.mutex)
+        self._listeners: tuple[Callable[[], None], ...] = ()
 
     def tell(self) -> None:
         if self.waiting:
             with self.mutex:
                 self.notify_all()
+        for listener in self._listeners:
+            listener()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have it called whenever there is news, from any thread. It is quick, takes no lock and raises nothing."""
+        with self.mutex:
+            self._listeners = (*self._listeners, listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        with self.mutex:
+            self._listeners = tuple([other for other in self._listeners if other is not listener])
 
 
 class Partition:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..model import TRX
 from .idempotency import digest_of
-from .record_format import Body
+from .record_format import Body, Header
 from .rows import SegmentRow
 
 __all__ = ["Part", "Request"]
@@ -60,6 +60,13 @@ class Request:
         """Nobody waits for it any more."""
         return not self.alive.locked()
 
+    def board(self, header: Header) -> bool:
+        """The transaction with `header` is about to be written, with this request in it. False: it was withdrawn."""
+        return True
+
+    def leave(self) -> None:
+        """The transaction that it boarded was not written, and never will be."""
+
     def succeed(self, result: dict[str, SegmentRow], trx: TRX | None, count: int) -> None:
         self.result, self.trx, self.count = result, trx, count
         self.done = True
@@ -70,8 +77,11 @@ class Request:
 
     def fail_like(self, error: BaseException) -> None:
         """Fail with an error of its own: several threads raise it, and each adds its traceback."""
-        own = copy.copy(error)
-        own.__cause__ = error.__cause__
+        try:
+            own = copy.copy(error)
+            own.__cause__ = error.__cause__
+        except Exception:
+            own = error  # not ours, and cannot be copied
         self.fail(own)
 
     def wake(self) -> None:
