@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "archive_root", "connect"]
 
-_MOST_BYTES = 64 << 20
+MOST_BYTES = 64 << 20
 
 
 def connect(
@@ -33,7 +33,7 @@ def connect(
     *,
     timeout: float = 30.0,
     poll: tuple[float, float] | None = None,
-    max_transaction_bytes: int = _MOST_BYTES,
+    max_transaction_bytes: int = MOST_BYTES,
     archive: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Client:

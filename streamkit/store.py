@@ -14,6 +14,7 @@ from .index.upkeep import bring_forward
 from .leases import Lease
 from .lexkey import LexKey
 from .log.backwards import segment_backwards, space_backwards
+from .log.commit import Committer
 from .log.follow import Following, Patience, changes, changes_of_all
 from .log.idempotency import digest_of, find_use, first_result
 from .log.keys import CATALOG, SPACES, segment_name
@@ -32,7 +33,7 @@ from .open_store import OpenStore
 from .seconds import check_seconds
 from .space import Space, create_space, segments_of, settings_of
 from .statistics import Statistics
-from .transaction import Transaction, check_key, check_lease, fence
+from .transaction import Draft, Transaction, check_key, check_lease, fence
 
 if TYPE_CHECKING:
     from .archive import ArchiveReport, CompactReport, RestoreReport
@@ -152,7 +153,7 @@ class Store:
 
     def transaction(self, space: str, idempotency_key: str | None = None, lease: Lease | None = None) -> Transaction:
         """A transaction over several segments: `with store.transaction(space) as trx: trx.produce(…)`."""
-        return Transaction(self, check_name(space, "space"), check_key(idempotency_key), check_lease(lease))
+        return Transaction(Draft(self, space, idempotency_key, lease))
 
     def _part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         prepared = prepare(records, expected, self._most_bytes)
@@ -186,23 +187,31 @@ class Store:
 
     def _commit(self, space: str, request: Request, lease: Lease | None = None) -> dict[str, SegmentStatus]:
         """The statuses after it, by segment."""
-        size = sum([part.size for part in request.parts])
-        if size > self._most_bytes:
-            raise self._too_large(size)
-        segments = tuple([part.segment for part in request.parts])
-        known = self._shared.spaces.get(space)
-        if known is None or self._closed:
-            self._check_open()
-            known = self._shared.ready(space, segments)
-        partition = known.partition_of(segments)
+        committer = self._committer(space, request.parts)
         try:
-            known.committers[partition.partition].commit(request)
+            committer.commit(request)
         except Fenced:
             if lease is not None:
                 lease.lost.set()
             raise
         assert request.trx is not None
-        return written(partition, request.result, request.trx, request.count)
+        return written(committer.partition, request.result, request.trx, request.count)
+
+    def _is_open(self, space: str) -> bool:
+        return space in self._shared.spaces and not self._closed
+
+    def _committer(self, space: str, parts: Sequence[Part]) -> Committer:
+        """Who commits `parts`; the space is created if it is not there. No I/O if it is open."""
+        size = sum([part.size for part in parts])
+        if size > self._most_bytes:
+            raise self._too_large(size)
+        segments = tuple([part.segment for part in parts])
+        known = self._shared.spaces.get(space)
+        if known is None or self._closed:
+            self._check_open()
+            known = self._shared.ready(space, segments)
+        partition = known.partition_of(segments)
+        return known.committers[partition.partition]
 
     def outcome(self, transaction_id: UUID | str) -> Literal["committed", "absent", "unknown"]:
         """What became of a transaction that ended with OutcomeUnknown.

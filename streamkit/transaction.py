@@ -3,51 +3,51 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from .errors import StoreClosed
+from .errors import Fenced, StoreClosed
 from .leases import Lease
+from .log.commit import Committer
 from .log.plan import mismatch
 from .log.request import Part, Request
+from .log.statuses import written
 from .model import TRX, Record, SegmentStatus
 from .names import check_name
 
 if TYPE_CHECKING:
     from .store import Store
 
-__all__ = ["Transaction", "check_key", "check_lease", "fence"]
+__all__ = ["Draft", "Transaction", "check_key", "check_lease", "fence"]
+
+R = TypeVar("R", bound=Request)
 
 
-class Transaction:
-    """Several segments, all or nothing. Committed at the end of its `with` block, dropped if that raises.
+class Draft:
+    """What a transaction gathers, and how it ends: for threads as for coroutines.
 
-    ResourceWarning if it is dropped without one.
+    ResourceWarning if it is dropped with records in it, or is never entered.
     """
 
-    _ended = True
+    ended = True
 
     def __init__(self, store: Store, space: str, key: str | None, lease: Lease | None) -> None:
-        self.space = space
+        self.space = check_name(space, "space")
         self.statuses: dict[str, SegmentStatus] = {}
-        """After the commit: each segment's status."""
         self.trx: TRX | None = None
-        """After the commit."""
         self._store = store
-        self._key = key
-        self._lease = lease
+        self._key = check_key(key)
+        self._lease = check_lease(lease)
         self._parts: list[Part] = []
         self._expected: dict[str, int] = {}
         self._last: dict[str, int] = {}
         """Where segments are expected, and where the parts so far bring them from there."""
-        self._entered = False
-        self._ended = False
+        self.entered = False
+        self.ended = False
 
-    def produce(self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None) -> None:
-        """Add records. What is wrong with them is said here; what is wrong with their place, at the commit."""
-        if self._ended:
-            raise StoreClosed("the transaction has ended: begin another one")
+    def add(self, segment: str, records: Iterable[Record], expected_sequence: int | None) -> None:
+        self.check_open()
         part = self._store._part(check_name(segment, "segment"), records, expected_sequence, self._key is not None)
         if part is None:
             return
@@ -61,12 +61,43 @@ class Transaction:
             self._last[segment] = by_then + (0 if part.body is None else part.body.count)
         self._parts.append(part)
 
-    def __enter__(self) -> Transaction:
-        self._entered = True
-        return self
+    def check_open(self) -> None:
+        if self.ended:
+            raise StoreClosed("the transaction has ended: begin another one")
+
+    @property
+    def guards(self) -> bool:
+        """Nothing is to be written; it only says where segments must be."""
+        return all(part.body is None for part in self._parts)
+
+    def guard(self) -> None:
+        """SequenceMismatch where a segment is not as expected. Asks the storage."""
+        if self._parts:
+            self.statuses = self._store._guard(self.space, self._parts)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its space is, so that `committer` does no I/O."""
+        return self._store._is_open(self.space)
+
+    def committer(self) -> Committer:
+        return self._store._committer(self.space, self._parts)
+
+    def request(self, make: Callable[[Sequence[Part], str | None, tuple[str, int] | None], R]) -> R:
+        return make(self._parts, self._key, fence(self._lease))
+
+    def committed(self, committer: Committer, request: Request) -> None:
+        assert request.trx is not None
+        self.trx = request.trx
+        self.statuses = written(committer.partition, request.result, request.trx, request.count)
+
+    def fenced(self) -> None:
+        """Somebody holds the lease by now."""
+        if self._lease is not None:
+            self._lease.lost.set()
 
     def __del__(self) -> None:
-        if self._ended or (self._entered and not self._parts):
+        if self.ended or (self.entered and not self._parts):
             return
         parts = f"{len(self._parts)} parts" if self._parts else "nothing in it"
         warnings.warn(
@@ -77,18 +108,52 @@ class Transaction:
             source=self,
         )
 
+
+class Transaction:
+    """Several segments, all or nothing. Committed at the end of its `with` block, dropped if that raises.
+
+    ResourceWarning if it is dropped without one.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self.space = draft.space
+        self._draft = draft
+
+    @property
+    def statuses(self) -> dict[str, SegmentStatus]:
+        """After the commit: each segment's status."""
+        return self._draft.statuses
+
+    @property
+    def trx(self) -> TRX | None:
+        """After the commit."""
+        return self._draft.trx
+
+    def produce(self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None) -> None:
+        """Add records. What is wrong with them is said here; what is wrong with their place, at the commit."""
+        self._draft.add(segment, records, expected_sequence)
+
+    def __enter__(self) -> Transaction:
+        self._draft.entered = True
+        return self
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended = True
-        if kind is not None or not self._parts:
+        draft = self._draft
+        draft.ended = True
+        if kind is not None:
             return
-        if all(part.body is None for part in self._parts):
-            self.statuses = self._store._guard(self.space, self._parts)
+        if draft.guards:
+            draft.guard()
             return
-        request = Request(self._parts, self._key, fence(self._lease))
-        self.statuses = self._store._commit(self.space, request, self._lease)
-        self.trx = request.trx
+        committer, request = draft.committer(), draft.request(Request)
+        try:
+            committer.commit(request)
+        except Fenced:
+            draft.fenced()
+            raise
+        draft.committed(committer, request)
 
 
 def check_key(key: str | None) -> str | None:

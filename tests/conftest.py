@@ -8,6 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = [
+    "fix_aio",
     "fix_azurite",
     "fix_covered",
     "fix_local",

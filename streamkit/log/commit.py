@@ -344,7 +344,7 @@ class Committer:
             if not plan.ready:
                 return
             flight = self._prepare(plan)
-            if not all([request.board(flight.header) for request in flight.requests]):
+            if not all(request.board(flight.header) for request in flight.requests):
                 # One was withdrawn, and others may build on it.
                 flight.clear()
                 continue

@@ -56,7 +56,7 @@ class News(threading.Condition):
 
     def unlisten(self, listener: Callable[[], None]) -> None:
         with self.mutex:
-            self._listeners = tuple([other for other in self._listeners if other is not listener])
+            self._listeners = tuple([other for other in self._listeners if other != listener])
 
 
 class Partition:
@@ -523,7 +523,12 @@ class Partition:
     def _fetch(self, names: Sequence[str]) -> dict[str, SegmentRow]:
         while True:
             generation = self.generation
-            values = self.backend.get(self.key, [segment_key(name) for name in names])
+            values: Sequence[Value | None]
+            if self.watermark or self.limits.atomic:
+                values = self.backend.get(self.key, [segment_key(name) for name in names])
+            else:
+                # The tail is the whole log, and says it all.
+                values = [None] * len(names)
             found = self._learn(names, values, generation)
             if found is not None:
                 return found

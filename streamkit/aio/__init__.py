@@ -1,0 +1,21 @@
+"""streamkit for asyncio: the same names with `await`, `async for` and `async with`.
+
+    async with streamkit.aio.connect("s3://bucket") as client:
+        store = client.store("7d9f2c1e-…")
+        await store.produce("orders", "order-42", [Record(b"…")])
+        async for entry in store.follow_space("orders"):
+            …
+
+Writes that are under way at the same time share commits, and none of them has a thread. A write that is cancelled was
+committed or not: if it was still queued, nothing of it is ever written; if it was on its way, the CancelledError that
+leaves `produce` has the `transaction_id` (else None), and `await store.outcome(transaction_id)` says what became of it.
+
+A client belongs to one event loop, and to the process that made it. Nothing here is safe to use from other threads.
+"""
+
+from .client import AsyncClient, connect
+from .leases import AsyncLease
+from .store import AsyncStore
+from .transaction import AsyncTransaction
+
+__all__ = ["AsyncClient", "AsyncLease", "AsyncStore", "AsyncTransaction", "connect"]

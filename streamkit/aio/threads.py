@@ -1,0 +1,100 @@
+"""The threads of a client: storage is waited for in a few of them, never on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from ..errors import StoreClosed
+
+__all__ = ["Calls", "Threads"]
+
+_T = TypeVar("_T")
+_LONG = 4
+"""Threads for what takes long: archiving, verifying. Reads do not wait for them."""
+
+
+class Threads:
+    """Of one client. Bound to the event loop that uses it first, and to the process that made it."""
+
+    def __init__(self, most: int) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
+        self.read = ThreadPoolExecutor(most, "streamkit-read")
+        self.long = ThreadPoolExecutor(_LONG, "streamkit-long")
+        self.commit = ThreadPoolExecutor(most, "streamkit-commit")
+        """Of their own, so that no reader keeps a writer waiting."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop, which must be the client's. RuntimeError if it is not, if there is none, after a fork."""
+        if self._pid != os.getpid():
+            raise RuntimeError("this process was forked from the one that connected: connect again in the child")
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "streamkit.aio is used in a coroutine that an event loop runs; without one, use streamkit.connect()"
+            ) from None
+        if self._loop is None:
+            self._loop = running
+        elif self._loop is not running:
+            raise RuntimeError("this client belongs to another event loop: connect once in each loop")
+        return running
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Have the loop call it. From any thread; nothing happens once the loop is closed."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # closed in this moment: nobody waits any more
+                loop.call_soon_threadsafe(callback)
+
+    def close(self) -> None:
+        """Once nothing runs in them any more."""
+        for pool in (self.read, self.long, self.commit):
+            pool.shutdown(wait=False)
+
+
+class Calls:
+    """What a store, or the client itself, has running in threads."""
+
+    def __init__(self, threads: Threads, name: str) -> None:
+        self.threads = threads
+        self.closed = False
+        self._name = name
+        self._running: set[Future[Any]] = set()
+
+    def check(self) -> asyncio.AbstractEventLoop:
+        """The running loop, if this may be used in it; else RuntimeError, or StoreClosed."""
+        loop = self.threads.loop
+        if self.closed:
+            raise StoreClosed(f"the {self._name} is closed; open it again")
+        return loop
+
+    async def call(self, work: Callable[..., _T], *args: object, long: bool = False) -> _T:
+        """`work(*args)` in a thread. Cancelled, it is not waited for; if it has begun, it goes on to its end."""
+        return await asyncio.wrap_future(self.submit(work, *args, long=long))
+
+    def submit(self, work: Callable[..., _T], *args: object, long: bool = False) -> Future[_T]:
+        self.check()
+        pool = self.threads.long if long else self.threads.read
+        return self.start(pool, contextvars.copy_context().run, work, *args)
+
+    def start(self, pool: ThreadPoolExecutor, work: Callable[..., _T], *args: object) -> Future[_T]:
+        """From any thread, and unchecked."""
+        future = pool.submit(work, *args)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    async def wait(self) -> None:
+        """Until nothing runs any more."""
+        while running := list(self._running):
+            ended, _ = await asyncio.wait([asyncio.wrap_future(future) for future in running])
+            for future in ended:
+                future.cancelled() or future.exception()  # it was told to who asked, if anybody still does

@@ -1,0 +1,150 @@
+"""Transactions over several segments, for coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..model import TRX, Record, SegmentStatus
+from ..transaction import Draft
+
+if TYPE_CHECKING:
+    from .store import AsyncStore
+
+__all__ = ["AsyncTransaction", "is_much"]
+
+_BYTES = 64 << 10
+_RECORDS = 256
+"""More than these are checked and compressed in a thread: it would keep the event loop from other work."""
+
+
+class _Added:
+    """What `produce` gives: to be awaited, or not."""
+
+    def __init__(self, transaction: AsyncTransaction, add: Callable[[], None]) -> None:
+        self._transaction = transaction
+        self._add = add
+        self._error: Exception | None = None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from self._transaction.encode().__await__()
+        self.check()
+
+    def add(self) -> None:
+        try:
+            self._add()
+        except Exception as error:
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what is wrong with it, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+class AsyncTransaction:
+    """Several segments, all or nothing. Committed at the end of its `async with` block, dropped if that raises."""
+
+    def __init__(self, store: AsyncStore, draft: Draft) -> None:
+        self.space = draft.space
+        self._store = store
+        self._draft = draft
+        self._added: list[_Added] = []
+        self._large: list[_Added] = []
+        """Not encoded yet, in the order in which they came."""
+        self._encoding: Future[None] | None = None
+
+    @property
+    def statuses(self) -> dict[str, SegmentStatus]:
+        """After the commit: each segment's status."""
+        return self._draft.statuses
+
+    @property
+    def trx(self) -> TRX | None:
+        """After the commit."""
+        return self._draft.trx
+
+    def produce(
+        self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None
+    ) -> Awaitable[None]:
+        """Add records. What is wrong with them is said here, or by `await`, or at the end of the block at the latest;
+        what is wrong with their place, at the commit.
+
+        They are read and in the transaction when this returns; it need not be awaited.
+        """
+        self._draft.check_open()
+        if not isinstance(records, Record | bytes | str | Mapping):
+            records = list(records)
+        added = _Added(self, partial(self._draft.add, segment, records, expected_sequence))
+        self._added.append(added)
+        if self._large or self._encoding is not None or is_much(records):
+            self._large.append(added)
+        else:
+            added.add()
+            added.check()
+        return added
+
+    async def encode(self) -> None:
+        """In a thread, what is large. Cancelled, it goes on, and the next call waits for it."""
+        while self._large or self._encoding is not None:
+            if self._encoding is None:
+                large, self._large = self._large, []
+                self._encoding = self._store.calls.submit(_add_all, large)
+            encoding = self._encoding
+            await asyncio.shield(asyncio.wrap_future(encoding))
+            if self._encoding is encoding:
+                self._encoding = None
+
+    async def __aenter__(self) -> AsyncTransaction:
+        self._store.calls.check()
+        self._draft.entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        draft = self._draft
+        try:
+            if kind is None:
+                await self.encode()
+            draft.ended = True
+            if kind is None:
+                await self._commit()
+            elif isinstance(error, asyncio.CancelledError):
+                _tell_none(error)
+        except asyncio.CancelledError as cancelled:
+            _tell_none(cancelled)
+            raise
+
+    async def _commit(self) -> None:
+        for added in self._added:
+            added.check()
+        if self._draft.guards:
+            await self._store.calls.call(self._draft.guard)
+        else:
+            await self._store.commit(self._draft)
+
+
+def _tell_none(error: asyncio.CancelledError) -> None:
+    """Nothing was sent, unless it says otherwise already."""
+    if not hasattr(error, "transaction_id"):
+        error.transaction_id = None  # type: ignore[attr-defined]
+
+
+def _add_all(large: list[_Added]) -> None:
+    for added in large:
+        added.add()
+
+
+def is_much(records: Iterable[Record]) -> bool:
+    try:
+        return isinstance(records, list) and (
+            len(records) > _RECORDS or sum([len(record.payload) for record in records]) > _BYTES
+        )
+    except (AttributeError, TypeError):
+        return False  # the check says what is wrong with them

@@ -1,0 +1,149 @@
+"""Writes that no thread waits for: they queue up with the committer, and one of a few threads commits them together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from uuid import UUID
+
+from ..log.commit import Committer
+from ..log.record_format import Header
+from ..log.request import Part, Request
+from .threads import Calls
+
+__all__ = ["Lane", "LoopRequest"]
+
+_HEARTBEAT = 0.25
+"""Seconds after which the loop looks for itself what became of its requests: being woken up is only a hint."""
+
+
+class LoopRequest(Request):
+    """A request that a coroutine waits for, and may withdraw."""
+
+    lane: Lane
+    future: asyncio.Future[None]
+    withdrawn = False
+    boarded: Header | None = None
+    """The transaction that it is in, from before it is sent until it is known not to be written."""
+
+    def __init__(self, parts: Sequence[Part], key: str | None = None, fence: tuple[str, int] | None = None) -> None:
+        super().__init__(parts, key, fence)
+        self._lock = threading.Lock()
+        """Whether it is withdrawn or boards first is decided once."""
+
+    @property
+    def abandoned(self) -> bool:
+        return self.withdrawn and self.boarded is None
+
+    def board(self, header: Header) -> bool:
+        with self._lock:
+            if self.withdrawn:
+                return False
+            self.boarded = header
+        return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self.boarded = None
+
+    def withdraw(self) -> Header | None:
+        """It is never taken into another transaction. The one that it is in already, if it is."""
+        with self._lock:
+            self.withdrawn = True
+            return self.boarded
+
+    def wake(self) -> None:
+        if self.done:
+            self.lane.deliver(self)
+        else:
+            self.lane.drive()
+
+
+class Lane:
+    """What one store's coroutines have queued with one committer."""
+
+    def __init__(self, calls: Calls, committer: Committer) -> None:
+        self._calls = calls
+        self._committer = committer
+        self._waiting: set[LoopRequest] = set()
+        self._done: deque[LoopRequest] = deque()
+        self._delivering = False
+        self._driving = False
+        """Somebody will drive, and has not begun yet."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def commit(self, request: LoopRequest) -> None:
+        """Returns when `request` has its result; raises its error. Cancelled: see `streamkit.aio`."""
+        loop = asyncio.get_running_loop()
+        request.lane, request.future = self, loop.create_future()
+        self._waiting.add(request)
+        if self._timer is None:
+            self._timer = loop.call_later(_HEARTBEAT, self._beat)
+        try:
+            self._committer.submit(request)
+            await request.future
+        except asyncio.CancelledError as error:
+            error.transaction_id = self._withdraw(request)  # type: ignore[attr-defined]
+            raise
+        finally:
+            self._waiting.discard(request)
+        if request.error is not None:
+            raise request.error
+
+    def _withdraw(self, request: LoopRequest) -> UUID | None:
+        header = request.withdraw()
+        if header is not None:
+            self._committer.note(header)
+            return UUID(bytes=header.id)
+        # An idempotency key may have been answered with an earlier transaction.
+        return request.trx.id if request.done and request.trx is not None else None
+
+    def deliver(self, request: LoopRequest) -> None:
+        """It is done; from any thread. Many are delivered at once, for one wake-up of the loop."""
+        self._done.append(request)
+        if not self._delivering:
+            self._delivering = True
+            self._calls.threads.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        self._delivering = False
+        while self._done:
+            self._resolve(self._done.popleft())
+
+    def _resolve(self, request: LoopRequest) -> None:
+        if not request.future.done():
+            request.future.set_result(None)
+
+    def drive(self) -> None:
+        """Have a thread commit what is queued; from any thread."""
+        if not self._driving:
+            self._driving = True
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            self._calls.start(self._calls.threads.commit, self._drive)
+        except RuntimeError:
+            # No thread can be started, or the pool is closed. While somebody waits, it is tried again.
+            self._driving = False
+
+    def _drive(self) -> None:
+        self._driving = False
+        self._committer.drive()
+
+    def _beat(self) -> None:
+        """A thread may be stopped anywhere, also before it wakes somebody up."""
+        self._timer = None
+        if not self._waiting:
+            return
+        for request in list(self._waiting):
+            if request.done:
+                self._resolve(request)
+        self._start()
+        self._timer = asyncio.get_running_loop().call_later(_HEARTBEAT, self._beat)
+
+    @property
+    def waiting(self) -> list[asyncio.Future[None]]:
+        return [request.future for request in self._waiting]

@@ -1,0 +1,310 @@
+"""A write that is cancelled was committed or not: withdrawn while it was queued, or on its way and can be asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from fix_aio import AsyncSubject, in_loop
+
+from harness.cuts import Interrupt
+from harness.drivers import MEMORY
+from harness.held_store import HeldStore, held_store
+from streamkit import Record
+from streamkit.aio import AsyncStore
+from streamkit.client import Client
+from streamkit.errors import Unavailable
+from streamkit.testing import ManualClock
+
+KINDS = ("batch", "rows", "key")
+
+
+def write(store: AsyncStore, payload: str, segment: str = "a", **options: Any) -> asyncio.Task[Any]:
+    return asyncio.create_task(store.produce("s", segment, [Record(payload.encode())], **options))
+
+
+async def cancelled(task: asyncio.Task[Any]) -> UUID | None:
+    """Cancels it; the transaction id that it leaves."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as raised:
+        await task
+    # One that has not begun has none.
+    found: UUID | None = getattr(raised.value, "transaction_id", None)
+    return found
+
+
+async def queued() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_loop
+async def test_one_that_is_queued_is_withdrawn_and_its_neighbours_are_not(kind: str) -> None:
+    async with held_store(kind) as held:
+        await held.hold()
+        first = write(held.store, "first")
+        await held.held()
+        before, doomed, after = [write(held.store, name) for name in ("before", "doomed", "after")]
+        await queued()
+        assert await cancelled(doomed) is None
+        held.release()
+        await asyncio.gather(first, before, after)
+        assert await held.payloads() == [b"begun", b"first", b"before", b"after"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_loop
+async def test_one_that_is_on_its_way_can_be_asked_for(kind: str) -> None:
+    async with held_store(kind) as held:
+        await held.hold()
+        task = write(held.store, "on its way")
+        await held.held()
+        id = await cancelled(task)
+        assert id is not None
+        outcome = asyncio.create_task(held.store.outcome(id))
+        await asyncio.sleep(0.05)
+        assert not outcome.done(), "it is not known yet"
+        held.release()
+        assert await outcome == "committed"
+        entries = [entry async for entry in held.store.consume_space("s")]
+        assert [entry.payload for entry in entries] == [b"begun", b"on its way"]
+        assert entries[-1].trx.id == id
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_loop
+async def test_one_whose_number_another_process_takes_is_never_tried_again(kind: str) -> None:
+    """It is on its way with a neighbour; they lose; the neighbour goes into the next transaction, alone."""
+    async with held_store(kind) as held:
+        await held.hold()
+        first = write(held.store, "first")
+        await held.held()
+        held.driver.held.clear()
+        # Both of the next go together, and are held.
+        doomed, neighbour = write(held.store, "doomed", "b"), write(held.store, "neighbour", "c")
+        await queued()
+        go, held.driver.go = held.driver.go, threading.Event()
+        held.driver.hold = True
+        go.set()
+        await first
+        await held.held()
+        id = await cancelled(doomed)
+        assert id is not None
+        other = Client("other://", MEMORY[kind](ManualClock()), 5.0, None, 64 << 20, ManualClock())
+        await asyncio.to_thread(other.store(held.id).produce, "s", "z", [Record(b"faster")])
+        held.release()
+        status = await neighbour
+        assert await held.store.outcome(id) == "absent"
+        assert status.trx is not None
+        assert status.trx.id != id
+        assert await held.payloads() == [b"begun", b"first", b"faster", b"neighbour"]
+        await held.store.produce("s", "a", [Record(b"after")])
+        assert b"doomed" not in await held.payloads()
+        other.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_loop
+async def test_one_that_others_build_on_takes_nobody_along(kind: str) -> None:
+    """`next` expects what `doomed` would have written; without it, it is refused."""
+    async with held_store(kind) as held:
+        await held.hold()
+        first = write(held.store, "first", "x")
+        await held.held()
+        doomed = write(held.store, "doomed", expected_sequence=1)
+        await queued()
+        following = write(held.store, "next", expected_sequence=2)
+        rival = write(held.store, "rival", expected_sequence=1)
+        await queued()
+        assert await cancelled(doomed) is None
+        held.release()
+        await asyncio.gather(first, rival)
+        told = (await asyncio.gather(following, return_exceptions=True))[0]
+        there = await held.payloads()
+        assert (b"next" in there) == (not isinstance(told, Exception))
+        assert b"doomed" not in there
+
+
+@in_loop
+async def test_a_timeout_says_so_too() -> None:
+    async with held_store("key") as held:
+        await held.hold()
+        with pytest.raises(TimeoutError) as raised:
+            async with asyncio.timeout(0.1):
+                await held.store.produce("s", "a", [Record(b"late")])
+        id = raised.value.__cause__.transaction_id  # type: ignore[union-attr]
+        held.release()
+        assert await held.store.outcome(id) == "committed"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.sleep(10), 0.01)
+
+
+@in_loop
+async def test_a_transaction_says_so_too() -> None:
+    async with held_store("key") as held:
+        await held.hold()
+
+        async def several() -> None:
+            async with held.store.transaction("s") as trx:
+                trx.produce("a", [Record(b"1")])
+                trx.produce("b", [Record(b"2")])
+
+        task = asyncio.create_task(several())
+        await held.held()
+        id = await cancelled(task)
+        assert id is not None
+        held.release()
+        assert await held.store.outcome(id) == "committed"
+        assert await held.payloads() == [b"begun", b"1", b"2"]
+
+
+@in_loop
+async def test_cancelled_before_anything_was_queued_it_says_that_nothing_was_written(memory: AsyncSubject) -> None:
+    """While its space is opened, while it is compressed, and in the body of a transaction."""
+    async with memory.store() as store:
+        task = write(store, "opening")
+        await asyncio.sleep(0)
+        assert await cancelled(task) is None
+        large = asyncio.create_task(store.produce("s", "a", [Record(bytes(3 << 20))] * 10))
+        await asyncio.sleep(0)
+        assert await cancelled(large) is None
+
+        async def body() -> None:
+            async with store.transaction("s") as trx:
+                trx.produce("a", [Record(b"body")])
+                await asyncio.sleep(100)
+
+        task = asyncio.create_task(body())
+        await queued()
+        assert await cancelled(task) is None
+        assert [entry async for entry in store.consume_space("s")] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_loop
+async def test_cancelled_after_any_number_of_steps_of_the_loop_the_answer_is_true(kind: str) -> None:
+    """Ten writers, one of which is cancelled after n steps of the loop; for every n until it has ended before."""
+    survived = 0
+    for steps in itertools.count():
+        async with held_store(kind) as held:
+            held.release()
+            store = held.store
+            tasks = [write(store, f"{n}", f"s{n % 3}") for n in range(10)]
+            for _ in range(steps):
+                await asyncio.sleep(0 if steps % 2 else 0.0001)
+            if tasks[4].done():
+                survived += 1
+                id = tasks[4].result().trx.id
+            else:
+                id = await cancelled(tasks[4])
+            await asyncio.gather(*[task for task in tasks if task is not tasks[4]])
+            there = [entry.trx.id async for entry in store.consume_space("s") if entry.payload == b"4"]
+            if id is None:
+                assert there == []
+            elif await store.outcome(id) == "committed":
+                assert there == [id]
+            else:
+                assert there == []
+            assert len(await held.payloads()) == 9 + len(there)
+        if survived > 3:
+            return
+
+
+@in_loop
+async def test_many_that_are_cancelled_leave_nothing_queued(memory: AsyncSubject) -> None:
+    async with memory.store() as store:
+        await store.produce("s", "a", [Record(b"begun")])
+        for _ in range(20):
+            tasks = [write(store, "doomed") for _ in range(50)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await store.produce("s", "a", [Record(b"ended")])
+        committer = store.sync._shared.spaces["s"].committers[0]
+        assert [request for request in committer._queue if not request.done] == []
+
+
+# -- the thread that commits ----------------------------------------------------------------------------------------
+
+
+def at_every_call(error: BaseException) -> Callable[[HeldStore, int], list[int]]:
+    def plan(held: HeldStore, number: int) -> list[int]:
+        raised: list[int] = []
+
+        def act() -> None:
+            raised.append(number)
+            raise error
+
+        held.driver.at, held.driver.act = number, act
+        return raised
+
+    return plan
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a fault"), Interrupt(), MemoryError()], ids=repr)
+@pytest.mark.parametrize("kind", KINDS)
+@in_loop
+async def test_a_driver_that_ends_at_any_call_lets_nobody_wait_for_ever(kind: str, error: BaseException) -> None:
+    """Before a call has an effect and after: everybody is told, what they are told is true, the next goes on."""
+    plan = at_every_call(error)
+    for number in itertools.count():
+        async with held_store(kind) as held:
+            await held.hold()
+            first = write(held.store, "first")
+            await held.held()
+            others = [write(held.store, f"{n}", f"s{n}") for n in range(5)]
+            await queued()
+            raised = plan(held, number)
+            held.release()
+            told = await asyncio.gather(first, *others, return_exceptions=True)
+            held.driver.at = -1
+            await held.store.produce("s", "a", [Record(b"after")])
+            there = await held.payloads()
+            for payload, one in zip([b"first", *(b"%d" % n for n in range(5))], told, strict=True):
+                if isinstance(one, BaseException):
+                    assert isinstance(one, type(error) | Unavailable), one
+                    assert payload not in there
+                else:
+                    assert there.count(payload) == 1
+            assert there[-1] == b"after"
+        if not raised:
+            assert number > 2
+            return
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_loop
+async def test_a_fault_that_never_ends_is_told_and_not_tried_for_ever(kind: str) -> None:
+    async with held_store(kind) as held:
+        await held.store.produce("s", "a", [Record(b"begun")])
+        held.release()
+        calls = itertools.count()
+
+        def step() -> None:
+            next(calls)
+            raise ZeroDivisionError("a fault in the backend")
+
+        held.driver.step = step  # type: ignore[method-assign]
+        told = await asyncio.gather(*[write(held.store, f"{n}") for n in range(20)], return_exceptions=True)
+        assert all(isinstance(one, Exception) for one in told), told
+        assert next(calls) < 100
+        del held.driver.step
+        await held.store.produce("s", "a", [Record(b"after")])
+        assert (await held.payloads())[-1] == b"after"
+
+
+@in_loop
+async def test_a_wake_up_that_is_lost_is_made_up_for(memory: AsyncSubject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that somebody has to drive, nor that a request is done, needs to be told."""
+    async with memory.store() as store:
+        await store.produce("s", "a", [Record(b"begun")])
+        monkeypatch.setattr("streamkit.aio.writing.LoopRequest.wake", lambda self: None)
+        status = await store.produce("s", "a", [Record(b"silent")])
+        assert status.last_sequence == 2
