@@ -40,6 +40,7 @@ BACKENDS = {"backend", "errors", "reentry"}
 """What a backend may import of the package."""
 
 UPWARD = {
+    ("streamkit.aio.store", "streamkit.archive"): "for the type checker",
     ("streamkit.client", "streamkit.archive.place"): "deletes a store's archive, where there is one",
     ("streamkit.errors", "streamkit.model"): "for the type checker: an error carries statuses",
     ("streamkit.model", "streamkit.log.offsets"): "an entry knows its offset",
