@@ -23,7 +23,7 @@ from .transaction import AsyncTransaction
 from .writing import Lane, LoopRequest
 
 if TYPE_CHECKING:
-    from ..archive import ArchiveReport
+    from ..archive import ArchiveReport, CompactReport, RestoreReport
     from ..index.verify import VerifyReport
 
 __all__ = ["AsyncStore"]
@@ -299,6 +299,37 @@ class AsyncStore:
             lambda told: self.sync.archive(
                 space, until=until, min_age=min_age, target_file_bytes=target_file_bytes, progress=told
             ),
+        )
+
+    async def compact(
+        self,
+        space: str,
+        *,
+        target_file_bytes: int = 64 << 20,
+        retention_hours: float = 168.0,
+        progress: Progress | None = None,
+    ) -> CompactReport:
+        """Bring small files of the space's archive together. See Store.compact. `progress` as for `archive`."""
+        return await self._long(
+            progress,
+            lambda told: self.sync.compact(
+                space, target_file_bytes=target_file_bytes, retention_hours=retention_hours, progress=told
+            ),
+        )
+
+    async def restore(
+        self,
+        space: str,
+        source: AsyncStore | Store,
+        *,
+        until: int | None = None,
+        tier: Literal["all", "cold"] = "all",
+        progress: Progress | None = None,
+    ) -> RestoreReport:
+        """Copy a space of the store `source` into this one. See Store.restore. `progress` as for `archive`."""
+        plain = source.sync if isinstance(source, AsyncStore) else source
+        return await self._long(
+            progress, lambda told: self.sync.restore(space, plain, until=until, tier=tier, progress=told)
         )
 
     async def verify(self, space: str | None = None, *, progress: Progress | None = None) -> VerifyReport:
