@@ -1,0 +1,90 @@
+"""Append over HTTP, and follow as server-sent events: a browser that reconnects misses nothing.
+
+    pip install starlette uvicorn
+    uvicorn app:app --timeout-graceful-shutdown 1
+
+    curl -d '{"paid": true}' localhost:8000/orders/order-42
+    curl -N localhost:8000/orders
+
+An event's id is its offset in the space. A browser's EventSource sends the last one that it saw when it reconnects, as
+`Last-Event-ID`; any process that serves this app goes on behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+import streamkit.aio
+from streamkit import Entry, InvalidName, InvalidOffset, Record
+from streamkit.aio import AsyncStore
+
+STORE = os.environ.get("STREAMKIT_STORE", "7d9f2c1e-52a4-4c7b-9d40-0f6a3d1f8e55")
+SILENCE = 15.0
+"""Seconds without an event after which a comment is sent, so that proxies keep the connection open."""
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async with streamkit.aio.connect() as client:  # STREAMKIT_URL
+        app.state.store = client.store(STORE)
+        yield
+
+
+async def append(request: Request) -> JSONResponse:
+    """POST /space/segment: the body is the payload; with an Idempotency-Key it can be sent again."""
+    status = await request.app.state.store.produce(
+        request.path_params["space"],
+        request.path_params["segment"],
+        [Record(await request.body())],
+        idempotency_key=request.headers.get("Idempotency-Key"),
+    )
+    return JSONResponse({"sequence": status.last_sequence, "offset": status.space_offset.hex()}, 201)
+
+
+async def follow(request: Request) -> StreamingResponse:
+    """GET /space: everything after Last-Event-ID, and then what comes."""
+    store: AsyncStore = request.app.state.store
+    space, after = request.path_params["space"], request.headers.get("Last-Event-ID") or None
+    async for _ in store.consume_space(
+        space, offset=after, limit=1
+    ):  # InvalidOffset now, not in the middle of the answer
+        break
+    return StreamingResponse(events(store, space, after), media_type="text/event-stream")
+
+
+async def events(store: AsyncStore, space: str, after: str | None) -> AsyncIterator[str]:
+    """It is cancelled when the browser goes away."""
+    while True:
+        async with aclosing(store.follow_space(space, offset=after, timeout=SILENCE)) as entries:
+            async for entry in entries:
+                after = entry.space_offset.hex()
+                yield f"id: {after}\ndata: {data_of(entry)}\n\n"
+        yield ": nothing new\n\n"
+
+
+def data_of(entry: Entry) -> str:
+    payload = entry.payload.decode(errors="replace")
+    return json.dumps({"segment": entry.segment, "sequence": entry.sequence, "payload": payload})
+
+
+async def refused(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": str(error)}, 400)
+
+
+app = Starlette(
+    routes=[
+        Route("/{space}/{segment}", append, methods=["POST"]),
+        Route("/{space}", follow, methods=["GET"]),
+    ],
+    lifespan=lifespan,
+    exception_handlers={InvalidName: refused, InvalidOffset: refused},
+)
