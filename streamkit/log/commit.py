@@ -90,13 +90,17 @@ class Flight:
     """Of what was written; none if they are not known."""
     failed: StreamkitError | None = None
 
-    def __init__(self, plan: Plan, results: Sequence[dict[str, SegmentRow]], header: Header, record: bytes) -> None:
+    def __init__(
+        self, plan: Plan, results: Sequence[dict[str, SegmentRow]], header: Header, record: bytes, count: int
+    ) -> None:
         self.requests = plan.ready
         self.results = results
         self.before = plan.before
         self.looked = plan.snapshot.looked
         self.header = header
         self.record = record
+        self.count = count
+        """Of entries."""
         self.ops: list[Op] = [Append(transaction_key(header.number), record)]
 
     def clear(self) -> None:
@@ -127,6 +131,8 @@ class Committer:
         """Leads while it is alive; then anybody may."""
         self._flight: Flight | None = None
         """Not settled yet. Only who leads touches it."""
+        self._submitted = False
+        """There are, or were, requests without a thread."""
         self._taken: Sequence[Request] = ()
         """What goes into the next flight. Only who leads touches it."""
         self._upkeep = threading.Lock()
@@ -161,6 +167,7 @@ class Committer:
     def submit(self, request: Request) -> None:
         """Queue a request that no thread waits for. Its `wake` is called when it is done, or when someone has to
         `drive`; it may be called from any thread."""
+        self._submitted = True
         with self._mutex:
             self._queue.append(request)
             led = self._leader.alive.locked()
@@ -286,7 +293,7 @@ class Committer:
                     request.fail_like(error)
             self._flight = None
         for request in requests:
-            if request.done:
+            if request.done and (request.turn is not None or request.thread == 0):
                 request.wake()
         return True
 
@@ -323,6 +330,7 @@ class Committer:
         sure = not partition.is_fresh(partition.looked)
         if sure:
             partition.refresh(segments)
+        alone = len(requests) == 1 and not self._submitted
         lost = 0
         while True:
             if atomic and partition.watermark != partition.number:
@@ -330,7 +338,7 @@ class Committer:
             snapshot = Snapshot(partition)
             plan = Plan(partition, snapshot, partition.learn_for_commit(segments))
             for request in requests:
-                if not request.done and not request.abandoned:
+                if not request.done and (alone or not request.abandoned):
                     plan.add(request)
             if plan.unconfirmed and not sure:
                 # By what is known here an expectation does not hold; but that may be old. Look before refusing, also
@@ -344,7 +352,7 @@ class Committer:
             if not plan.ready:
                 return
             flight = self._prepare(plan)
-            if not all(request.board(flight.header) for request in flight.requests):
+            if self._submitted and not all(request.board(flight.header) for request in flight.requests):
                 # One was withdrawn, and others may build on it.
                 flight.clear()
                 continue
@@ -407,7 +415,7 @@ class Committer:
             fences=plan.new_fences,
             seed=partition.seed,
         )
-        flight = Flight(plan, results, header, record)
+        flight = Flight(plan, results, header, record, count)
         if limits.atomic:
             rows = self._index.rows_of(partition, header, record, after, partition.etags)
             size = min(len(record), 1 << 20) + sum(len(put.key) + len(put.value) + 256 for put in rows)
@@ -431,7 +439,7 @@ class Committer:
         """It is committed: say so. Stopped anywhere, it can be done again."""
         partition, header = self.partition, flight.header
         partition.committed(header, flight.record, flight.before, flight.head, flight.ops, flight.etags, flight.indexed)
-        trx, count = header.trx, header.count
+        trx, count = header.trx, flight.count
         for request, result in zip(flight.requests, flight.results, strict=True):
             if not request.done:
                 request.succeed(result, trx, count)
@@ -466,6 +474,8 @@ class Committer:
             if attempt or not left:
                 try:
                     flight.etags = partition.backend.write(partition.key, ops, durable=durable)
+                    if partition.limits.atomic or partition.is_fresh(flight.looked):
+                        return True
                     return self._still_counts(flight)
                 except Conflict as error:
                     cause = error
