@@ -620,9 +620,11 @@ class Store:
         return self.lease(name, 60.0)
 
     def verify(self, space: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-        """Walk the log of one space, or of all: dense, undamaged, and the index says the same.
+        """Walk log and archive of one space, or of all: dense, undamaged, and the index says the same.
 
-        `progress(done, all)` counts transactions of the partition at hand. Findings name the row that is wrong.
+        Every byte of the archive is read. `progress(done, all)` counts transactions of the partition at hand. Findings
+        name the row that is wrong, or the file, as `archive/…`. MissingDependency without the extra `archive`, if there
+        is one.
         """
         from .index.verify import VerifyReport, verify_space
 
@@ -637,9 +639,10 @@ class Store:
         )
 
     def repair(self, space: str | None = None) -> int:
-        """Build the index of one space, or of all, again from the log; the number of rows that differed.
+        """Build the index of one space, or of all, again from log and archive; the number of rows that differed.
 
-        The log is never touched: CorruptData if it is damaged itself. Nobody may write to the store meanwhile.
+        Neither is touched: CorruptData if they are damaged. Where the log still holds what a damaged archive should, it
+        is enough. Nobody may write to the store, or archive, meanwhile.
         """
         from .index.verify import repair_space
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from ..errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Throttled, Unavailable
 
-__all__ = ["UNREADABLE", "Damaged", "Elsewhere", "foreign", "mapped"]
+__all__ = ["UNDECODABLE", "UNREADABLE", "Damaged", "Elsewhere", "foreign", "mapped"]
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -58,6 +58,8 @@ class Elsewhere(PermanentError):
     """Where the store's archives are looked for there is nothing of them."""
 
 
+UNDECODABLE = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What comes of decoding a damaged file that has no checksum, or one that is not over everything."""
 UNREADABLE = (Damaged, Elsewhere)
 """For as long as the log holds what was archived it is read in its place."""
 
@@ -84,7 +86,7 @@ def _is_foreign(error: Exception) -> bool:
     from deltalake.exceptions import DeltaError
 
     # delta-rs and pyarrow also say of a damaged file that it has a wrong value.
-    return isinstance(error, DeltaError | OSError | pa.ArrowException | ValueError | OverflowError)
+    return isinstance(error, (DeltaError, OSError, pa.ArrowException, *UNDECODABLE))
 
 
 def foreign(error: Exception, url: str, options: Mapping[str, str]) -> StreamkitError:

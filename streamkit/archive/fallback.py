@@ -9,32 +9,18 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptData
+from ..log.archive_reader import Contents
 from ..log.backwards import logged_backwards
-from ..log.keys import transaction_key, transaction_number
+from ..log.held import archive_row, held_from
 from ..log.read import Batch, Bounds, logged, logged_segment
 from ..warn import warn
 from .errors import UNREADABLE, Damaged, Elsewhere
-from .remove import removed_up_to
 
 if TYPE_CHECKING:
     from ..log.partition import Partition
     from .read import Archive
 
-__all__ = ["ArchiveOrLog", "held_from"]
-
-
-def held_from(partition: Partition, first: int, last: int) -> int | None:
-    """From which transaction on the log holds all of first..last; None if not even the last.
-
-    What it holds up to where it was removed counts for nothing: a writer that slept may have left it.
-    """
-    first = max(first, removed_up_to(partition) + 1)
-    rows = partition.backend.scan(partition.key, transaction_key(first), transaction_key(last + 1), values=False)
-    begin = expected = None
-    for number in (transaction_number(row.key) for row in rows):
-        begin = number if number != expected else begin
-        expected = number + 1
-    return begin if expected == last + 1 else None
+__all__ = ["ArchiveOrLog"]
 
 
 _CHUNK = 1024
@@ -94,7 +80,7 @@ class ArchiveOrLog:
             return
         except UNREADABLE as error:
             damage = error
-        removed = removed_up_to(partition)
+        removed = archive_row(partition).removed
         try:
             for batch in self._archive.segment(partition, segment, first, last, removed):
                 yield batch
@@ -150,7 +136,7 @@ class ArchiveOrLog:
             return
         except UNREADABLE as error:
             damage = error
-        removed = removed_up_to(partition)
+        removed = archive_row(partition).removed
         while first <= last:
             try:
                 found = list(logged_segment(partition, segment, max(first, last - _CHUNK + 1), last))
@@ -207,3 +193,6 @@ class ArchiveOrLog:
     def has(self, partition: Partition, id: bytes, number: int | None, made: int) -> bool:
         # What a writer that slept left in the log looks like what was committed: only the table can tell.
         return self._archive.has(partition, id, number, made)
+
+    def examine(self, partition: Partition, last: int) -> Contents:
+        return self._archive.examine(partition, last)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import CorruptData
 from .columns import as_ours
+from .errors import Damaged
 from .table import Gone, schema
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ def commits(table: Table, first: int, last: int) -> list[Commit]:
         text = table.log_of(version)
         if text is None:
             break
-        found.append(_commit(table, version, [json.loads(line) for line in text.splitlines() if line.strip()]))
+        try:
+            found.append(_commit(table, version, [json.loads(line) for line in text.splitlines() if line.strip()]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Damaged(f"{table.url}: the description of version {version} cannot be read: {error}") from error
     return found[::-1]
 
 

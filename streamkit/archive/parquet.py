@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import secrets
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -13,13 +15,15 @@ from .table import File, Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["write_file"]
+__all__ = ["check_digest", "write_file"]
 
 _SAMPLE = 2048
 """Rows, from which it is judged how large the file will be."""
 _DESCRIPTION = 1000
 """Bytes that a row group costs in the footer."""
 _SMALLEST = 16 << 10
+_DIGEST = re.compile(r"-([0-9a-f]{16})\.parquet$")
+_PART = 8 << 20
 _OPTIONS: dict[str, Any] = {
     "compression": "zstd",
     "write_statistics": ["number", "segment", "sequence", "timestamp"],
@@ -38,22 +42,18 @@ _OPTIONS: dict[str, Any] = {
 
 def write_file(table: Table, rows: pa.Table | Rows) -> File:
     """Write `rows`, of one partition and sorted, durably, as a file of the table that no version has yet."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     group = _group(rows)
     first, last = rows.slice(0, 1), rows.slice(rows.num_rows - 1, 1)
     partition = first["partition"][0].as_py()
     numbers = rows.numbers if isinstance(rows, Rows) else _ends(rows, "number")
-    # The start of the name is spread, because object stores share their speed out by it.
-    spread = zlib.crc32(f"{partition}/{numbers}".encode()) & 0xFF
-    path = f"{spread:02x}-{partition}-{numbers[0]}-{numbers[1]}-{secrets.token_hex(6)}.parquet"
     ends: dict[str, tuple[int, int]] = {}
     with table.mapped():
-        table.prepare()
-        with (
-            table.filesystem.open_output_stream(path) as sink,
-            pq.ParquetWriter(sink, first.schema, **_OPTIONS) as file,
-        ):
+        # In memory first: its name says what is in it. Compressed it is a small part of the rows.
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, first.schema, **_OPTIONS) as file:
             for begin in range(0, rows.num_rows, group):
                 part = rows.slice(begin, group)
                 file.write_table(_with_own_words(part))
@@ -61,11 +61,18 @@ def write_file(table: Table, rows: pa.Table | Rows) -> File:
                     low, high = _ends(part, name)
                     least, most = ends.get(name, (low, high))
                     ends[name] = (min(least, low), max(most, high))
+        data = sink.getvalue()
+        # The start of the name is spread, because object stores share their speed out by it.
+        spread = zlib.crc32(f"{partition}/{numbers}".encode()) & 0xFF
+        unique = f"{secrets.token_hex(6)}-{_digest(data).hexdigest()}"
+        path = f"{spread:02x}-{partition}-{numbers[0]}-{numbers[1]}-{unique}.parquet"
+        table.prepare()
+        with table.filesystem.open_output_stream(path) as target:
+            target.write(data)
         table.sync_file(path)
-        size = table.filesystem.get_file_info(path).size
     return File(
         path,
-        size,
+        data.size,
         rows.num_rows,
         partition,
         numbers,
@@ -74,6 +81,31 @@ def write_file(table: Table, rows: pa.Table | Rows) -> File:
         ends["sequence"],
         (ends["timestamp"][0] // 1000, ends["timestamp"][1] // 1000),
     )
+
+
+def digest_of(path: str) -> str | None:
+    """The checksum of the whole file that is in its name; None if there is none."""
+    found = _DIGEST.search(path)
+    return found[1] if found else None
+
+
+def check_digest(table: Table, file: File) -> str | None:
+    """What is wrong with the length or the checksum of a file; None if nothing is. Gone if it is not there."""
+    digest, size = _digest(), 0
+    with table.reading(file.path), table.filesystem.open_input_stream(file.path) as source:
+        while part := source.read(_PART):
+            digest.update(part)
+            size += len(part)
+    if size != file.size:
+        return f"it has {size} bytes, and the table's log says {file.size}"
+    wanted = digest_of(file.path)
+    if wanted not in (None, digest.hexdigest()):
+        return "its checksum is not the one that its name says"
+    return None
+
+
+def _digest(data: Any = b"") -> Any:
+    return hashlib.blake2b(data, digest_size=8)
 
 
 def _ends(rows: pa.Table, name: str) -> tuple[int, int]:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from ..errors import CorruptData
+from ..errors import CorruptData, StreamkitError
+from ..log.archive_reader import Contents
 from ..log.read import Batch, Bounds
 from ..metadata import NO_METADATA, Metadata
 from ..model import NO_TRX, TRX, Entry, Origin
 from .columns import as_ours, with_words
-from .errors import Damaged
+from .errors import UNDECODABLE, Damaged, Elsewhere
 from .place import Place
 from .scattered import Wanted, windows
 from .table import File, Gone, Snapshot, Table
@@ -70,8 +71,7 @@ class Archive:
         if found is None or found.archived.get(partition, 0) < archived:
             found = self._load()
         if found is None:
-            with self.table.mapped():
-                raise self._place.missing(self._store, self.space, archived)
+            raise self.missing(archived)
         if found.archived.get(partition, 0) < archived:
             raise Damaged(
                 f"{self.table.url} ends at transaction {found.archived.get(partition, 0)}, but the log says that "
@@ -82,8 +82,12 @@ class Archive:
     def check_place(self, partition: Partition) -> None:
         """PermanentError if the log says that something is archived, and here is no table."""
         if partition.head.archived and self.table.load() is None:
-            with self.table.mapped():
-                raise self._place.missing(self._store, self.space, partition.head.archived)
+            raise self.missing(partition.head.archived)
+
+    def missing(self, archived: int) -> Damaged | Elsewhere:
+        """What to say where transactions up to `archived` are archived and there is no table."""
+        with self.table.mapped():
+            return self._place.missing(self._store, self.space, archived)
 
     def _load(self) -> Snapshot | None:
         with self._lock:
@@ -106,6 +110,12 @@ class Archive:
             "the table"
         )
 
+    def _unreadable(self, error: Exception) -> StreamkitError:
+        """Where a damaged page was decoded into what is not in the file's dictionaries, or is no UUID."""
+        if isinstance(error, StreamkitError):
+            return error
+        return Damaged(f"{self.table.url}: a file of the table is damaged: {error}")
+
     def _newer(self, snapshot: Snapshot, error: Gone) -> Snapshot:
         """The version to go on with where a file of `snapshot` is gone, because others compacted the table."""
         newer = self._load()
@@ -125,6 +135,8 @@ class Archive:
                 return
             except Gone as error:
                 snapshot = self._newer(snapshot, error)
+            except UNDECODABLE as error:
+                raise self._unreadable(error) from error
 
     def _asked(self, partition: Partition, last: int, ask: Callable[[Snapshot], _T]) -> _T:
         """ask(a version that holds transaction `last`); again with a newer one if one of the files is gone."""
@@ -134,6 +146,8 @@ class Archive:
                 return ask(snapshot)
             except Gone as error:
                 snapshot = self._newer(snapshot, error)
+            except UNDECODABLE as error:
+                raise self._unreadable(error) from error
 
     # -- the log ------------------------------------------------------------------------------------------------
 
@@ -142,7 +156,7 @@ class Archive:
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
             nonlocal here
-            for rows in self._in_order(snapshot, partition.partition, here[0], last, bounds):
+            for rows in self.in_order(snapshot, partition.partition, here[0], last, bounds):
                 for batch in self._batches(partition, rows, here, bounds):
                     yield batch
                     end = batch.entries[-1]
@@ -150,9 +164,7 @@ class Archive:
 
         return self._retry(partition, last, walk)
 
-    def _in_order(
-        self, snapshot: Snapshot, partition: int, first: int, last: int, bounds: Bounds
-    ) -> Iterator[pa.Table]:
+    def in_order(self, snapshot: Snapshot, partition: int, first: int, last: int, bounds: Bounds) -> Iterator[pa.Table]:
         """The rows of transactions first..last in commit order, in pieces that fit in memory."""
         for files, low, high in _windows(snapshot, partition, first, last, bounds):
             if _alone(files):
@@ -360,6 +372,20 @@ class Archive:
 
         return self._asked(partition, max(partition.head.archived, number or 0), ask)
 
+    def check(self, partition: Partition, first: int, last: int) -> None:
+        """Read transactions first..last, every byte of them. CorruptData if they are not there, whole."""
+
+        def ask(snapshot: Snapshot) -> None:
+            for _ in self.in_order(snapshot, partition.partition, first, last, Bounds()):
+                pass
+
+        self._asked(partition, last, ask)
+
+    def examine(self, partition: Partition, last: int) -> Contents:
+        from .examine import examine
+
+        return examine(self, partition.partition, last)
+
     # -- backwards ----------------------------------------------------------------------------------------------
 
     def transactions_backwards(self, partition: Partition, start: tuple[int, int], last: int) -> Iterator[Batch]:
@@ -370,7 +396,7 @@ class Archive:
             for files, least, most in reversed(list(_windows(snapshot, partition.partition, start[0], end, Bounds()))):
                 parts = 1 if _alone(files) else -(-sum(file.rows for file in files) // _PART)
                 for low, high in _downwards(least, most, -(-(most - least + 1) // parts)):
-                    for rows in reversed(list(self._in_order(snapshot, partition.partition, low, high, Bounds()))):
+                    for rows in reversed(list(self.in_order(snapshot, partition.partition, low, high, Bounds()))):
                         yield from self._backwards(partition, rows, start)
                     end = low - 1
 
@@ -455,10 +481,10 @@ class Archive:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        source = self._open(file)
+        source = self.open(file)
         groups = [
             at
-            for at, (least, most, low, high) in enumerate(self._groups(file, source))
+            for at, (least, most, low, high) in enumerate(self.groups(file, source))
             if least <= segment <= most and low <= last and high >= first
         ]
         if not groups:
@@ -484,7 +510,7 @@ class Archive:
 
     # -- files --------------------------------------------------------------------------------------------------
 
-    def _open(self, file: File) -> Any:
+    def open(self, file: File) -> Any:
         footer = self._footers.get(file.path)
         known = None if footer is None else footer[0]
         found = self.table.open(file.path, metadata=known, read_dictionary=_WORDS, pre_buffer=True)
@@ -495,7 +521,7 @@ class Archive:
                     self._footers.popitem(last=False)
         return found
 
-    def _groups(self, file: File, source: Any) -> list[tuple[str, str, int, int]]:
+    def groups(self, file: File, source: Any) -> list[tuple[str, str, int, int]]:
         """Least and greatest segment and sequence of each row group."""
         metadata, known = self._footers.get(file.path, (source.metadata, None))
         if known is None:
@@ -518,7 +544,7 @@ class Archive:
         return self._read(file, columns)
 
     def _read(self, file: File, columns: list[str]) -> pa.Table:
-        source = self._open(file)
+        source = self.open(file)
         with self.table.reading(file.path):
             # Each row group has its own words.
             return source.read(columns=columns).unify_dictionaries()

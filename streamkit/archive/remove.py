@@ -6,27 +6,18 @@ from collections.abc import Iterator
 
 from ..backend import Ambiguous, Delete, Op, Put
 from ..errors import Unavailable
+from ..log.held import archive_row
 from ..log.keys import ARCHIVE, data_key, data_range, transaction_key
 from ..log.partition import Partition
-from ..log.rows import ArchiveRow, decode_row, encode_row
+from ..log.rows import ArchiveRow, encode_row
 from .read import Archive
 
-__all__ = ["note_archived", "remove_archived", "removed_up_to"]
+__all__ = ["note_archived", "remove_archived"]
 
 _MARKS = 8
 _TRIES = 5
 _SCAN_ALL = 512
 """Segments from which on the whole index is listed, instead of each segment's part."""
-
-
-def _row(partition: Partition) -> ArchiveRow:
-    value = partition.backend.get(partition.key, [bytes(ARCHIVE)])[0]
-    return ArchiveRow() if value is None else decode_row(ArchiveRow, ARCHIVE, value.data)
-
-
-def removed_up_to(partition: Partition) -> int:
-    """The last transaction that was removed from the log."""
-    return _row(partition).removed
 
 
 def _keep(partition: Partition, row: ArchiveRow) -> None:
@@ -39,7 +30,7 @@ def note_archived(partition: Partition) -> None:
     Where the service does not tell the time nothing is noted, and so nothing is ever removed.
     """
     archived = partition.head.archived
-    row = _row(partition)  # its answer is dated after the head was seen
+    row = archive_row(partition)  # its answer is dated after the head was seen
     now = partition.freshness.now()
     if now is None or archived <= max([row.removed, *(number for number, _ in row.since)]):
         return
@@ -49,7 +40,7 @@ def note_archived(partition: Partition) -> None:
 
 def remove_archived(partition: Partition, archive: Archive) -> int:
     """Remove what has been archived for longer than the grace; how many transactions. The caller holds the lease."""
-    row = _row(partition)
+    row = archive_row(partition)
     now = partition.freshness.now()
     if now is None:
         return 0
@@ -66,6 +57,8 @@ def remove_archived(partition: Partition, archive: Archive) -> int:
     files = [file for cluster in snapshot.clusters(partition.partition) for file in cluster]
     # They may be another engine's by now, which syncs nothing.
     archive.table.sync(file.path for file in files if file.numbers[0] <= number and file.numbers[1] > row.removed)
+    # The log is the only other copy.
+    archive.check(partition, row.removed + 1, number)
     for spans in archive.spans(partition, row.removed + 1, number):
         _delete(partition, list(_data_keys(partition, spans)))
     _delete(partition, [transaction_key(gone) for gone in range(row.removed + 1, number + 1)])

@@ -42,7 +42,7 @@ _READABLE = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolC
 """Features of Delta that a table may have: without a deletion vector none of them changes what a file holds."""
 _MEASURED = 1024
 """Files whose extents are kept."""
-_OWN_NAME = re.compile(r"[0-9a-f]{2}-\d+-\d+-\d+-[0-9a-f]{12}\.parquet")
+_OWN_NAME = re.compile(r"[0-9a-f]{2}-\d+-\d+-\d+-[0-9a-f]{12}(-[0-9a-f]{16})?\.parquet")
 _STATS = ("partition", "number", "position", "segment", "sequence", "timestamp")
 _KINDS = {
     **dict.fromkeys(("partition", "number", "index", "position", "sequence"), ("integer", "long")),

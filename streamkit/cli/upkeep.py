@@ -18,7 +18,7 @@ OneSpace = Annotated[str | None, typer.Argument(metavar="SPACE", help="One space
 def verify(
     space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
 ) -> None:
-    """Walk the whole log: dense, undamaged, and the index says the same. Every finding is named; exit 1 with any."""
+    """Walk log and archive: dense, undamaged, and the index says the same. Every finding is named; exit 1 with any."""
     with open_store(url, store, archive) as opened, progress("verifying", unit="transactions") as bar:
         report = opened.verify(space, progress=bar.at)
     for finding in report.findings:
@@ -44,7 +44,7 @@ def verify(
 def repair(
     space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
 ) -> None:
-    """Build the index again from the log, which is never touched. Nobody may write to the store meanwhile."""
+    """Build the index again from log and archive, which are never touched. Nobody may write or archive meanwhile."""
     with open_store(url, store, archive) as opened:
         rows = opened.repair(space)
     print_line(

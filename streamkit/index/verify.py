@@ -1,4 +1,4 @@
-"""Verifying a store: the log is whole, and the index says what the log says. Repair builds the index from the log.
+"""Verifying a store: log and archive are whole, and the index says what they say. Repair builds the index from both.
 
 Both look at the rows themselves, whatever state they are in, and rely on nothing that was learned before. The index is
 read between two walks over the log: whatever was written meanwhile is in the log before it is in the index.
@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from ..backend import Ambiguous, Backend, Delete, Op, Put
-from ..errors import CorruptData, StreamkitError, Unavailable
+from ..errors import CorruptData, MissingDependency, PermanentError, StreamkitError, Unavailable
+from ..log.archive_reader import Contents
+from ..log.held import archive_row, whole_from
 from ..log.idempotency import key_row
 from ..log.keys import (
+    ARCHIVE,
     CATALOG,
     DATA,
     HEAD,
@@ -31,7 +34,8 @@ from ..log.keys import (
 )
 from ..log.partition import Partition
 from ..log.record_format import Header, decode_entries, decode_header, frames_start, split_frames
-from ..log.rows import DataRow, Head, KeyRow, Piece, SegmentRow, Settings, decode_row, encode_row
+from ..log.rows import ArchiveRow, DataRow, Head, KeyRow, Piece, SegmentRow, Settings, decode_row, encode_row
+from ..warn import warn
 from .upkeep import data_rows
 
 __all__ = ["Finding", "VerifyReport", "repair_space", "verify_space"]
@@ -70,15 +74,15 @@ def verify_space(backend: Backend, space: str, make: MakePartition, progress: Pr
         log = _verify(make(number, settings), progress)
         findings += log.findings
         transactions, entries = transactions + log.transactions, entries + log.entries
-        segments += len(log.pieces)
+        segments += len(log.pieces.keys() | (log.cold or {}).keys())
     return VerifyReport(tuple(findings), transactions, entries, segments)
 
 
 def repair_space(backend: Backend, space: str, make: MakePartition) -> int:
-    """Build a space's index again from its log; the number of rows that were written or removed.
+    """Build a space's index again from its log and archive; the number of rows that were written or removed.
 
-    Only the log is believed. CorruptData if the log itself is damaged, or if part of it is in the archive only.
-    Nobody may write to the space meanwhile.
+    Only the log is believed, and for what it does not hold any more the archive. CorruptData if they are damaged.
+    Nobody may write to the space, or archive it, meanwhile.
     """
     settings, findings = _settings(backend, space)
     if settings is None:
@@ -135,6 +139,8 @@ class _Log:
         self.fences: dict[str, int] = {}
         self.transactions = 0
         self.entries = 0
+        self.cold: dict[str, SegmentRow] | None = {}
+        """The archive's part of each segment; None if that cannot be relied on."""
 
     def found(self, key: bytes, problem: str) -> None:
         self.findings.append(Finding(self.partition.space, self.partition.partition, bytes(key), problem))
@@ -216,8 +222,10 @@ class _Log:
             if pieces and pieces[-1].last_sequence + 1 != ref.first_sequence:
                 before = pieces[-1].last_sequence
                 self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
-            elif not pieces and ref.first_sequence != 1 and not self.head.archived:
-                self.found(key, f"segment {ref.segment!r} begins at {ref.first_sequence}")
+            elif not pieces and self.cold is not None:
+                before = self.cold[ref.segment].last_sequence if ref.segment in self.cold else 0
+                if ref.first_sequence != before + 1:
+                    self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
             start = base + ref.start
             pieces.append(Piece(number, header.timestamp, ref.first_sequence, ref.count, start, ref.length))
             self.sums[ref.segment, ref.first_sequence] = zlib.crc32(frame)
@@ -242,6 +250,16 @@ class _Log:
             self.found(HEAD, f"the head does not remember the highest token of the leases {sorted(wrong)}")
 
 
+def _take_archive(log: _Log, last: int, contents: Contents) -> None:
+    """Go on after the first `last` transactions, which are in the archive."""
+    log.last = last
+    if contents.problems:
+        log.cold = None
+        return
+    log.cold = contents.segments
+    log.position, log.timestamp = contents.entries, contents.timestamp
+
+
 def _verify(partition: Partition, progress: Progress | None) -> _Log:
     backend = partition.backend
     log = _Log(partition)
@@ -252,10 +270,16 @@ def _verify(partition: Partition, progress: Progress | None) -> _Log:
     if not head.archived <= head.number >= head.watermark:
         log.found(HEAD, f"the head is at {head.number}, and its watermarks at {head.watermark} and {head.archived}")
     log.last = head.archived
+    if head.archived:
+        contents = partition.archive().examine(partition, head.archived)
+        for path, problem in contents.problems:
+            log.found(f"archive/{path}".encode(), problem)
+        _take_archive(log, head.archived, contents)
+        log.transactions, log.entries = head.archived, contents.entries
     total = 0
     if progress is not None:
         keys = backend.scan(partition.key, transaction_key(log.last + 1), transaction_key(1 << 64), values=False)
-        total = sum(1 for _ in keys)
+        total = log.transactions + sum(1 for _ in keys)
     log.walk(progress, total)
     if head.number > log.last:
         log._gap(head.number + 1)
@@ -280,19 +304,23 @@ def _reached(log: _Log, pieces: Sequence[Piece]) -> int:
 
 
 def _check_segments(log: _Log, rows: Sequence[tuple[bytes, bytes]]) -> None:
-    missing = {segment for segment, pieces in log.pieces.items() if _reached(log, pieces)}
+    missing = {segment for segment, pieces in log.pieces.items() if _reached(log, pieces)} | set(log.cold or ())
     for key, data in rows:
         segment = segment_name(key)
         missing.discard(segment)
         pieces = log.pieces.get(segment)
-        if pieces is None:
-            if not log.head.archived:
-                log.found(key, f"the index knows a segment {segment!r} that the log does not")
+        cold = None if log.cold is None else log.cold.get(segment)
+        if pieces is None and cold is None and log.cold is not None:
+            log.found(key, f"the index knows a segment {segment!r} that the log does not")
             continue
         try:
             status = decode_row(SegmentRow, key, data)
         except StreamkitError as error:
             log.found(key, str(error))
+            continue
+        if pieces is None:
+            if cold not in (None, status):
+                log.found(key, f"the index says {status}, the archive {cold}")
             continue
         at = bisect_left(pieces, status.last_sequence, key=lambda piece: piece.last_sequence)
         reached = _reached(log, pieces)
@@ -301,11 +329,10 @@ def _check_segments(log: _Log, rows: Sequence[tuple[bytes, bytes]]) -> None:
                 log.found(key, f"the index ends it at {status.last_sequence}, the log at {reached}")
         elif pieces[at].last_sequence == status.last_sequence and pieces[at].timestamp != status.last_timestamp:
             log.found(key, f"the index says that its last entry is of {status.last_timestamp}, the log does not")
-        first = pieces[0]
-        if not log.head.archived and (status.first_sequence, status.first_timestamp) != (
-            first.first_sequence,
-            first.timestamp,
-        ):
+        begin = (pieces[0].first_sequence, pieces[0].timestamp)
+        if cold is not None:
+            begin = (cold.first_sequence, cold.first_timestamp)
+        if log.cold is not None and (status.first_sequence, status.first_timestamp) != begin:
             log.found(key, f"the index begins it at {status.first_sequence}, {status.first_timestamp}; the log not")
     for segment in sorted(missing):
         log.found(segment_key(segment), "the index does not know the segment")
@@ -375,27 +402,82 @@ def _check_keys(log: _Log, rows: dict[bytes, bytes]) -> None:
 
 def _repair(partition: Partition) -> int:
     log = _Log(partition)
-    log.read_head()
+    there = log.read_head()
     damaged = len(log.findings)
-    log.last = log.head.archived
+    archived = log.head.archived if there else _archived(partition)
+    note, damaged_note = _note(partition)
+    held = whole_from(partition, note.removed + 1, archived) if archived else 1
+    only = archived if held is None else held - 1
+    contents = Contents()
+    if archived:
+        contents = partition.archive().examine(partition, only)
+        if contents.problems and only:
+            raise CorruptData(
+                f"space {partition.space!r}: transactions up to {only} of partition {partition.partition} are in the "
+                f"archive only, and it is damaged: {contents.problems[0][1]}"
+            )
+        # What the log has still can be archived again, if it is sure that the archive lacks it.
+        archived = archived if contents.elsewhere else max(only, min(archived, contents.last))
+        contents.problems.clear()
+        kept = tuple(mark for mark in note.since if mark[0] <= archived)
+        damaged_note |= kept != note.since
+        note = ArchiveRow(note.removed, kept)
+        log.head = msgspec.structs.replace(log.head, archived=only)
+    _take_archive(log, only, contents)
     log.walk()
     faults = [finding for finding in log.findings[damaged:] if finding.key != HEAD]
     if partition.limits.atomic and log.head.number > log.last:
         faults.append(Finding(partition.space, partition.partition, b"", f"it ends before {log.head.number}"))
     if faults:
         raise CorruptData(f"the log itself is damaged, and nothing else knows what it said: {faults[0].problem}")
-    if log.head.archived:
-        raise CorruptData("part of the log is in the archive only: the index cannot be built from the log alone")
-    ops = list(_differences(partition, log))
+    ops = list(_differences(partition, log, only))
+    if damaged_note:
+        ops.append(Put(bytes(ARCHIVE), encode_row(ARCHIVE, note)))
     last = log.last
-    if last or partition.partition == 0:
+    if last or damaged or partition.partition == 0:
+        fences = dict(log.fences)
+        if only and there:
+            # Those of transactions that are in the archive are remembered by the head alone.
+            before = log.head.fences
+            fences = {name: max(before.get(name, 0), fences.get(name, 0)) for name in {*before, *fences}}
+        elif only:
+            warn(
+                "space %r, partition %d: the head was damaged, and with it the tokens of leases that wrote the "
+                "transactions up to %d are forgotten",
+                partition.space,
+                partition.partition,
+                only,
+            )
         head = Head(
-            partition.settings, last, log.timestamp, max(log.position, 0), last, 0, dict(sorted(log.fences.items()))
+            partition.settings, last, log.timestamp, max(log.position, 0), last, archived, dict(sorted(fences.items()))
         )
-        if damaged or log.head != head:
+        value = partition.backend.get(partition.key, [bytes(HEAD)])[0]
+        if value is None or value.data != encode_row(HEAD, head):
             ops.append(Put(bytes(HEAD), encode_row(HEAD, head)))
     _write(partition.backend, partition.key, ops)
     return len(ops)
+
+
+def _archived(partition: Partition) -> int:
+    """The archive watermark, if the head cannot tell."""
+    try:
+        archive = partition.archive()
+    except (MissingDependency, PermanentError):
+        return 0  # there is none; if there was one, the log begins late, which is a fault of its own
+    contents = archive.examine(partition, 0)
+    return contents.last
+
+
+def _note(partition: Partition) -> tuple[ArchiveRow, bool]:
+    """What became of archived transactions; and whether the row that tells it is damaged, then as the log tells it."""
+    try:
+        return archive_row(partition), False
+    except CorruptData:
+        rows = partition.backend.scan(
+            partition.key, transaction_key(1), transaction_key(1 << 64), values=False, limit=1
+        )
+        first = next((transaction_number(row.key) for row in rows), 1)
+        return ArchiveRow(first - 1), True
 
 
 def _write(backend: Backend, partition: bytes, ops: Sequence[Op]) -> None:
@@ -424,13 +506,18 @@ def _apply(backend: Backend, partition: bytes, ops: Sequence[Op]) -> None:
     raise Unavailable("the storage's answers are lost one after the other; repair again")
 
 
-def _differences(partition: Partition, log: _Log) -> Iterator[Op]:
+def _differences(partition: Partition, log: _Log, only: int) -> Iterator[Op]:
+    """What makes the index that of the log, and of the first `only` transactions, which the archive alone has."""
     wanted: dict[bytes, bytes] = {}
+    rows = dict(log.cold or {})
     for segment, pieces in log.pieces.items():
-        key = segment_key(segment)
         first, last = pieces[0], pieces[-1]
-        row = SegmentRow(first.first_sequence, first.timestamp, last.last_sequence, last.timestamp)
+        row = rows.get(segment) or SegmentRow(first.first_sequence, first.timestamp, 0, 0)
+        rows[segment] = SegmentRow(row.first_sequence, row.first_timestamp, last.last_sequence, last.timestamp)
+    for segment, row in rows.items():
+        key = segment_key(segment)
         wanted[key] = encode_row(key, row)
+    for segment, pieces in log.pieces.items():
         for put in data_rows(partition.limits.row, segment, pieces):
             wanted[put.key] = put.value
     for digest, uses in log.uses.items():
@@ -440,8 +527,19 @@ def _differences(partition: Partition, log: _Log) -> Iterator[Op]:
         for found in partition.backend.scan(partition.key, *prefix.children()):
             data = wanted.pop(found.key, None)
             if data is None:
-                yield Delete(found.key)
+                if not (prefix is KEYS and _is_of_archive(found.key, found.data, only)):
+                    yield Delete(found.key)
             elif data != found.data:
                 yield Put(found.key, data)
     for key, data in wanted.items():
         yield Put(key, data)
+
+
+def _is_of_archive(key: bytes, data: bytes, only: int) -> bool:
+    """Whether the row tells of an idempotency key of an archived transaction: the archive does not know keys."""
+    try:
+        return decode_row(KeyRow, key, data).number <= only
+    except StreamkitError as error:
+        if only:
+            warn("an idempotency key of an archived transaction may be forgotten: %s", error)
+        return False

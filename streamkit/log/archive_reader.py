@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from .rows import SegmentRow
+
 if TYPE_CHECKING:
     from .partition import Partition
     from .read import Batch, Bounds
 
-__all__ = ["Cold"]
+__all__ = ["Cold", "Contents"]
+
+
+class Contents:
+    """What an archive holds of the first transactions of a partition, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        """The last transaction that the table has, of all."""
+        self.entries = 0
+        self.timestamp = 0
+        self.segments: dict[str, SegmentRow] = {}
+        self.elsewhere = False
+        """Whether it may only be that the archive is not where it was looked for."""
+        self.problems: list[tuple[str, str]] = []
+        """(file, what is wrong with it); of the table itself with an empty name."""
 
 
 class Cold(Protocol):
@@ -44,4 +61,11 @@ class Cold(Protocol):
 
     def has(self, partition: Partition, id: bytes, number: int | None, made: int) -> bool:
         """Whether transaction `id`, made at `made` (ms), is there; at `number`, if that is given."""
+        ...
+
+    def examine(self, partition: Partition, last: int) -> Contents:
+        """Check every byte of what is archived of the partition; what it holds is told up to transaction `last`.
+
+        What is wrong is in the result; Unavailable, Throttled or AccessDenied where it cannot be read now.
+        """
         ...

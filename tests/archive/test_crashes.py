@@ -6,82 +6,24 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
-from uuid import uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
 
+from harness.archived_world import SPACE, World, filled
 from harness.power import Disk, PowerCut
-from streamkit import Client, Record
+from streamkit import Record
 from streamkit.archive.compact import compact_space
 from streamkit.archive.place import path_name
 from streamkit.errors import CorruptData, LeaseLost, LeaseNotAcquired, TransientError
-from streamkit.testing import CRASHES, Crash, Fault, FaultyDriver, ManualClock, Plan
-from streamkit_memory import MemoryDriver
+from streamkit.testing import CRASHES, Crash, Fault, Plan
 
 pytest.importorskip("deltalake")
-
-SPACE = "s"
-
-
-class World:
-    """One root; processes that come and go; and a clock that they share."""
-
-    def __init__(self, atomic: Any, archive: Path) -> None:
-        self.clock = ManualClock()
-        self.atomic = atomic
-        self.name = uuid4().hex
-        self.archive = archive
-        self.id = uuid4()
-
-    def process(self, plan: Plan | None = None) -> Client:
-        driver = MemoryDriver(self.name, atomic=self.atomic, clock=self.clock, sleep=self.clock.sleep)
-        return Client(
-            "memory://",
-            FaultyDriver(driver, plan or Plan()),
-            30.0,
-            None,
-            64 << 20,
-            self.clock,
-            self.archive.as_uri(),
-        )
-
-    def look(self) -> Any:
-        store = self.process().store(self.id)
-        entries = list(store.consume_space(SPACE))
-        segments = {name: list(store.consume_segment(SPACE, name)) for name in store.get_segments(SPACE)}
-        last = {name: store.peek(SPACE, name) for name in segments}
-        return entries, [entry.space_offset for entry in entries], segments, last
-
-    def cold(self) -> list[tuple[str, int]]:
-        from deltalake import DeltaTable
-
-        table = DeltaTable(unquote(str(self.archive / str(self.id) / path_name(SPACE)))).to_pyarrow_table()
-        return sorted(zip(table["segment"].to_pylist(), table["sequence"].to_pylist(), strict=True))
-
-    def run(self, client: Client) -> None:
-        """What a schedule does, twice with a grace in between."""
-        store = client.store(self.id)
-        store.archive(SPACE, target_file_bytes=60)
-        self.clock.sleep(3601)
-        store.maintain()
 
 
 @pytest.fixture(params=["batch", "rows", "key"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return filled(request.param, tmp_path)
-
-
-def filled(atomic: Any, path: Path) -> World:
-    world = World(atomic, path)
-    with world.process() as client:
-        store = client.store(world.id)
-        for at in range(12):
-            with store.transaction(SPACE) as trx:
-                trx.produce(f"a{at % 3}", [Record(b"%d" % at)] * 2)
-                trx.produce(f"b{at % 2}", [Record(b"x" * 10)])
-    return world
 
 
 def check(world: World, before: Any) -> None:
@@ -322,6 +264,19 @@ def test_a_reader_takes_from_the_log_what_a_damaged_archive_lacks(pattern: str, 
         with world.process() as client, pytest.raises(CorruptData):
             world.run(client)
         assert world.look() == before
+
+
+def test_the_log_lets_go_of_nothing_that_the_archive_has_damaged(tmp_path: Path) -> None:
+    """Also in a column that removing does not need."""
+    world, before, table = half_removed(tmp_path)
+    path = last(table, "*.parquet")
+    data = path.read_bytes()
+    at = data.index(b"later ")
+    path.write_bytes(data[:at] + b"Later" + data[at + 5 :])
+    world.clock.sleep(3720)
+    with world.process() as client, pytest.raises(CorruptData, match="CRC"):
+        client.store(world.id).maintain()
+    assert world.look() == before
 
 
 def test_what_only_a_damaged_file_holds_is_corrupt(tmp_path: Path) -> None:

@@ -1,0 +1,174 @@
+"""Every byte of a partition's archive: the files are those of the log, whole, and hold each entry once, in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CorruptData, UnsupportedVersion
+from ..log.archive_reader import Contents
+from ..log.read import Bounds
+from ..log.rows import SegmentRow
+from .errors import UNDECODABLE, Elsewhere
+from .parquet import check_digest
+from .table import File, Gone, Snapshot, schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .read import Archive
+
+__all__ = ["examine"]
+
+_TRIES = 5
+
+
+def examine(archive: Archive, partition: int, last: int) -> Contents:
+    """As in Cold. Others may archive and compact meanwhile."""
+    for attempt in range(_TRIES):
+        contents = Contents()
+        try:
+            snapshot = archive.table.snapshot()
+            if snapshot is None:
+                error = archive.missing(last)
+                contents.elsewhere = isinstance(error, Elsewhere)
+                contents.problems.append(("", str(error)))
+            else:
+                _Walk(archive, snapshot, partition, last, contents).run()
+        except Gone as gone:
+            # Compacted by others since the look at the table; or really missing.
+            if attempt < _TRIES - 1:
+                continue
+            contents.problems.append((str(gone), "the file is missing"))
+        except (CorruptData, UnsupportedVersion) as damage:
+            contents.problems.append(("", str(damage)))
+        return contents
+    raise AssertionError
+
+
+class _Walk:
+    def __init__(self, archive: Archive, snapshot: Snapshot, partition: int, last: int, contents: Contents) -> None:
+        self._archive = archive
+        self._snapshot = snapshot
+        self._partition = partition
+        self._last = last
+        self._contents = contents
+        self._number = 0
+        self._position = 0
+        self._timestamp = 0
+        self._segments: dict[str, list[int]] = {}
+        """For each, up to `last`: first sequence and timestamp, last ones."""
+        self._reached: dict[str, int] = {}
+
+    def found(self, path: str, problem: str) -> None:
+        self._contents.problems.append((path, problem))
+
+    def run(self) -> None:
+        archive, snapshot, contents = self._archive, self._snapshot, self._contents
+        contents.last = snapshot.archived.get(self._partition, 0)
+        if contents.last < self._last:
+            self.found("", f"{archive.table.url} ends at transaction {contents.last} and not at {self._last}")
+        table = archive.table.load(snapshot.version)
+        for cluster in snapshot.clusters(self._partition):
+            low, high = min(file.numbers[0] for file in cluster), max(file.numbers[1] for file in cluster)
+            try:
+                for file in cluster:
+                    problem = check_digest(archive.table, file)
+                    if problem is not None:
+                        self.found(file.path, problem)
+                if len(cluster) == 1 and cluster[0].ours:
+                    self._check_own(cluster[0])
+                for rows in archive.in_order(snapshot, self._partition, low, high, Bounds()):
+                    self._take(cluster, rows)
+            except Gone:
+                raise
+            except CorruptData as error:
+                self.found(cluster[0].path, str(error))
+                self._position = -1
+            except UNDECODABLE as error:
+                self.found(cluster[0].path, f"it cannot be decoded: {error!r}")
+                self._position = -1
+        there = archive.table.entries(table, self._partition)
+        if self._position not in (-1, there):
+            self.found("", f"the table says that it has {there} entries and has {self._position}")
+        if self._number > contents.last:
+            self.found("", f"the table says that it ends at {contents.last} and has transaction {self._number}")
+        contents.segments = {name: SegmentRow(*ends) for name, ends in self._segments.items()}
+
+    def _check_own(self, file: File) -> None:
+        """What its descriptions say is what is in it: readers choose by them what they read."""
+        import pyarrow.compute as pc
+
+        source = self._archive.open(file)
+        table = self._archive.table
+        with table.reading(file.path):
+            for field in schema():
+                kind = source.schema_arrow.field(field.name).type
+                if getattr(kind, "value_type", kind) != field.type and kind != field.type:
+                    self.found(file.path, f"its column {field.name!r} is {kind} and not {field.type}")
+            groups = self._archive.groups(file, source)
+            for at, said in enumerate(groups):
+                rows = source.read_row_group(at, columns=["segment", "sequence"])
+                ends = [pc.min_max(rows["segment"].cast("string")), pc.min_max(rows["sequence"])]
+                there = tuple(end[name].as_py() for end in ends for name in ("min", "max"))
+                if there != said:
+                    self.found(file.path, f"row group {at} has {there}, and its description says {said}")
+            names = ["partition", "number", "position", "segment", "sequence", "timestamp"]
+            rows = source.read(columns=names).unify_dictionaries()
+            actual: dict[str, tuple[Any, Any]] = {}
+            for name in names:
+                end = pc.min_max(rows[name].cast("string" if name == "segment" else "int64"))
+                actual[name] = (end["min"].as_py(), end["max"].as_py())
+        moments = (actual["timestamp"][0] // 1000, actual["timestamp"][1] // 1000)
+        measured = (actual["number"], actual["position"], actual["segment"], actual["sequence"], moments)
+        said_so = (file.numbers, file.positions, file.segments, file.sequences, file.timestamps)
+        if measured != said_so or actual["partition"] != (file.partition, file.partition) or rows.num_rows != file.rows:
+            self.found(file.path, f"it holds {measured}, and the table's log says {said_so}")
+
+    def _take(self, cluster: list[File], rows: pa.Table) -> None:
+        """Rows in commit order, whole transactions."""
+        import numpy as np
+
+        number, index, position, sequence = (
+            rows[name].to_numpy() for name in ("number", "index", "position", "sequence")
+        )
+        timestamp = rows["timestamp"].cast("int64").to_numpy() // 1000
+        trx = rows["trx_id"].combine_chunks()
+        codes = (trx.chunk(0) if hasattr(trx, "chunks") else trx).indices.to_numpy()
+        path = cluster[0].path
+        if self._position not in (-1, int(position[0])):
+            self.found(path, f"it begins at entry {position[0]} and not at {self._position}")
+        next_one = np.diff(number)
+        same = next_one == 0
+        wrong = (next_one < 0) | (np.diff(position) != 1) | (np.diff(timestamp) < 0)
+        wrong |= same & ((np.diff(index) != 1) | (np.diff(codes) != 0) | (np.diff(timestamp) != 0))
+        wrong |= ~same & (index[1:] != 0)
+        if wrong.any() or index[0] or number[0] <= self._number or timestamp[0] < self._timestamp:
+            at = int(np.flatnonzero(wrong)[0]) + 1 if wrong.any() else 0
+            self.found(path, f"transaction {number[at]} does not follow on the one before it")
+        self._number, self._position, self._timestamp = int(number[-1]), int(position[-1]) + 1, int(timestamp[-1])
+        contents = self._contents
+        some = number <= self._last
+        contents.entries += int(some.sum())
+        if some.any():
+            contents.timestamp = int(timestamp[some][-1])
+        self._take_segments(path, rows, sequence, timestamp, some)
+
+    def _take_segments(self, path: str, rows: pa.Table, sequence: Any, timestamp: Any, some: Any) -> None:
+        import numpy as np
+
+        segment = rows["segment"].combine_chunks()
+        segment = segment.chunk(0) if hasattr(segment, "chunks") else segment
+        names, codes = segment.dictionary.to_pylist(), segment.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+            of_it = order[begin:end]
+            name, numbers = names[codes[of_it[0]]], sequence[of_it]
+            first = self._reached.get(name, 0) + 1
+            if numbers[0] != first or (np.diff(numbers) != 1).any():
+                self.found(path, f"segment {name!r} does not go on at {first} without a gap")
+            self._reached[name] = int(numbers[-1])
+            of_it = of_it[some[of_it]]
+            if len(of_it):
+                ends = self._segments.setdefault(name, [int(numbers[0]), int(timestamp[of_it[0]]), 0, 0])
+                ends[2:] = [int(sequence[of_it[-1]]), int(timestamp[of_it[-1]])]

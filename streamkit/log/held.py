@@ -1,0 +1,33 @@
+"""What the log still holds of what is archived: it lets go of it after the grace."""
+
+from __future__ import annotations
+
+from .keys import ARCHIVE, transaction_key, transaction_number
+from .partition import Partition
+from .rows import ArchiveRow, decode_row
+
+__all__ = ["archive_row", "held_from", "whole_from"]
+
+
+def archive_row(partition: Partition) -> ArchiveRow:
+    """What became of the partition's archived transactions. CorruptData for a damaged row."""
+    value = partition.backend.get(partition.key, [bytes(ARCHIVE)])[0]
+    return ArchiveRow() if value is None else decode_row(ArchiveRow, ARCHIVE, value.data)
+
+
+def held_from(partition: Partition, first: int, last: int) -> int | None:
+    """From which transaction on the log holds all of first..last; None if not even the last.
+
+    What it holds up to where it was removed counts for nothing: a writer that slept may have left it.
+    """
+    return whole_from(partition, max(first, archive_row(partition).removed + 1), last)
+
+
+def whole_from(partition: Partition, first: int, last: int) -> int | None:
+    """From which transaction on all of first..last have a row; None if not even the last."""
+    rows = partition.backend.scan(partition.key, transaction_key(first), transaction_key(last + 1), values=False)
+    begin = expected = None
+    for number in (transaction_number(row.key) for row in rows):
+        begin = number if number != expected else begin
+        expected = number + 1
+    return begin if expected == last + 1 else None
