@@ -21,7 +21,7 @@ _ROWS = 65_536
 def measure(table: Table, path: str, size: int) -> tuple[File, ...]:
     """The file as one of each partition that it has rows of. Its narrow columns are read, a batch at a time."""
     found: dict[int, dict[str, Any]] = {}
-    source = table.open(path, buffer_size=1 << 20)
+    source = table.open(path, buffer_size=1 << 20, pre_buffer=False)
     with table.reading(path):
         for batch in source.iter_batches(_ROWS, columns=_COLUMNS):
             _take(found, batch)

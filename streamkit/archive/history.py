@@ -135,7 +135,7 @@ def _digest(table: Table, paths: Iterable[str]) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     for path in sorted(paths):
         try:
-            source = table.open(path, buffer_size=8 << 20)
+            source = table.open(path, buffer_size=8 << 20, pre_buffer=False)
             with table.reading(path):
                 for batch in source.iter_batches(_ROWS, columns=names):
                     rows = as_ours(pa.Table.from_batches([batch])).select(names)

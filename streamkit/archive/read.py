@@ -557,7 +557,7 @@ class Archive:
         if file.ours:
             yield self._read(file, columns)
             return
-        source = self.table.open(file.path, buffer_size=1 << 20)
+        source = self.table.open(file.path, buffer_size=1 << 20, pre_buffer=False)
         with self.table.reading(file.path):
             for batch in source.iter_batches(_NARROW_ROWS, columns=[*columns, "partition"]):
                 rows = as_ours(pa.Table.from_batches([batch]))

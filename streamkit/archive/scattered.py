@@ -94,7 +94,7 @@ def _gather(table: Table, files: Sequence[File], wanted: Wanted, columns: Sequen
     parts = [as_ours(pa.schema([ours.field(name) for name in columns if name in ours.names]).empty_table())]
     size = 0
     for file in files:
-        source = table.open(file.path, buffer_size=_BUFFER)
+        source = table.open(file.path, buffer_size=_BUFFER, pre_buffer=False)
         for group, hits in _hits(table, file, source, wanted):
             about = source.metadata.row_group(group)
             rows = max(1, min(_BATCH, _BATCH_BYTES * about.num_rows // max(1, about.total_byte_size)))

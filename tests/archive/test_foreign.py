@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ from streamkit.errors import CorruptData
 from streamkit.log.keys import transaction_key
 
 pytest.importorskip("deltalake")
+
+import pyarrow as pa
 
 SPACE = "flights/Ωmega #1"
 
@@ -357,4 +361,39 @@ def test_a_column_that_others_added_outlives_our_compaction() -> None:
     for row in noted.to_pylist():
         assert notes[row["partition"], row["position"]] == row["note"]
     assert "seen" in notes.values()
+    world.close()
+
+
+def test_a_row_group_of_any_size_is_read_a_little_at_a_time() -> None:
+    world = World(1)
+    for at in range(20):
+        world.store.produce(SPACE, f"s{at % 4}", [Record(os.urandom(10_000)) for _ in range(100)])
+    world.store.archive(SPACE)
+    replace_files(world.path, [shuffled(rows_of(world.path))], use_dictionary=False)
+    (file,) = world.path.glob("part-*")
+    assert file.stat().st_size > 19_000_000
+    store = world.another()
+    table = store._archive(SPACE).table
+    inner, read = table.filesystem, list[int]()
+
+    class Counting:
+        def open_input_file(self, path: str) -> Any:
+            file = inner.open_input_file(path)
+
+            class Counted(io.RawIOBase):
+                tell, seek, readable, seekable = file.tell, file.seek, file.readable, file.seekable
+
+                def read(self, count: int = -1) -> bytes:
+                    read.append(count)
+                    return bytes(file.read(count))
+
+            return pa.PythonFile(Counted(), "r")
+
+        def open_input_stream(self, path: str) -> Any:
+            return inner.open_input_stream(path)
+
+    table._filesystem = Counting()
+    assert sum(1 for _ in store.consume_segment(SPACE, "s1")) == 500
+    assert sum(1 for _ in store.consume_space(SPACE)) == 2000
+    assert max(read) <= 8 << 20
     world.close()
