@@ -71,10 +71,13 @@ class _Walk:
         for cluster in snapshot.clusters(self._partition):
             low, high = min(file.numbers[0] for file in cluster), max(file.numbers[1] for file in cluster)
             try:
-                for file in cluster:
-                    problem = check_digest(archive.table, file)
-                    if problem is not None:
-                        self.found(file.path, problem)
+                problems = [(file, problem) for file in cluster if (problem := check_digest(archive.table, file))]
+                for file, problem in problems:
+                    self.found(file.path, problem)
+                if problems:
+                    # Arrow ends the process where some descriptions are damaged.
+                    self._position = -1
+                    continue
                 if len(cluster) == 1 and cluster[0].ours:
                     self._check_own(cluster[0])
                 for rows in archive.in_order(snapshot, self._partition, low, high, Bounds()):

@@ -16,6 +16,7 @@ from harness.archived_world import SPACE, World
 from streamkit import Record, Store
 from streamkit.archive.compact import compact_space
 from streamkit.archive.place import path_name
+from streamkit.archive.read import Archive
 from streamkit.backend import Delete, Put
 from streamkit.cli.app import app
 from streamkit.errors import CorruptData
@@ -142,6 +143,20 @@ def flips(path: Path, step: int) -> Any:
         path.write_bytes(harmed)
         yield at
     path.write_bytes(whole)
+
+
+def test_a_file_with_a_wrong_checksum_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow ends the process where the statistics of a row group are damaged."""
+    world = Tiers(tmp_path / "archive", rounds=9, tail=False)
+    opened: list[str] = []
+    inner = Archive.open
+    monkeypatch.setattr(Archive, "open", lambda self, file: (opened.append(file.path), inner(self, file))[1])
+    harmed = world.files()[0]
+    data = bytearray(harmed.read_bytes())
+    data[-100] ^= 1
+    harmed.write_bytes(data)
+    assert any(harmed.name in finding and "checksum" in finding for finding in world.findings())
+    assert harmed.name not in opened
 
 
 @pytest.mark.parametrize("of", ["data", "log", "checkpoint"])
