@@ -270,7 +270,11 @@ class Driver(Protocol):
         ...
 
     def delete(self, store: UUID) -> None:
-        """Remove all of it. A store that does not exist is fine. If it fails half-way, calling again goes on."""
+        """Remove all of it. A store that does not exist is fine. If it fails half-way, calling again goes on.
+
+        Who has it open may go on writing, and then its rows are those of a store that was made again. A backend that
+        refuses an Append for its order must refuse these writes too: the two know nothing of each other's keys.
+        """
         ...
 
     def close(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
+from os import urandom
 
 import msgspec
 
@@ -74,7 +74,7 @@ def create_space(backend: Backend, space: str, settings: Settings, *, exact: boo
     Of several at once one decides on the incarnation: the catalog's row does, and the head repeats it.
     """
     key = space_key(space)
-    settings = msgspec.structs.replace(settings, incarnation=os.urandom(8))
+    settings = msgspec.structs.replace(settings, incarnation=urandom(8))
     if not _put_once(backend, bytes(CATALOG), key, encode_row(key, settings)):
         value = backend.get(bytes(CATALOG), [key])[0]
         if value is None:

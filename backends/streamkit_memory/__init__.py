@@ -5,7 +5,7 @@
 | option | means |
 |---|---|
 | `atomic=batch` | the default: a write is applied as a whole, with the limits of a table service |
-| `atomic=rows` | a write is applied as a whole if it appends nothing, with the limits of a local store |
+| `atomic=rows` | like a local store: a write that appends nothing is applied as a whole; deleted, it is closed |
 | `atomic=key` | only single rows are atomic, with the limits of an object store |
 | `latency=5` | every request takes this many milliseconds |
 | `page=100` | rows that one request of a scan brings |

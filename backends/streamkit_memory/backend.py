@@ -43,6 +43,7 @@ class MemoryBackend:
         self._send = request
         self._requests: Counter[str] = Counter()
         self._closed = False
+        self._deleted = service.deleted[store]
 
     def __repr__(self) -> str:
         return f"<MemoryBackend {self._store} {'closed' if self._closed else 'open'}>"
@@ -189,6 +190,9 @@ class MemoryBackend:
 
     def _rows(self, partition: bytes) -> Rows:
         """What is there; looking at a store that nobody wrote to does not make it."""
+        if self._limits.atomic_rows and not self._limits.atomic and self._service.deleted[self._store] > self._deleted:
+            # A local store, which this is like, is closed by that too; a table or an object store knows nothing of it.
+            raise StoreClosed(f"the store {self._store} was deleted: open it again to start anew")
         return self._service.stores.get(self._store, {}).get(partition) or Rows()
 
     def _keep(self, partition: bytes, rows: Rows) -> None:

@@ -110,6 +110,7 @@ class MemoryDriver:
         self._request()
         with self._service.lock():
             self._service.stores.pop(store, None)
+            self._service.deleted[store] += 1
             self._service.forget_archive(store)
             for held in [held for held in self._service.leases if held[0] == store]:
                 del self._service.leases[held]

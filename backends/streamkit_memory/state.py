@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from tempfile import TemporaryDirectory
@@ -27,6 +28,8 @@ class Service:
         self.stores: dict[UUID, dict[bytes, Rows]] = {}
         self.leases: dict[tuple[UUID, str], tuple[int, float]] = {}
         """(store, name) to (token, deadline)."""
+        self.deleted: Counter[UUID] = Counter()
+        """How often a store was."""
         self.forked = False
         self._archive: TemporaryDirectory[str] | None = None
 

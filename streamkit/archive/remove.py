@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..backend import Ambiguous, Delete, Op, Put
 from ..errors import Unavailable
 from ..log.held import archive_row
-from ..log.keys import ARCHIVE, data_key, data_range, transaction_key
+from ..log.keys import ARCHIVE, data_key, data_range
 from ..log.partition import Partition
 from ..log.rows import ArchiveRow, encode_row
 from .read import Archive
@@ -61,7 +61,7 @@ def remove_archived(partition: Partition, archive: Archive) -> int:
     archive.check(partition, row.removed + 1, number)
     for spans in archive.spans(partition, row.removed + 1, number):
         _delete(partition, list(_data_keys(partition, spans)))
-    _delete(partition, [transaction_key(gone) for gone in range(row.removed + 1, number + 1)])
+    _delete(partition, [partition.transaction_key(gone) for gone in range(row.removed + 1, number + 1)])
     _keep(partition, ArchiveRow(number, tuple(mark for mark in row.since if mark[0] > number)))
     return number - row.removed
 

@@ -14,7 +14,7 @@ import msgspec
 from ..backend import Ambiguous, Conflict, Put
 from ..errors import CorruptData, LeaseLost, Unavailable, UnsupportedVersion
 from ..index.upkeep import bring_forward
-from ..log.keys import HEAD, transaction_key, transaction_number
+from ..log.keys import HEAD, transaction_number
 from ..log.partition import Partition
 from ..log.rows import Head, decode_row, encode_row
 from .draft import Draft
@@ -108,7 +108,8 @@ def _files(
     files: list[File] = []
     number = reached
     draft = Draft(partition)
-    for row in partition.backend.scan(partition.key, transaction_key(reached + 1), transaction_key(last + 1)):
+    start, end = partition.transaction_key(reached + 1), partition.transaction_key(last + 1)
+    for row in partition.backend.scan(partition.key, start, end):
         if transaction_number(row.key) != number + 1:
             break
         try:

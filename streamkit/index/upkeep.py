@@ -84,6 +84,8 @@ def bring_forward(partition: Partition) -> bool:
         if backend.limits.atomic_rows and len(data) + len(segments) + len(gone) + len(uses) < backend.limits.ops:
             etag = backend.write(partition.key, [*data, *segments, *uses, *gone, top])[-1]
         else:
+            if not backend.limits.atomic:
+                partition.check_space()
             _write_data(partition, data)
             _write(partition, [*uses, *segments])
             etag = backend.write(partition.key, [top])[0]

@@ -29,7 +29,6 @@ from ..log.keys import (
     segment_key,
     segment_name,
     space_key,
-    transaction_key,
     transaction_number,
 )
 from ..log.partition import Partition
@@ -160,7 +159,8 @@ class _Log:
     def walk(self, progress: Progress | None = None, total: int = 0) -> None:
         """Read on after `last`, to the end."""
         partition = self.partition
-        for row in partition.backend.scan(partition.key, transaction_key(self.last + 1), transaction_key(1 << 64)):
+        start, end = partition.transaction_key(self.last + 1), partition.transaction_key(1 << 64)
+        for row in partition.backend.scan(partition.key, start, end):
             number = transaction_number(row.key)
             self._gap(number)
             self.last = number
@@ -192,7 +192,7 @@ class _Log:
             except StreamkitError:
                 pass
         more = f", and all others before {until}" if until - first > 1 else ""
-        self.found(transaction_key(first), f"the transaction is missing{more}")
+        self.found(self.partition.transaction_key(first), f"the transaction is missing{more}")
         self.position = -1
 
     def _take(self, key: bytes, number: int, header: Header, base: int, frames: Sequence[memoryview]) -> None:
@@ -278,7 +278,8 @@ def _verify(partition: Partition, progress: Progress | None) -> _Log:
         log.transactions, log.entries = head.archived, contents.entries
     total = 0
     if progress is not None:
-        keys = backend.scan(partition.key, transaction_key(log.last + 1), transaction_key(1 << 64), values=False)
+        start, end = partition.transaction_key(log.last + 1), partition.transaction_key(1 << 64)
+        keys = backend.scan(partition.key, start, end, values=False)
         total = log.transactions + sum(1 for _ in keys)
     log.walk(progress, total)
     if head.number > log.last:
@@ -473,9 +474,8 @@ def _note(partition: Partition) -> tuple[ArchiveRow, bool]:
     try:
         return archive_row(partition), False
     except CorruptData:
-        rows = partition.backend.scan(
-            partition.key, transaction_key(1), transaction_key(1 << 64), values=False, limit=1
-        )
+        start, end = partition.transaction_key(1), partition.transaction_key(1 << 64)
+        rows = partition.backend.scan(partition.key, start, end, values=False, limit=1)
         first = next((transaction_number(row.key) for row in rows), 1)
         return ArchiveRow(first - 1), True
 

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from msgspec.structs import force_setattr
 
 from ..errors import CorruptData, UnsupportedVersion
-from .keys import transaction_key, transaction_number
+from .keys import transaction_number
 from .offsets import Offset
 from .partition import Partition
 from .read import Batch, Bounds, NotLogged, first_at, load, pieces_of, position_of
@@ -106,7 +106,8 @@ def _records(partition: Partition, begin: int, end: int) -> tuple[list[bytes], i
     """The records of begin..end, and their bytes; fewer if they are large, or one is not there."""
     records: list[bytes] = []
     length = 0
-    for row in partition.backend.scan(partition.key, transaction_key(begin), transaction_key(end + 1)):
+    start, after = partition.transaction_key(begin), partition.transaction_key(end + 1)
+    for row in partition.backend.scan(partition.key, start, after):
         if transaction_number(row.key) != begin + len(records) or length > _BYTES:
             break
         records.append(row.data)

@@ -25,7 +25,7 @@ from uuid import UUID
 from ..backend import ABSENT, Ambiguous, Append, Conflict, Delete, Etag, Op, Put
 from ..errors import AccessDenied, OutcomeUnknown, StreamkitError, Unavailable
 from ..warn import warn
-from .keys import HEAD, transaction_key
+from .keys import HEAD
 from .outcome import Outcome, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan, Snapshot
@@ -91,7 +91,13 @@ class Flight:
     failed: StreamkitError | None = None
 
     def __init__(
-        self, plan: Plan, results: Sequence[dict[str, SegmentRow]], header: Header, record: bytes, count: int
+        self,
+        plan: Plan,
+        results: Sequence[dict[str, SegmentRow]],
+        header: Header,
+        key: bytes,
+        record: bytes,
+        count: int,
     ) -> None:
         self.requests = plan.ready
         self.results = results
@@ -101,7 +107,7 @@ class Flight:
         self.record = record
         self.count = count
         """Of entries."""
-        self.ops: list[Op] = [Append(transaction_key(header.number), record)]
+        self.ops: list[Op] = [Append(key, record)]
 
     def clear(self) -> None:
         """It was not written, and never will be."""
@@ -351,6 +357,9 @@ class Committer:
             # What was left out depends on a neighbour that is not committed yet: it is planned again after that is.
             if not plan.ready:
                 return
+            if atomic and partition.partition and snapshot.etag is None and not snapshot.number:
+                # This partition has no head yet that would refuse a writer to a space that was deleted.
+                partition.check_space()
             flight = self._prepare(plan)
             if self._submitted and not all(request.board(flight.header) for request in flight.requests):
                 # One was withdrawn, and others may build on it.
@@ -415,7 +424,7 @@ class Committer:
             fences=plan.new_fences,
             seed=partition.seed,
         )
-        flight = Flight(plan, results, header, record, count)
+        flight = Flight(plan, results, header, partition.transaction_key(number), record, count)
         if limits.atomic:
             rows = self._index.rows_of(partition, header, record, after, partition.etags)
             size = min(len(record), 1 << 20) + sum(len(put.key) + len(put.value) + 256 for put in rows)
@@ -535,7 +544,7 @@ class Committer:
         try:
             if not partition.archived_since(number) or partition.archive().has(partition, header.id, number, 0):
                 return True
-            partition.backend.write(partition.key, [Delete(transaction_key(number))])
+            partition.backend.write(partition.key, [Delete(partition.transaction_key(number))])
         except StreamkitError as error:
             raise self._unknown(header) from error
         return False

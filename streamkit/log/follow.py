@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from ..clock import Clock
 from ..errors import CorruptData
 from ..model import SegmentStatus
-from .keys import transaction_key, transaction_number
+from .keys import transaction_number
 from .partition import News, Partition
 
 __all__ = ["Following", "Patience", "changes", "changes_of_all"]
@@ -178,7 +178,8 @@ def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:
                 found[segment] = None
             after = archived
             continue
-        for row in partition.backend.scan(partition.key, transaction_key(after + 1), transaction_key(until + 1)):
+        start, end = partition.transaction_key(after + 1), partition.transaction_key(until + 1)
+        for row in partition.backend.scan(partition.key, start, end):
             number = transaction_number(row.key)
             if number != after + 1:
                 break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .keys import ARCHIVE, transaction_key, transaction_number
+from .keys import ARCHIVE, transaction_number
 from .partition import Partition
 from .rows import ArchiveRow, decode_row
 
@@ -25,7 +25,8 @@ def held_from(partition: Partition, first: int, last: int) -> int | None:
 
 def whole_from(partition: Partition, first: int, last: int) -> int | None:
     """From which transaction on all of first..last have a row; None if not even the last."""
-    rows = partition.backend.scan(partition.key, transaction_key(first), transaction_key(last + 1), values=False)
+    start, end = partition.transaction_key(first), partition.transaction_key(last + 1)
+    rows = partition.backend.scan(partition.key, start, end, values=False)
     begin = expected = None
     for number in (transaction_number(row.key) for row in rows):
         begin = number if number != expected else begin

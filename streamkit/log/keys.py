@@ -8,7 +8,7 @@
 | space, partition | INV, SEGMENTS, segment | first and last entry of a segment |
 | space, partition | INV, KEYS, idempotency key | which transaction an idempotency key belongs to |
 | space, partition | DAT, SEGMENTS, segment, last sequence | where a segment's entries up to that sequence are |
-| space, partition | TXN, number | a transaction |
+| space, partition | TXN, incarnation, number | a transaction; before format 2: TXN, number |
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
     "space_key",
     "transaction_key",
     "transaction_number",
+    "transaction_prefix",
 ]
 
 CATALOG = LexKey.encode("INV")
@@ -82,11 +83,16 @@ def data_range(segment: str, first_sequence: int) -> tuple[bytes, bytes]:
     return b"%b%b\x00%b" % (_DATA, name, _U64.pack(first_sequence)), b"%b%b\x01" % (_DATA, name)
 
 
-def transaction_key(number: int) -> bytes:
+def transaction_prefix(incarnation: bytes) -> bytes:
+    """What the keys of all transactions of a partition begin with."""
+    return _TRANSACTION + incarnation
+
+
+def transaction_key(prefix: bytes, number: int) -> bytes:
     """The key of transaction `number`; as the end of a range, up to what an unsigned 64-bit integer holds."""
-    return _TRANSACTION + _U64.pack(number if number < _LAST else _LAST)
+    return prefix + _U64.pack(number if number < _LAST else _LAST)
 
 
 def transaction_number(key: bytes) -> int:
-    number: int = _U64.unpack_from(key, len(_TRANSACTION))[0]
+    number: int = _U64.unpack_from(key, len(key) - _U64.size)[0]
     return number

@@ -17,7 +17,7 @@ from ..statistics import Counters
 from .archive_reader import Cold
 from .freshness import Freshness, Look
 from .idempotency import key_row
-from .keys import HEAD, partition_key, segment_key, transaction_key, transaction_number
+from .keys import HEAD, partition_key, segment_key, transaction_key, transaction_number, transaction_prefix
 from .latest import Latest
 from .record_format import Header, decode_header, frames_start
 from .rows import Head, KeyRow, Piece, SegmentRow, Settings, decode_row
@@ -125,6 +125,11 @@ class Partition:
     def _set(self, settings: Settings) -> None:
         self.settings = settings
         self.seed = zlib.crc32(settings.incarnation, zlib.crc32(self.key))
+        self._transactions = transaction_prefix(settings.incarnation)
+
+    def transaction_key(self, number: int) -> bytes:
+        """It names the incarnation: a record of an earlier one never takes the place of one of this."""
+        return transaction_key(self._transactions, number)
 
     def where(self, number: int) -> str:
         return f"space {self.space!r}, partition {self.partition}, transaction {number}"
@@ -162,7 +167,7 @@ class Partition:
 
     def header(self, number: int) -> Header | None:
         """The header of a transaction, from the log; None if it is not there."""
-        start = self._starts([transaction_key(number)])[0]
+        start = self._starts([self.transaction_key(number)])[0]
         return None if start is None else self.decode_header(start, number, whole=False)
 
     def _starts(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -274,7 +279,7 @@ class Partition:
     def _fold_next(self) -> bool:
         """Fold a few transactions after `number`; whether there is none after them."""
         for ahead in (1, 8):
-            keys = [transaction_key(self.number + step) for step in range(1, ahead + 1)]
+            keys = [self.transaction_key(self.number + step) for step in range(1, ahead + 1)]
             for key, record in zip(keys, self._records(keys), strict=True):
                 if record is None:
                     return True
@@ -301,6 +306,12 @@ class Partition:
             raise self.gone()
         else:
             self.looked = self.freshness.complete(look)
+
+    def check_space(self) -> None:
+        """CorruptData if the space was deleted, or made again: for who is to write rows that no precondition guards."""
+        value = self.backend.get(bytes(partition_key(self.space, 0)), [bytes(HEAD)])[0]
+        if value is None or decode_row(Head, HEAD, value.data).settings.incarnation != self.settings.incarnation:
+            raise self.gone()
 
     def gone(self) -> CorruptData:
         """The head was there once, and is not, or is that of another space of this name."""
@@ -342,8 +353,8 @@ class Partition:
 
     def _fold_tail(self, segments: Sequence[str]) -> None:
         """Fold what is in the log after `number`; and learn `segments` in the same round trip."""
-        start = transaction_key(self.number + 1)
-        rows = self.backend.scan(self.key, start, transaction_key(1 << 64), values=False)
+        start = self.transaction_key(self.number + 1)
+        rows = self.backend.scan(self.key, start, self.transaction_key(1 << 64), values=False)
         keys = [row.key for row in rows]
         names = [name for name in dict.fromkeys(segments) if name not in self.known]
         for at in range(0, max(len(keys), 1), 512):

@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr
 from ..backend import Range
 from ..errors import CorruptData, UnsupportedVersion
 from ..model import Entry, Origin
-from .keys import data_key, data_range, transaction_key, transaction_number
+from .keys import data_key, data_range, transaction_number
 from .offsets import Offset
 from .partition import Partition
 from .record_format import decode_entries, decode_transaction
@@ -107,7 +107,8 @@ def logged(
 ) -> Generator[Batch, None, int]:
     """What the log itself holds from `start` up to transaction `end`. Returns the number that it lacks, or end + 1."""
     number, skip = start
-    for row in partition.backend.scan(partition.key, transaction_key(number), transaction_key(end + 1)):
+    first, after = partition.transaction_key(number), partition.transaction_key(end + 1)
+    for row in partition.backend.scan(partition.key, first, after):
         if transaction_number(row.key) != number:
             break
         if announce:
@@ -289,7 +290,7 @@ def _hole(partition: Partition, segment: str, sequence: int) -> NotLogged:
 
 def load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int = 0) -> Iterator[Batch]:
     absent = [piece for piece in pieces if piece.frame is None]
-    ranges = [_range((transaction_key(piece.number), piece.start, piece.length)) for piece in absent]
+    ranges = [_range((partition.transaction_key(piece.number), piece.start, piece.length)) for piece in absent]
     loaded = iter(partition.backend.read(partition.key, ranges) if ranges else ())
     space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
     partitions, incarnation = settings.partitions, settings.incarnation

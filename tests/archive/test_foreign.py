@@ -32,7 +32,6 @@ from streamkit.archive import scattered
 from streamkit.archive.compact import compact_space
 from streamkit.archive.place import path_name
 from streamkit.errors import CorruptData
-from streamkit.log.keys import transaction_key
 
 pytest.importorskip("deltalake")
 
@@ -127,7 +126,7 @@ def log_rows(store: Store) -> int:
     known = store._known(SPACE)
     assert known is not None
     return sum(
-        len(list(one.backend.scan(one.key, transaction_key(1), transaction_key(1 << 40), values=False)))
+        len(list(one.backend.scan(one.key, one.transaction_key(1), one.transaction_key(1 << 40), values=False)))
         for one in known.partitions
     )
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 import streamkit
+from harness.log_keys import transaction_keys
 from harness.sweep import StillClock
 from streamkit import Record
 from streamkit.backend import Backend, Delete, Put
 from streamkit.errors import CorruptData, StreamkitError
 from streamkit.log.keys import CATALOG, DATA, HEAD, KEYS, data_key, data_range, partition_key, segment_key, space_key
-from streamkit.log.keys import transaction_key as log_key
 from streamkit.log.rows import DataRow, Head, KeyRow, SegmentRow, decode_row, encode_row
 from streamkit.store import Store
 from streamkit_memory.driver import MemoryDriver
@@ -58,6 +58,9 @@ class Patient:
         """Another row with a right checksum."""
         row = decode_row(kind, bytes(key), self.data(bytes(key)))
         self.put(key, encode_row(bytes(key), msgspec.structs.replace(row, **fields)))
+
+    def log_key(self, number: int) -> bytes:
+        return transaction_keys(self.backend, "s")(number)
 
     def one(self, prefix: bytes) -> bytes:
         return next(iter(self.backend.scan(P, prefix + b"\x00", prefix + b"\x01"))).key
@@ -190,19 +193,19 @@ def test_damage_of_the_index_is_found_and_repaired_from_the_log(patient: Patient
 
 
 LOG: dict[str, Callable[[Patient], object]] = {
-    "a transaction is gone": lambda p: p.delete(log_key(4)),
-    "a transaction is damaged": lambda p: flip(p, log_key(4)),
-    "a transaction is cut short": lambda p: p.put(log_key(4), p.data(log_key(4))[:-3]),
-    "a transaction is another's": lambda p: p.put(log_key(4), p.data(log_key(5))),
-    "the last transaction is damaged": lambda p: flip(p, log_key(9)),
-    "a transaction is empty": lambda p: p.put(log_key(4), b""),
+    "a transaction is gone": lambda p: p.delete(p.log_key(4)),
+    "a transaction is damaged": lambda p: flip(p, p.log_key(4)),
+    "a transaction is cut short": lambda p: p.put(p.log_key(4), p.data(p.log_key(4))[:-3]),
+    "a transaction is another's": lambda p: p.put(p.log_key(4), p.data(p.log_key(5))),
+    "the last transaction is damaged": lambda p: flip(p, p.log_key(9)),
+    "a transaction is empty": lambda p: p.put(p.log_key(4), b""),
 }
 
 
 @pytest.mark.parametrize("damage", LOG)
 def test_damage_of_the_log_is_found_and_never_repaired(patient: Patient, damage: str) -> None:
     LOG[damage](patient)
-    wanted = log_key(9) if "last" in damage else log_key(4)
+    wanted = patient.log_key(9 if "last" in damage else 4)
     findings = patient.open().verify("s").findings
     assert any(finding.key == wanted for finding in findings), findings
     rows = list(patient.backend.scan(P, b"", b"\xff"))
@@ -215,9 +218,9 @@ def test_damage_of_the_log_is_found_and_never_repaired(patient: Patient, damage:
 
 def test_transactions_that_are_gone_from_the_end_are_missed(patient: Patient) -> None:
     for number in (8, 9):
-        patient.delete(log_key(number))
+        patient.delete(patient.log_key(number))
     findings = patient.open().verify("s").findings
-    assert [finding.key for finding in findings if finding.key.startswith(b"TXN")] == [log_key(8)]
+    assert [finding.key for finding in findings if finding.key.startswith(b"TXN")] == [patient.log_key(8)]
 
 
 def test_verifying_while_others_write_finds_nothing(patient: Patient) -> None:

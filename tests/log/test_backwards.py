@@ -11,9 +11,10 @@ import pytest
 from fix_stores import Subject
 
 import streamkit
+from harness.log_keys import transaction_keys
 from streamkit import Record
 from streamkit.errors import CorruptData
-from streamkit.log.keys import partition_key, transaction_key
+from streamkit.log.keys import partition_key
 
 
 def test_the_last_few_of_many_are_read_without_the_others(make_url: Callable[[str], str]) -> None:
@@ -66,6 +67,6 @@ def test_a_hole_is_not_passed_over_backwards(subject: Subject) -> None:
     backend = subject.store._backend
     if subject.url.startswith("file"):
         pytest.skip("a local log has no single rows to take away")
-    backend.write(bytes(partition_key("space", 0)), [streamkit.backend.Delete(transaction_key(20))])
+    backend.write(bytes(partition_key("space", 0)), [streamkit.backend.Delete(transaction_keys(backend, "space")(20))])
     with pytest.raises(CorruptData, match="transaction 20 is missing"):
         list(begun)

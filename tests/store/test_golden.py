@@ -16,11 +16,12 @@ from uuid import UUID
 import pytest
 
 import streamkit
+from harness.log_keys import transaction_keys
 from harness.sweep import StillClock
 from streamkit import Record
 from streamkit.backend import Backend, Put
 from streamkit.errors import CorruptData, Fenced, TransactionIdMismatch, UnsupportedVersion
-from streamkit.log.keys import HEAD, partition_key, transaction_key
+from streamkit.log.keys import HEAD, partition_key
 from streamkit.log.rows import Head, decode_row
 from streamkit.store import Store
 from streamkit_memory.driver import MemoryDriver
@@ -130,7 +131,8 @@ def test_what_a_newer_version_wrote_is_refused_and_left_alone(way: str, tmp_path
     with opened(VERSIONS[-1], way, tmp_path) as store:
         backend, partition = store._backend, bytes(partition_key("plain", 0))
         number = max(entry.trx.number for entry in store.consume_space("plain"))
-        row = backend.get(partition, [transaction_key(number)])[0]
+        key = transaction_keys(backend, "plain")(number)
+        row = backend.get(partition, [key])[0]
         assert row is not None
         record = bytearray(row.data)
         record[8] = 2
@@ -140,7 +142,7 @@ def test_what_a_newer_version_wrote_is_refused_and_left_alone(way: str, tmp_path
         incarnation = decode_row(Head, HEAD, head.data).settings.incarnation
         seed = zlib.crc32(incarnation, zlib.crc32(partition))
         record[4:8] = zlib.crc32(record[8:header], seed).to_bytes(4, "little")
-        backend.write(partition, [Put(transaction_key(number), bytes(record))])
+        backend.write(partition, [Put(key, bytes(record))])
         client = streamkit.Client("memory://", _Same(backend), 5.0, None, 1 << 26, StillClock())
         older = client.store(WRITER.STORE)
         with pytest.raises(UnsupportedVersion, match="Upgrade"):

@@ -1,0 +1,107 @@
+"""A process that still has a store open that another one deleted, and maybe made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from uuid import uuid4
+
+import pytest
+from fix_stores import Subject
+
+from streamkit import Record, Store
+from streamkit.errors import StreamkitError
+
+KINDS = ("batch", "rows", "key", "local", "s3", "azure")
+
+
+@pytest.fixture(params=KINDS)
+def deleted(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> Iterator[Subject]:
+    """A store with five transactions, to be deleted by another process than the one of `deleted.store`."""
+    match request.param:
+        case "s3":
+            url = request.getfixturevalue("s3_bucket").url("ghosts")
+        case "azure":
+            url = request.getfixturevalue("azurite").url("g" + uuid4().hex[:12])
+        case "rows":
+            url = make_url("key").replace("atomic=key", "atomic=rows")
+        case kind:
+            url = make_url(kind)
+    found = Subject(url)
+    for number in range(5):
+        found.store.produce("space", f"old {number % 2}", [Record(b"old")])
+    yield found
+    found.close()
+
+
+def haunt(ghost: Store, *, upkeep: bool = False) -> None:
+    """What a process does that does not know that the store was deleted. It may be told so, and must do no harm."""
+    for segment in ("old 0", "s"):
+        with suppress(StreamkitError):
+            ghost.produce("space", segment, [Record(b"from a ghost")])
+    if upkeep:
+        with suppress(StreamkitError):
+            ghost.maintain("space")
+
+
+def test_a_ghost_does_no_harm_to_a_partition_that_nobody_had_written_to(deleted: Subject) -> None:
+    """No head of the partition says to whom it belongs."""
+    deleted.store.create_space("wide", partitions=4)
+    deleted.store.produce("wide", "first", [Record(b"old")])
+    deleted.connect().delete_store(deleted.id)
+    store = deleted.stranger()
+    store.create_space("wide", partitions=4)
+    for number in range(16):
+        with suppress(StreamkitError):
+            deleted.store.produce("wide", f"s{number}", [Record(b"from a ghost")])
+    with suppress(StreamkitError):
+        deleted.store.maintain("wide")
+    for number in range(16):
+        assert store.produce("wide", f"s{number}", [Record(b"new")]).last_sequence == 1
+    store.maintain()
+    for reader in (store, deleted.stranger()):
+        assert {entry.payload for entry in reader.consume_space("wide")} == {b"new"}
+        assert reader.verify().findings == ()
+
+
+def made_again(subject: Subject, each: Callable[[int], None] = lambda number: None) -> None:
+    """The store, made again in another process, holds what was written to it since, and nothing else."""
+    store = subject.stranger()
+    for number in range(12):
+        assert store.produce("space", "s", [Record(b"%d" % number)]).last_sequence == number + 1
+        each(number)
+    for reader in (store, subject.stranger()):
+        assert [entry.payload for entry in reader.consume_space("space")] == [b"%d" % number for number in range(12)]
+        assert reader.verify().findings == ()
+    store.maintain()
+    assert [entry.sequence for entry in subject.stranger().consume_segment("space", "s")] == list(range(1, 13))
+    assert subject.stranger().verify().findings == ()
+
+
+@pytest.mark.parametrize("upkeep", [False, True])
+def test_a_ghosts_writes_before_the_store_is_made_again_do_it_no_harm(deleted: Subject, upkeep: bool) -> None:
+    deleted.connect().delete_store(deleted.id)
+    haunt(deleted.store, upkeep=upkeep)
+    made_again(deleted)
+
+
+@pytest.mark.parametrize("upkeep", [False, True])
+@pytest.mark.parametrize("after", [0, 2, 7])
+def test_a_ghosts_writes_to_the_store_that_was_made_again_do_it_no_harm(
+    deleted: Subject, after: int, upkeep: bool
+) -> None:
+    deleted.connect().delete_store(deleted.id)
+    made_again(deleted, lambda number: haunt(deleted.store, upkeep=upkeep) if number == after else None)
+
+
+def test_several_ghosts_of_several_incarnations_do_no_harm(deleted: Subject) -> None:
+    ghosts = [deleted.store]
+    for turn in range(4):
+        deleted.connect().delete_store(deleted.id)
+        for ghost in ghosts:
+            haunt(ghost)
+        ghosts.append(deleted.stranger())
+        for number in range(turn):
+            ghosts[-1].produce("space", f"old {number}", [Record(b"older")])
+    deleted.connect().delete_store(deleted.id)
+    made_again(deleted, lambda number: haunt(ghosts[number % 5], upkeep=number % 2 == 1))
