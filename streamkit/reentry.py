@@ -5,6 +5,7 @@ Such a call cannot wait for its thread, which goes on only when the call has end
 
 from __future__ import annotations
 
+import inspect
 import threading
 from contextlib import AbstractContextManager
 
@@ -21,6 +22,16 @@ def refused() -> Reentered:
         "this thread is in the middle of another call to this store: a signal handler or a finalizer (__del__) cannot "
         "read or write then; have it note what is to be done, and do it later or on another thread"
     )
+
+
+def inside_backend() -> bool:
+    """Whether this call was made in the middle of one to a backend, whose locks its own thread may hold."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("streamkit_"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Mutex:

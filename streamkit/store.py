@@ -21,7 +21,7 @@ from .log.keys import CATALOG, SPACES, segment_name
 from .log.offsets import Offset
 from .log.outcome import is_id
 from .log.partition import NOTHING, Partition
-from .log.plan import mismatch
+from .log.plan import check_fence, mismatch
 from .log.read import Batch, Bounds, Cursor, end_of, last_entry, merge, segment_batches
 from .log.record_format import encode_body
 from .log.request import Part, Request
@@ -147,7 +147,7 @@ class Store:
         if part is None:
             return self.segment_status(space, segment)
         if part.body is None:
-            return self._guard(space, [part])[segment]
+            return self._guard(space, [part], lease)[segment]
         request = Request((part,), idempotency_key, fence(lease))
         return self._commit(space, request, lease)[segment]
 
@@ -164,20 +164,23 @@ class Store:
         body = encode_body(prepared.payloads, prepared.metadata, digest=digest)
         return Part(segment, body, prepared.size, prepared.expected)
 
-    def _guard(self, space: str, parts: Sequence[Part]) -> dict[str, SegmentStatus]:
+    def _guard(self, space: str, parts: Sequence[Part], lease: Lease | None) -> dict[str, SegmentStatus]:
         """The present statuses of segments that nothing is written to. SequenceMismatch where one is not expected."""
         known = self._known(space)
         segments = list(dict.fromkeys(part.segment for part in parts))
-        rows = dict.fromkeys(segments, NOTHING)
+        rows, end = dict.fromkeys(segments, NOTHING), (0, 0, 0)
         if known is not None:
-            rows = known.partition_of(segments).statuses(segments)
+            partition = known.partition_of(segments)
+            partition.refresh(segments)
+            check_fence(partition, fence(lease))
+            rows, end = partition.statuses(segments)
         for part in parts:
             actual = rows[part.segment].last_sequence
             if part.expected is not None and part.expected != actual:
                 raise mismatch(space, part.segment, part.expected, actual)
         if known is None:
             return {segment: no_status(space, segment) for segment in segments}
-        return present(known.partition_of(segments), rows)
+        return present(known.partition_of(segments), rows, end)
 
     def _too_large(self, size: int) -> TransactionTooLarge:
         return TransactionTooLarge(
@@ -258,7 +261,7 @@ class Store:
             return no_status(space, segment)
         partition = known.partition(segment)
         partition.refresh(self._hint(segment), since)
-        return present(partition, {segment: partition.status(segment)})[segment]
+        return present(partition, *partition.statuses([segment]))[segment]
 
     def lookup(self, space: str, idempotency_key: str, segment: str | None = None) -> dict[str, SegmentStatus] | None:
         """What the first write with the key was given, by segment, as `Transaction.statuses`; None if there was none.

@@ -73,7 +73,7 @@ class Draft:
     def guard(self) -> None:
         """SequenceMismatch where a segment is not as expected. Asks the storage."""
         if self._parts:
-            self.statuses = self._store._guard(self.space, self._parts)
+            self.statuses = self._store._guard(self.space, self._parts, self._lease)
 
     @property
     def is_open(self) -> bool:

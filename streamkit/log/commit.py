@@ -19,11 +19,13 @@ import random
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from threading import main_thread
 from typing import Protocol
 from uuid import UUID
 
 from ..backend import ABSENT, Ambiguous, Append, Conflict, Delete, Etag, Op, Put
 from ..errors import AccessDenied, OutcomeUnknown, StreamkitError, Unavailable
+from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
 from .keys import HEAD
 from .outcome import Outcome, outcome_of, tag_of
@@ -233,10 +235,7 @@ class Committer:
         with self._mutex:
             leader = self._leader
             if leader.leads and leader.thread == request.thread and leader.alive.locked():
-                raise RuntimeError(
-                    f"this thread is committing to the space {self.partition.space!r} already: a signal handler or a "
-                    "finalizer cannot write in the middle of that; have it note what is to be done"
-                )
+                raise refused()
             if self._lead(request):
                 self._queue.append(request)
                 return True
@@ -259,15 +258,31 @@ class Committer:
     def _wait(self, request: Request) -> bool:
         """Until it is done, or nobody leads any more; whether its own thread leads then."""
         assert request.turn is not None
-        request.turn.acquire(timeout=_HEARTBEAT)
+        # Signal handlers run in the main thread, finalizers in any.
+        handles = request.thread == main_thread().ident
+        if handles or (not request.turn.acquire(timeout=_HEARTBEAT) and not request.done):
+            if inside_backend():
+                # Who leads may wait for a lock that this very thread holds, below the handler that called.
+                self._withdraw(request)
+            if handles:
+                request.turn.acquire(timeout=_HEARTBEAT)
         return not request.done and self._lead(request)
+
+    def _withdraw(self, request: Request) -> None:
+        """Reentered, or OutcomeUnknown if it is being written already."""
+        request.withdrawn = True
+        flight = self._flight
+        if flight is not None and request in flight.requests:
+            raise self._unknown(flight.header)
+        if not request.done:
+            raise refused()
 
     def _pass_on(self, request: Request) -> None:
         """The first that waits leads from now on, if it has a thread; whoever comes meanwhile waits behind it."""
         with self._mutex:
             if self._leader is not request:
                 return
-            for following in self._queue:
+            for following in list(self._queue):
                 if not following.done and not following.abandoned:
                     if following.alive.locked():
                         self._leader = following
@@ -344,8 +359,10 @@ class Committer:
             snapshot = Snapshot(partition)
             plan = Plan(partition, snapshot, partition.learn_for_commit(segments))
             for request in requests:
-                if not request.done and (alone or not request.abandoned):
+                if not request.done and not request.withdrawn and (alone or not request.abandoned):
                     plan.add(request)
+            if snapshot.generation != partition.generation:
+                continue  # what was looked up is not of the snapshot
             if plan.unconfirmed and not sure:
                 # By what is known here an expectation does not hold; but that may be old. Look before refusing, also
                 # where it can never hold any more: the sequence that the caller is told must be true.
@@ -366,6 +383,10 @@ class Committer:
                 flight.clear()
                 continue
             self._flight = flight
+            if any(request.withdrawn for request in plan.ready):
+                self._flight = None
+                flight.clear()
+                continue
             if self._settle(flight):
                 self._finish(flight)
                 return
@@ -490,6 +511,11 @@ class Committer:
                     cause = error
                 except Ambiguous as error:
                     cause, lost = error, True
+                except Reentered:
+                    if not lost:
+                        self._flight = None  # nothing was sent, and nothing of it may be
+                        flight.clear()
+                    raise
                 except StreamkitError as error:
                     if lost:
                         raise self._unknown(header) from error

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ..backend import Backend, Etag, Op, Range, Value
 from ..clock import Clock
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
+from ..reentry import inside_backend, refused
 from ..statistics import Counters
 from .archive_reader import Cold
 from .freshness import Freshness, Look
@@ -116,6 +117,8 @@ class Partition:
         self.generation = 0
         """Changes whenever rows that were read before can no longer be combined with what is known."""
         self._refreshing = threading.RLock()
+        self._looking = False
+        """Somebody is in there, or was stopped in there."""
         self._started = 0
         self._completed = 0
         self.freshness = Freshness(backend, clock)
@@ -194,7 +197,10 @@ class Partition:
         """
         arrived = self._started if since is None else since
         self.check_reentry()
+        if self._looking and inside_backend():
+            raise refused()
         with self._refreshing:
+            self._looking = True
             # A look that began after this call did, by another thread, has seen all that this one must see.
             if not self.loaded or self._completed <= arrived:
                 self._started += 1
@@ -205,15 +211,13 @@ class Partition:
                     self._look_at_log(segments)
                 self.loaded = True
                 self._completed = ticket
+            self._looking = False
         return self.number
 
     def check_reentry(self) -> None:
-        """RuntimeError if this thread holds a lock of the partition: it could come to wait for itself."""
+        """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
         if self._refreshing._is_owned() or self.lock._is_owned():  # type: ignore[attr-defined]
-            raise RuntimeError(
-                f"this thread is reading or writing the space {self.space!r} already: a signal handler or a finalizer "
-                "cannot do so in the middle of that; have it note what is to be done"
-            )
+            raise refused()
 
     def is_fresh(self, look: Look | None) -> bool:
         """False if archived rows may have been deleted between `look` and the service's latest answer."""
@@ -254,19 +258,18 @@ class Partition:
             if not self.partition and self.head_etag is None:
                 return
         while True:
-            start, known, look = self.number, self.looked, self.freshness.begin()
+            known, look = self.looked, self.freshness.begin()
             if listing:
                 self._fold_tail(() if self.loaded else segments)
             at_end = listing or self._fold_next()
+            number = self.number
             if self.is_fresh(known):
                 if at_end:
                     self.looked = self.freshness.complete(look)
             else:
-                # What was not there may have been archived and removed; what was may have been written after that.
+                # What was not there may have been archived and removed.
                 self.look_at_head()
-                if self.head.archived > start:
-                    with self.lock:
-                        self._start_from(self.head)
+                if self.number > number:
                     listing = True
                     continue
             if at_end:
@@ -279,12 +282,23 @@ class Partition:
     def _fold_next(self) -> bool:
         """Fold a few transactions after `number`; whether there is none after them."""
         for ahead in (1, 8):
-            keys = [self.transaction_key(self.number + step) for step in range(1, ahead + 1)]
-            for key, record in zip(keys, self._records(keys), strict=True):
+            known, number = self.looked, self.number
+            keys = [self.transaction_key(number + step) for step in range(1, ahead + 1)]
+            records = self._records(keys)
+            self._confirm(known)
+            if self.number > number:
+                return False
+            for key, record in zip(keys, records, strict=True):
                 if record is None:
                     return True
                 self.fold(record, transaction_number(key))
         return False
+
+    def _confirm(self, look: Look | None) -> None:
+        """Before anything is folded that was read since `look`: a number that was archived and removed is free, and
+        what is found there may be of a writer that came too late. What the head tells is above all such numbers."""
+        if not self.limits.atomic and look is not None and not self.is_fresh(look):
+            self.look_at_head()
 
     def _records(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """As much of the records as folding takes: all where frames are kept, else the headers."""
@@ -338,7 +352,7 @@ class Partition:
         self.news.tell()
 
     def _start_from(self, head: Head) -> None:
-        """Forget what was folded, and go on from the index; the caller holds the lock."""
+        """Forget what was folded, and go on from the index, which is ahead of it; the caller holds the lock."""
         self.tail.clear()
         self.tail_keys.clear()
         self.tail_bytes = self.tail_frames = 0
@@ -353,7 +367,7 @@ class Partition:
 
     def _fold_tail(self, segments: Sequence[str]) -> None:
         """Fold what is in the log after `number`; and learn `segments` in the same round trip."""
-        start = self.transaction_key(self.number + 1)
+        known, start = self.looked, self.transaction_key(self.number + 1)
         rows = self.backend.scan(self.key, start, self.transaction_key(1 << 64), values=False)
         keys = [row.key for row in rows]
         names = [name for name in dict.fromkeys(segments) if name not in self.known]
@@ -371,6 +385,7 @@ class Partition:
             else:
                 records = self._starts(batch)
                 values = self.backend.get(self.key, also) if also else []
+            self._confirm(known)
             for key, record in zip(batch, records, strict=True):
                 number = transaction_number(key)
                 if number > self.number + 1 or record is None:
@@ -599,13 +614,14 @@ class Partition:
                 self.known.pop(name, None)
                 self.etags.pop(name, None)
 
-    def statuses(self, segments: Sequence[str]) -> dict[str, SegmentRow]:
-        """Of all `segments` at one moment, which is not before this call."""
+    def statuses(self, segments: Sequence[str]) -> tuple[dict[str, SegmentRow], tuple[int, int, int]]:
+        """Of all `segments` at one moment after the last refresh, and the known end at that moment."""
         while True:
-            number = self.refresh(segments)
-            found = self.learn(segments)
-            if self.number == number:
-                return found
+            self.learn(segments)
+            with self.lock:
+                rows = {name: self.known[name] for name in segments if name in self.known}
+                if len(rows) == len(segments):
+                    return rows, self.known_end()
 
     def status(self, segment: str) -> SegmentRow:
         """As of the last refresh, or later."""

@@ -17,10 +17,11 @@ __all__ = ["Plan", "Snapshot", "mismatch"]
 class Snapshot:
     """What a commit builds on; taken in one moment, and stated by the commit's precondition."""
 
-    __slots__ = ("etag", "fences", "head", "looked", "number", "position", "timestamp", "watermark")
+    __slots__ = ("etag", "fences", "generation", "head", "looked", "number", "position", "timestamp", "watermark")
 
     def __init__(self, partition: Partition) -> None:
         with partition.lock:
+            self.generation = partition.generation
             self.number = partition.number
             self.timestamp = partition.timestamp
             self.position = partition.position
@@ -57,12 +58,7 @@ class Plan:
             name, token = request.fence
             highest = self.snapshot.fences.get(name, 0)
             if token < highest:
-                request.fail(
-                    Fenced(
-                        f"the lease {name!r} with token {token} was succeeded by one with token {highest}, which has "
-                        f"written to the space {self.partition.space!r}: stop, this holder is not the leader any more"
-                    )
-                )
+                request.fail(_fenced(self.partition.space, name, token, highest))
                 return
             if token < self.new_fences.get(name, 0):
                 return
@@ -109,6 +105,19 @@ class Plan:
         else:
             request.succeed(rows, trx, use.count)
         return True
+
+
+def check_fence(partition: Partition, fence: tuple[str, int] | None) -> None:
+    """Fenced, by what is known, if a later holder has written."""
+    if fence is not None and fence[1] < (highest := partition.fences.get(fence[0], 0)):
+        raise _fenced(partition.space, *fence, highest)
+
+
+def _fenced(space: str, name: str, token: int, highest: int) -> Fenced:
+    return Fenced(
+        f"the lease {name!r} with token {token} was succeeded by one with token {highest}, which has written to the "
+        f"space {space!r}: stop, this holder is not the leader any more"
+    )
 
 
 def mismatch(space: str, segment: str, expected: int, actual: int, by_then: int | None = None) -> SequenceMismatch:

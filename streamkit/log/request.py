@@ -44,6 +44,8 @@ class Request:
     """Of the caller."""
     leads = False
     """Its thread has begun to lead; it is not only named as the next one."""
+    withdrawn = False
+    """Its caller has given up: it must not be written any more."""
     turn: threading.Lock | None = None
     """Held while the caller waits for another thread; released when it may be done, or may lead."""
 

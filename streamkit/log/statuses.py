@@ -11,9 +11,11 @@ from .rows import SegmentRow
 __all__ = ["present", "written"]
 
 
-def present(partition: Partition, rows: Mapping[str, SegmentRow]) -> dict[str, SegmentStatus]:
-    """Of rows that were read: they hold at the end of the partition that is known after that."""
-    return _statuses(partition, rows, *partition.known_end(), None)
+def present(
+    partition: Partition, rows: Mapping[str, SegmentRow], end: tuple[int, int, int]
+) -> dict[str, SegmentStatus]:
+    """Of rows that were read when the partition ended at `end`."""
+    return _statuses(partition, rows, *end, None)
 
 
 def written(partition: Partition, rows: Mapping[str, SegmentRow], trx: TRX, count: int) -> dict[str, SegmentStatus]:

@@ -1,0 +1,284 @@
+"""Threads of one client, and signal handlers in them: what one thread learns must not mislead another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Record, SequenceMismatch
+from streamkit.errors import Fenced
+from streamkit.reentry import Reentered
+from streamkit.store import Store
+
+KINDS = ("batch", "key", "local")
+PATIENCE = 20.0
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    url = tmp_path.as_uri() if request.param == "local" else f"memory://{uuid4()}?atomic={request.param}"
+    with streamkit.connect(url) as client:
+        yield client.store(uuid4())
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads change over as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def busily(seconds: float, work: Callable[[], object], *others: Callable[[], object]) -> None:
+    """`work`, again and again, beside threads that do `others` again and again."""
+    end = time.monotonic() + seconds
+    errors: list[BaseException] = []
+
+    def again(other: Callable[[], object]) -> None:
+        try:
+            while time.monotonic() < end:
+                other()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=again, args=(other,)) for other in others]
+    for thread in threads:
+        thread.start()
+    again(work)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not errors, errors
+
+
+@pytest.mark.usefixtures("switching")
+def test_what_is_read_after_the_offset_of_a_status_begins_where_the_status_ends(store: Store) -> None:
+    store.produce("s", "a", [Record(b"0")])
+
+    def look() -> None:
+        status = store.segment_status("s", "a")
+        for entry in store.consume_space("s", offset=status.space_offset, limit=1):
+            assert entry.sequence == status.last_sequence + 1
+
+    def write() -> None:
+        store.produce("s", "a", [Record(b"x")])
+
+    busily(1.0, look, write, write)
+
+
+@pytest.mark.usefixtures("switching")
+def test_a_guard_over_several_segments_sees_them_as_of_one_moment(store: Store) -> None:
+    names = [f"g{at}" for at in range(6)]
+    written: list[int] = []
+
+    def write() -> None:
+        with store.transaction("s") as trx:
+            for name in names:
+                trx.produce(name, [Record(b"x")])
+        written.append(trx.statuses["g0"].last_sequence)
+
+    write()
+
+    def guard() -> None:
+        known = written[-1]
+        try:
+            with store.transaction("s") as trx:
+                trx.produce("g5", [], expected_sequence=known)
+                trx.produce("g0", [], expected_sequence=known)
+        except SequenceMismatch:
+            return
+        assert len({status.last_sequence for status in trx.statuses.values()}) == 1
+
+    busily(1.0, guard, write)
+
+
+@pytest.mark.usefixtures("switching")
+def test_a_write_that_was_made_is_never_answered_with_an_error_of_ours(store: Store) -> None:
+    def writer(at: int) -> Callable[[], object]:
+        return lambda: store.produce("s", f"a{at}", [Record(b"x")])
+
+    busily(1.5, writer(0), *(writer(at) for at in range(1, 5)))
+
+
+def test_a_commit_is_not_planned_on_half_of_what_a_reader_reads_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread has begun to commit; another one finds out that its look is old, and goes on from the index."""
+    url, store_id = f"memory://{uuid4()}?atomic=key", uuid4()
+    with streamkit.connect(url) as mine, streamkit.connect(url) as others:
+        store, other = mine.store(store_id), others.store(store_id)
+        other.create_space("s", archive_grace=600.0)
+        for at in range(4):
+            other.produce("s", "a", [Record(b"%d" % at)])
+        other.maintain()
+        store.segment_status("s", "b")
+        for at in range(4):
+            other.produce("s", "a", [Record(b"%d" % at)])
+        other.archive("s")
+        for _ in range(2):
+            other.produce("s", "a", [Record(b"late")])
+        partition = store._shared.spaces["s"].partitions[0]
+        folded, snapped, reset, done = (threading.Event() for _ in range(4))
+        fresh, backend = partition.is_fresh, partition.backend
+        threads: dict[str, threading.Thread] = {}
+
+        def is_fresh(look: Any) -> bool:
+            if threading.current_thread() is threads["reader"]:
+                folded.set()
+                snapped.wait(2)
+                return False
+            return fresh(look)
+
+        class Slow:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(backend, name)
+
+            def get(self, *args: Any) -> Any:
+                found = backend.get(*args)
+                if threading.current_thread() is threads["writer"] and not snapped.is_set():
+                    snapped.set()
+                    reset.wait(2)
+                return found
+
+            def scan(self, *args: Any, **options: Any) -> Any:
+                if threading.current_thread() is threads["reader"]:
+                    reset.set()
+                    done.wait(1)
+                return backend.scan(*args, **options)
+
+        monkeypatch.setattr(partition, "is_fresh", is_fresh)
+        monkeypatch.setattr(partition, "backend", Slow())
+        told: list[int] = []
+
+        def write() -> None:
+            folded.wait(2)
+            told.append(store.produce("s", "a", [Record(b"mine")]).last_sequence)
+            done.set()
+
+        threads["reader"] = threading.Thread(target=lambda: store.segment_status("s", "b"))
+        threads["writer"] = threading.Thread(target=write)
+        for thread in threads.values():
+            thread.start()
+        for thread in threads.values():
+            thread.join(PATIENCE)
+        assert told == [11]
+        assert [entry.sequence for entry in other.consume_segment("s", "a")] == list(range(1, 12))
+        assert other.verify().ok
+
+
+_SIGNALS = """
+import faulthandler, os, signal, sys, threading, time, uuid
+import streamkit
+from streamkit import Record
+faulthandler.dump_traceback_later(20, exit=True)
+url, what = sys.argv[1:]
+store = streamkit.connect(url).store(uuid.uuid4())
+store.produce("s", "read", [Record(b"x")] * 100)
+stop, count = threading.Event(), {"done": 0, "refused": 0}
+def write():
+    while not stop.is_set():
+        store.produce("s", "written", [Record(b"x")])
+def handler(*_):
+    try:
+        store.produce("s", "handler", [Record(b"h")])
+        count["done"] += 1
+    except RuntimeError:
+        count["refused"] += 1
+threads = [threading.Thread(target=write, daemon=True) for _ in range(2)]
+for thread in threads:
+    thread.start()
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.03)
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    if what == "read":
+        list(store.consume_segment("s", "read"))
+    elif what == "maintain":
+        store.maintain("s")
+    else:
+        with store.lease("l"):
+            pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+stop.set()
+for thread in threads:
+    thread.join(10)
+    assert not thread.is_alive()
+there = sum(1 for _ in store.consume_segment("s", "handler"))
+assert there == count["done"], (there, count)
+assert count["done"] + count["refused"] > 5, count
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("what", ["read", "maintain", "lease"])
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_a_signal_handler_that_writes_never_waits_for_its_own_thread(kind: str, what: str, tmp_path: Path) -> None:
+    url = tmp_path.as_uri() if kind == "local" else "memory://"
+    ended = subprocess.run(
+        [sys.executable, "-c", _SIGNALS, url, what], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("kind", ["batch", "key"])
+def test_what_was_refused_to_a_signal_handler_is_not_written_by_a_neighbour(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with streamkit.connect(f"memory://{uuid4()}?atomic={kind}") as client:
+        store = client.store(uuid4())
+        for segment in ("h", "w"):
+            store.produce("s", segment, [Record(b"0")])
+        committer = store._shared.spaces["s"].committers[0]
+        neighbour = threading.Thread(target=lambda: store.produce("s", "w", [Record(b"w")]))
+        take, told = committer._take, []
+
+        def handler(*_: object) -> None:
+            def take_both() -> Any:
+                monkeypatch.setattr(committer, "_take", take)
+                neighbour.start()
+                while len(committer._queue) < 2:
+                    time.sleep(0.001)
+                return take()
+
+            monkeypatch.setattr(committer, "_take", take_both)
+            try:
+                store.produce("s", "h", [Record(b"from the handler")])
+            except Reentered as error:
+                told.append(error)
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            with store._shared.backend._service.lock():  # type: ignore[attr-defined]
+                os.kill(os.getpid(), signal.SIGUSR1)
+                time.sleep(0.01)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        neighbour.join(PATIENCE)
+        assert not neighbour.is_alive()
+        assert told
+        assert [entry.payload for entry in store.consume_segment("s", "h")] == [b"0"]
+        assert [entry.payload for entry in store.consume_segment("s", "w")] == [b"0", b"w"]
+
+
+def test_a_guard_of_a_leader_that_was_succeeded_is_fenced(store: Store) -> None:
+    leases = []
+    for _ in range(2):
+        with store.lease("leader") as lease:
+            leases.append(lease)
+    old, new = leases
+    store.produce("s", "a", [Record(b"1")], lease=new)
+    assert store.produce("s", "a", [], expected_sequence=1, lease=new).last_sequence == 1
+    with pytest.raises(Fenced):
+        store.produce("s", "a", [], expected_sequence=1, lease=old)
+    trx = store.transaction("s", lease=old)
+    with pytest.raises(Fenced), trx:
+        trx.produce("a", [], expected_sequence=1)
