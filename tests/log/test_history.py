@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -181,9 +182,9 @@ def _loses_the_rest_of_a_transaction(patch: pytest.MonkeyPatch) -> None:
     """A page that ends within a transaction is followed by one from the next."""
     original = read.partition_batches
 
-    def batches(partition: read.Partition, start: tuple[int, int], end: int, bounds: read.Bounds) -> Iterator[object]:
+    def batches(partition: read.Partition, start: tuple[int, int], *rest: Any, **options: Any) -> Iterator[object]:
         number, skip = start
-        return original(partition, (number + 1, 0) if skip == 1 else start, end, bounds)
+        return original(partition, (number + 1, 0) if skip == 1 else start, *rest, **options)
 
     patch.setattr(read, "partition_batches", batches)
 
