@@ -359,10 +359,13 @@ class AsyncStore:
                     ended.append(error)
 
         try:
-            return await self.calls.call(work, tell, long=True)
+            found = await self.calls.call(work, tell, long=True)
         except asyncio.CancelledError as error:
             ended.append(error)
             raise
+        if ended:  # in the last call, which was not waited for
+            raise ended[0]
+        return found
 
     async def statistics(self) -> Statistics:
         """What was done since this store was opened here: requests by kind, conflicts, retries, cache hits."""

@@ -18,7 +18,7 @@ from harness.held_store import HeldStore, held_store
 from streamkit import Record
 from streamkit.aio import AsyncStore
 from streamkit.client import Client
-from streamkit.errors import Unavailable
+from streamkit.errors import OutcomeUnknown, Unavailable
 from streamkit.testing import ManualClock
 
 KINDS = ("batch", "rows", "key")
@@ -131,6 +131,38 @@ async def test_one_that_others_build_on_takes_nobody_along(kind: str) -> None:
         assert b"doomed" not in there
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@in_loop
+async def test_one_that_is_withdrawn_while_its_transaction_is_planned_is_not_written(kind: str) -> None:
+    """It was taken from the queue, and the storage is asked about its idempotency key."""
+    async with held_store(kind) as held:
+        await held.hold()
+        first = write(held.store, "first", "x")
+        await held.held()
+        doomed = write(held.store, "doomed", "y", idempotency_key="key")
+        following = write(held.store, "next", "y", expected_sequence=1)
+        plain = write(held.store, "plain", "y")
+        await queued()
+        planning, go = threading.Event(), threading.Event()
+        get = held.driver.inner.open(held.id).get
+
+        def blocked(*args: Any) -> Any:
+            if held.driver.go.is_set() and not planning.is_set():
+                planning.set()
+                assert go.wait(20)
+            return get(*args)
+
+        held.store.sync._shared.spaces["s"].partitions[0].backend.get = blocked  # type: ignore[method-assign]
+        held.release()
+        assert await asyncio.to_thread(planning.wait, 20)
+        assert await cancelled(doomed) is None
+        go.set()
+        await asyncio.gather(first, plain)
+        await asyncio.gather(following, return_exceptions=True)
+        assert b"doomed" not in await held.payloads()
+        assert (await held.store.segment_status("s", "y")).last_sequence in (1, 2)
+
+
 @in_loop
 async def test_a_timeout_says_so_too() -> None:
     async with held_store("key") as held:
@@ -231,6 +263,23 @@ async def test_many_that_are_cancelled_leave_nothing_queued(memory: AsyncSubject
         assert [request for request in committer._queue if not request.done] == []
 
 
+@in_loop
+async def test_closing_waits_for_what_is_on_its_way() -> None:
+    async with held_store("key") as held:
+        await held.hold()
+        task = write(held.store, "on its way")
+        await held.held()
+        waiting = write(held.store, "queued")
+        await queued()
+        closing = asyncio.create_task(held.store.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        held.release()
+        await closing
+        assert (await task).last_sequence == 2
+        assert (await waiting).last_sequence == 3
+
+
 # -- the thread that commits ----------------------------------------------------------------------------------------
 
 
@@ -279,9 +328,11 @@ async def test_a_driver_that_ends_at_any_call_lets_nobody_wait_for_ever(kind: st
             return
 
 
+@pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @in_loop
-async def test_a_fault_that_never_ends_is_told_and_not_tried_for_ever(kind: str) -> None:
+async def test_a_fault_that_never_ends_is_told_and_not_tried_for_ever(kind: str, keyed: bool) -> None:
+    """With idempotency keys it comes before a transaction is sent, else after."""
     async with held_store(kind) as held:
         await held.store.produce("s", "a", [Record(b"begun")])
         held.release()
@@ -292,9 +343,13 @@ async def test_a_fault_that_never_ends_is_told_and_not_tried_for_ever(kind: str)
             raise ZeroDivisionError("a fault in the backend")
 
         held.driver.step = step  # type: ignore[method-assign]
-        told = await asyncio.gather(*[write(held.store, f"{n}") for n in range(20)], return_exceptions=True)
+        told = await asyncio.gather(
+            *[write(held.store, f"{n}", idempotency_key=f"{n}" if keyed else None) for n in range(20)],
+            return_exceptions=True,
+        )
         assert all(isinstance(one, Exception) for one in told), told
         assert next(calls) < 100
+        assert {type(one) for one in told} <= {ZeroDivisionError, OutcomeUnknown}
         del held.driver.step
         await held.store.produce("s", "a", [Record(b"after")])
         assert (await held.payloads())[-1] == b"after"

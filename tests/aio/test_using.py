@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import Any
 from uuid import uuid4
 
@@ -234,6 +235,30 @@ async def test_a_cancelled_body_releases_and_so_does_a_cancelled_wait(memory: As
 
 
 @in_loop
+async def test_a_lease_that_is_granted_after_nobody_waits_any_more_is_given_back(
+    memory: AsyncSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go = threading.Event(), threading.Event()
+    enter = streamkit.Lease.__enter__
+
+    def slow(lease: streamkit.Lease) -> streamkit.Lease:
+        asked.set()
+        assert go.wait(20)
+        return enter(lease)
+
+    async with memory.store() as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(streamkit.Lease, "__enter__", slow)
+            task = asyncio.create_task(store.lease("leader").__aenter__())
+            await asyncio.to_thread(asked.wait, 20)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            go.set()
+        async with store.lease("leader", wait=5.0):
+            pass
+
+
+@in_loop
 async def test_a_lease_that_is_lost_wakes_who_waits_for_that(memory: AsyncSubject) -> None:
     async with memory.store() as store, store.lease("leader") as lease:
         waiting = [asyncio.create_task(lease.lost.wait()) for _ in range(3)]
@@ -296,6 +321,35 @@ def test_another_loop_a_thread_and_a_fork_are_refused(memory: AsyncSubject) -> N
             asyncio.run(use())
 
     assert in_child(child) == 0
+
+
+@in_loop
+async def test_a_transaction_that_nobody_commits_warns(memory: AsyncSubject) -> None:
+    async with memory.store() as store:
+        with pytest.warns(ResourceWarning, match="dropped with nothing in it"):
+            store.transaction("s")
+
+
+@in_loop
+async def test_progress_is_told_on_the_loop_and_what_it_raises_ends_the_work(memory: AsyncSubject) -> None:
+    async with memory.store() as store:
+        for n in range(300):
+            await store.produce("s", "a", records(str(n)))
+        on_loop, told = threading.get_ident(), []
+
+        def progress(done: int, of: int) -> None:
+            assert threading.get_ident() == on_loop
+            told.append((done, of))
+
+        assert (await store.verify("s", progress=progress)).ok
+        assert told
+        assert told == sorted(told)
+
+        def wrong(done: int, of: int) -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await store.verify("s", progress=wrong)
 
 
 def test_threads_are_checked() -> None:
