@@ -11,12 +11,14 @@ from uuid import UUID
 
 import pytest
 from fix_aio import AsyncSubject, in_loop
+from fix_covered import EXHAUSTIVE
 
-from harness.cuts import Interrupt
+from harness.cuts import Cut, Interrupt
 from harness.drivers import MEMORY
 from harness.held_store import HeldStore, held_store
 from streamkit import Record
 from streamkit.aio import AsyncStore
+from streamkit.aio.writing import Lane
 from streamkit.client import Client
 from streamkit.errors import OutcomeUnknown, Unavailable
 from streamkit.testing import ManualClock
@@ -363,3 +365,61 @@ async def test_a_wake_up_that_is_lost_is_made_up_for(memory: AsyncSubject, monke
         monkeypatch.setattr("streamkit.aio.writing.LoopRequest.wake", lambda self: None)
         status = await store.produce("s", "a", [Record(b"silent")])
         assert status.last_sequence == 2
+
+
+def interrupted_once(monkeypatch: pytest.MonkeyPatch, cut: Cut) -> None:
+    """The next thread that drives is cut."""
+    drive = Lane._drive
+    armed = [cut]
+
+    def driven(lane: Lane) -> None:
+        if armed:
+            with armed.pop():
+                drive(lane)
+        else:
+            drive(lane)
+
+    monkeypatch.setattr(Lane, "_drive", driven)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupt_at_any_step_of_the_driving_thread_lets_nobody_wait_for_ever(
+    kind: str, covered: Callable[[str, int], None]
+) -> None:
+    """Everybody is told the truth, or, once, that the outcome has to be asked for."""
+    one_in = 1 if EXHAUSTIVE else 13
+    points, at = 0, 0 if EXHAUSTIVE else KINDS.index(kind) * 4
+    while True:
+        cut = Cut(at)
+        in_loop(_drive_with)(kind, cut)
+        if not cut.where:
+            break
+        points += 1
+        at += one_in
+    assert points > 5
+    covered(f"interrupts of driving threads, memory ({kind})", points)
+
+
+async def _drive_with(kind: str, cut: Cut) -> None:
+    async with held_store(kind) as held:
+        store = held.store
+        await store.produce("s", "a", [Record(b"begun")])
+        with pytest.MonkeyPatch.context() as patch:
+            interrupted_once(patch, cut)
+            tasks = [write(store, f"{n}", f"s{n % 3}") for n in range(6)]
+            tasks.append(write(store, "keyed", "k", idempotency_key="key"))
+            told = await asyncio.gather(*tasks, return_exceptions=True)
+        await store.produce("s", "a", [Record(b"after")])
+        entries = [entry async for entry in store.consume_space("s")]
+        for payload, one in zip([*(b"%d" % n for n in range(6)), b"keyed"], told, strict=True):
+            there = [entry for entry in entries if entry.payload == payload]
+            if isinstance(one, OutcomeUnknown):
+                outcome = await store.outcome(one.transaction_id)
+                assert len(there) == (outcome == "committed"), (cut.where, payload, one)
+            elif isinstance(one, BaseException):
+                assert isinstance(one, Unavailable), (cut.where, one)
+                assert there == [], (cut.where, payload)
+            else:
+                assert [entry.trx for entry in there] == [one.trx], (cut.where, payload)
+        assert entries[-1].payload == b"after", cut.where
+        assert (await store.verify()).ok, cut.where

@@ -348,8 +348,10 @@ async def test_progress_is_told_on_the_loop_and_what_it_raises_ends_the_work(mem
         def wrong(done: int, of: int) -> None:
             raise ZeroDivisionError
 
-        with pytest.raises(ZeroDivisionError):
-            await store.verify("s", progress=wrong)
+        await store.produce("short", "a", records("1"))
+        for space in ("s", "short"):
+            with pytest.raises(ZeroDivisionError):
+                await store.verify(space, progress=wrong)
 
 
 def test_threads_are_checked() -> None:
