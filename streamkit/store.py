@@ -256,11 +256,14 @@ class Store:
     def segment_status(self, space: str, segment: str) -> SegmentStatus:
         """First and last sequence and timestamp of a segment; zeros if it does not exist."""
         check_name(segment, "segment")
-        known, since = self._look_up(check_name(space, "space"), self._hint(segment))
+        return self._status(check_name(space, "space"), segment, None)
+
+    def _status(self, space: str, segment: str, since: int | None) -> SegmentStatus:
+        known, opened = self._look_up(space, self._hint(segment))
         if known is None:
             return no_status(space, segment)
         partition = known.partition(segment)
-        partition.refresh(self._hint(segment), since)
+        partition.refresh(self._hint(segment), opened if since is None else since)
         return present(partition, *partition.statuses([segment]))[segment]
 
     def lookup(self, space: str, idempotency_key: str, segment: str | None = None) -> dict[str, SegmentStatus] | None:
@@ -359,11 +362,13 @@ class Store:
         logs = {space: self._space_batches(space, offset, bounds) for space, offset in after.items()}
         return self._entries(merge(logs), limit)
 
-    def _segment_batches(self, space: str, segment: str, bounds: Bounds, reverse: bool = False) -> Iterator[Batch]:
-        known, since = self._look_up(space, self._hint(segment))
+    def _segment_batches(
+        self, space: str, segment: str, bounds: Bounds, reverse: bool = False, since: int | None = None
+    ) -> Iterator[Batch]:
+        known, opened = self._look_up(space, self._hint(segment))
         if known is not None:
             read = segment_backwards if reverse else segment_batches
-            yield from read(known.partition(segment), segment, bounds, since)
+            yield from read(known.partition(segment), segment, bounds, opened if since is None else since)
 
     def _space_batches(
         self, space: str, offset: Offset | None, bounds: Bounds, reverse: bool = False
@@ -425,7 +430,8 @@ class Store:
         def news() -> Iterator[list[Entry]]:
             nonlocal last
             self._check_open()
-            for entries in self._lists(self._segment_batches(space, segment, Bounds(min_sequence=last + 1))):
+            bounds = Bounds(min_sequence=last + 1)
+            for entries in self._lists(self._segment_batches(space, segment, bounds, since=patience.since)):
                 last = entries[-1].sequence
                 yield entries
 
@@ -444,7 +450,7 @@ class Store:
         def news() -> Iterator[list[Entry]]:
             nonlocal cursor
             self._check_open()
-            since = None
+            since = patience.since
             if cursor is None:
                 cursor, since = self._cursor(space, after)
             return self._lists(cursor.batches(Bounds(), since) if cursor else iter(()))
@@ -458,7 +464,7 @@ class Store:
         check_name(space, "space")
         check_name(segment, "segment")
         patience = self._patience(space, timeout)
-        return changes(patience, lambda: self.segment_status(space, segment))
+        return changes(patience, lambda since: self._status(space, segment, since))
 
     def subscribe_to_space(self, space: str, *, timeout: float | None = None) -> Iterator[SegmentStatus]:
         """The status of each segment of the space, then the latest of each that has changed.
@@ -476,8 +482,13 @@ class Store:
             patience,
             partitions,
             lambda: self.get_segments(space),
-            lambda segment: self.segment_status(space, segment),
+            lambda segment, since: self._status(space, segment, since),
         )
+
+    def _refresh(self, space: str) -> None:
+        known = self._known(space)
+        for partition in known.partitions if known else ():
+            partition.refresh()
 
     def _seen(self, space: str) -> tuple[int, ...]:
         """What is known of the space's logs, for who waits for more; StoreClosed if that will never come."""
@@ -489,7 +500,15 @@ class Store:
             check_seconds("timeout", timeout, endless=True)
         self._check_open()
         shared = self._shared
-        return Patience(self._clock, shared.news, shared.poll, timeout, lambda: self._seen(space))
+        return Patience(
+            self._clock,
+            shared.news,
+            shared.poll,
+            timeout,
+            lambda: self._seen(space),
+            space,
+            lambda: self._refresh(space),
+        )
 
     # -- leases -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from ..log.follow import Following
+from ..log.follow import Following, Patience
 from ..model import Entry
 from .threads import Calls
 
@@ -76,13 +76,25 @@ async def follow(calls: Calls, watch: Watch, following: Iterator[_T]) -> AsyncGe
             if found:
                 patience.reset()
             most = min(most * 4, _MANY)
-        if not await watch.wait(following, seen):
-            return
+        # What is found from now on is known already: followers of one space share the looks at the storage.
+        patience.since = 0
+        while patience.known() == seen:
+            if not await watch.wait(patience, seen):
+                return
 
 
 def _flat(look: Callable[[], Iterator[Iterable[_T]]]) -> Iterator[_T]:
     for found in look():
         yield from found
+
+
+class _Look(NamedTuple):
+    begun: float
+    ended: asyncio.Future[None]
+
+    @property
+    def failed(self) -> bool:
+        return self.ended.cancelled() or self.ended.exception() is not None
 
 
 class Watch:
@@ -92,17 +104,17 @@ class Watch:
         self._calls = calls
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._called = False
+        self._looks: dict[str, _Look] = {}
+        """The latest of each space that is followed."""
 
-    async def wait(self, following: Following[_T], seen: tuple[int, ...]) -> bool:
-        """Patience.wait, without a thread."""
-        patience = following.patience
+    async def wait(self, patience: Patience, seen: tuple[int, ...]) -> bool:
+        """Until more than `seen` is known, or it was time to look; False when there was silence for too long."""
         end = patience.until()
         if end is None:
             return False
-        news = patience.news
         waiting = asyncio.get_running_loop().create_future()
         if not self._waiting:
-            news.listen(self._tell)
+            patience.news.listen(self._tell)
         # Whoever tells looks whether somebody waits, and whoever waits looks again after it has said so.
         self._waiting[waiting] = lambda: patience.known() != seen
         try:
@@ -112,8 +124,24 @@ class Watch:
         finally:
             del self._waiting[waiting]
             if not self._waiting:
-                news.unlisten(self._tell)
+                patience.news.unlisten(self._tell)
+        if patience.known() == seen:
+            await self._refresh(patience)
         return True
+
+    async def _refresh(self, patience: Patience) -> None:
+        """Look at the storage, unless another follower of the space is doing so or has just done."""
+        look = self._looks.get(patience.space)
+        now = asyncio.get_running_loop().time()
+        if look is None or (look.ended.done() and (look.failed or now - look.begun >= patience.pause / 2)):
+            self._looks = {space: other for space, other in self._looks.items() if not other.ended.done()}
+            ended = asyncio.wrap_future(self._calls.submit(patience.refresh))
+            ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # if nobody waits any more
+            look = self._looks[patience.space] = _Look(now, ended)
+        await asyncio.wait([look.ended])
+        if look.failed:
+            # Each one that waited gets an error of its own.
+            await self._calls.call(patience.refresh)
 
     def _tell(self) -> None:
         """News; from any thread."""

@@ -32,6 +32,8 @@ class Patience:
         poll: tuple[float, float],
         timeout: float | None,
         known: Callable[[], tuple[int, ...]],
+        space: str,
+        refresh: Callable[[], None],
     ) -> None:
         self.clock = clock
         self.news = news
@@ -39,12 +41,18 @@ class Patience:
         self._timeout = timeout
         self.known = known
         """What this process knows of the logs that are followed; does no I/O."""
-        self._pause = self._least
+        self.space = space
+        self.refresh = refresh
+        """Learns what is in the logs by now; for who looks only where more is known."""
+        self.since: int | None = None
+        """How old the look of a follower may be: None, it begins with the call; 0, what is known will do."""
+        self.pause = self._least
+        """Seconds until the next look."""
         self._heard = clock.monotonic()
 
     def reset(self) -> None:
         """Something came."""
-        self._pause = self._least
+        self.pause = self._least
         self._heard = self.clock.monotonic()
 
     def until(self) -> float | None:
@@ -52,12 +60,12 @@ class Patience:
 
         None: there was silence for too long.
         """
-        end = self.clock.monotonic() + self._pause
+        end = self.clock.monotonic() + self.pause
         if self._timeout is not None:
             if self.clock.monotonic() >= self._heard + self._timeout:
                 return None
             end = min(end, self._heard + self._timeout)
-        self._pause = min(self._pause * 2, self._most)
+        self.pause = min(self.pause * 2, self._most)
         return end
 
     def wait(self, seen: tuple[int, ...]) -> bool:
@@ -112,13 +120,13 @@ def _onward(patience: Patience, look: Callable[[], Iterator[Iterable[T]]]) -> Ge
             return
 
 
-def changes(patience: Patience, latest: Callable[[], SegmentStatus]) -> Following[SegmentStatus]:
+def changes(patience: Patience, latest: Callable[[int | None], SegmentStatus]) -> Following[SegmentStatus]:
     """A status, and again when it is another one."""
     told: SegmentStatus | None = None
 
     def look() -> Iterator[tuple[SegmentStatus]]:
         nonlocal told
-        status = latest()
+        status = latest(patience.since)
         if status != told:
             told = status
             yield (status,)
@@ -130,13 +138,16 @@ def changes_of_all(
     patience: Patience,
     partitions: Callable[[], Sequence[Partition]],
     segments: Callable[[], Iterator[str]],
-    latest: Callable[[str], SegmentStatus],
+    latest: Callable[[str, int | None], SegmentStatus],
 ) -> Following[SegmentStatus]:
-    """The status of each segment, then the latest of each that was written to. No partitions: there is no space yet."""
+    """The status of each segment, then the latest of each that was written to. No partitions: there is no space yet.
+
+    `latest` takes how old a look may be, as Patience.since.
+    """
     told: dict[str, int] = {}
 
     def tell(segment: str) -> Iterator[tuple[SegmentStatus]]:
-        status = latest(segment)
+        status = latest(segment, patience.since)
         if status.last_sequence > told.get(segment, 0):
             if len(told) >= _TOLD:
                 told.clear()
@@ -159,7 +170,7 @@ def changes_of_all(
             known = partitions()
             reached = [0] * len(known)
         for at, partition in enumerate(known):
-            until = partition.refresh()
+            until = partition.refresh((), patience.since)
             for segment in _touched(partition, reached[at], until) if until > reached[at] else ():
                 yield from tell(segment)
             reached[at] = until

@@ -111,6 +111,43 @@ async def test_five_hundred_follow_with_two_threads(memory: AsyncSubject) -> Non
 
 
 @in_loop
+async def test_those_that_follow_one_space_share_the_looks_at_the_storage(memory: AsyncSubject) -> None:
+    """Two hundred wait, in each of four ways, and ask hardly more often than one would; they see what others write."""
+    async with memory.store(threads=2, poll=(0.05, 0.05)) as store, memory.store() as other:
+        await put(store, "begun")
+        last = [0] * 200
+
+        async def one(n: int) -> None:
+            ways: list[Any] = [
+                store.follow_space("s"),
+                store.follow_segment("s", "a"),
+                store.subscribe_to_segment("s", "a"),
+                store.subscribe_to_space("s"),
+            ]
+            async with aclosing(ways[n % 4]) as following:
+                async for item in following:
+                    last[n] = getattr(item, "sequence", 0) or item.last_sequence
+
+        async def requests() -> int:
+            counts = (await store.statistics()).requests
+            return sum(count for name, count in counts.items() if not name.startswith("bytes"))
+
+        tasks = [asyncio.create_task(one(n)) for n in range(200)]
+        while min(last) < 1:
+            await asyncio.sleep(0.001)
+        before, began = await requests(), asyncio.get_running_loop().time()
+        await asyncio.sleep(0.5)
+        pauses = (asyncio.get_running_loop().time() - began) / 0.05
+        assert await requests() - before <= 4 * pauses + 8
+        await put(other, "written elsewhere")
+        while min(last) < 2:
+            await asyncio.sleep(0.001)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@in_loop
 async def test_closing_ends_those_that_wait_at_once(aio: AsyncSubject) -> None:
     async with aio.store(poll=(1000.0, 1000.0)) as store:
         await put(store, "1")
