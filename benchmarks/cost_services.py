@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
@@ -203,8 +203,8 @@ class SimulatedDriver:
         service, simulation, bill = self._made
         return SimulatedBackend(service, simulation, self._inner.open(store), bill)
 
-    def delete(self, store: UUID) -> None:
-        self._inner.delete(store)
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
+        self._inner.delete(store, keep)
 
     def close(self) -> None:
         self._inner.close()

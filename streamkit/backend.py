@@ -23,7 +23,7 @@ that are not atomic it speaks for one: see `Backend.write`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from os import urandom
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -269,11 +269,15 @@ class Driver(Protocol):
         """The store's backend; no I/O, and the store need not exist."""
         ...
 
-    def delete(self, store: UUID) -> None:
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         """Remove all of it. A store that does not exist is fine. If it fails half-way, calling again goes on.
 
         Who has it open may go on writing, and then its rows are those of a store that was made again. A backend that
         refuses an Append for its order must refuse these writes too: the two know nothing of each other's keys.
+
+        `keep`: rows (partition, key) that are left where they are, for such processes to find; the store is gone all
+        the same, and not listed. They are named only if `limits.atomic` and `limits.atomic_rows` are False. Deleting
+        again removes what is not named again.
         """
         ...
 

@@ -216,14 +216,26 @@ class Client:
         return self._driver.stores()
 
     def delete_store(self, store_id: UUID | str) -> None:
-        """Delete all of a store. One that does not exist is fine. Nobody may be writing to it."""
+        """Delete all of a store. One that does not exist is fine. Nobody may be writing to it.
+
+        Whoever still has it open is told at the next call by StoreClosed or CorruptData, and does no harm to a store
+        that is made again. On S3 (and `memory://?atomic=key`) an empty object a partition is left to tell it, and
+        there is a gap: a process that has not seen the partition's last transactions before the deletion may have
+        appends acknowledged that nobody will ever read, until its last look is a thirtieth of the archive grace old:
+        two minutes, unless the space was created with another one.
+        """
         self._check_open()
         found = _uuid(store_id)
         with self._lock:
             store = self._stores.pop(found, None)
         if store is not None:
             store.close()
-        self._driver.delete(found)
+        ending = self._open(found)
+        try:
+            ends = ending.end()
+        finally:
+            ending.close()
+        self._driver.delete(found, ends) if ends else self._driver.delete(found)
         if self._archive is not None:
             from .archive.place import Place
 

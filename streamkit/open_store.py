@@ -10,12 +10,15 @@ from uuid import UUID, uuid4
 
 from .backend import Backend
 from .clock import Clock
-from .errors import StoreClosed
+from .errors import StoreClosed, StreamkitError, TransientError
 from .log.archive_reader import Cold
+from .log.ended import end_log
+from .log.keys import CATALOG, SPACES, segment_name
 from .log.partition import News, Partition
 from .log.rows import Settings
 from .space import Space, create_space, open_space, settings_of
 from .statistics import Counters
+from .warn import warn
 
 if TYPE_CHECKING:
     from .archive.read import Archive
@@ -137,6 +140,26 @@ class OpenStore:
         """What is known of the space's logs, without asking the storage."""
         known = self.spaces.get(space)
         return tuple(partition.number for partition in known.partitions) if known else ()
+
+    def end(self) -> list[tuple[bytes, bytes]]:
+        """End all logs, for the store is to be deleted. (partition, key) of what is to stay for others to find.
+
+        Nothing where a head, or the backend itself, refuses who still has the store open. What cannot be read is not
+        ended.
+        """
+        limits, ends = self.backend.limits, []
+        if limits.atomic or limits.atomic_rows:
+            return []
+        for row in list(self.backend.scan(bytes(CATALOG), *SPACES.children(), values=False)):
+            try:
+                found = self.look_up(segment_name(row.key))[0]
+                for partition in found.partitions if found is not None else ():
+                    ends.append((partition.key, end_log(partition)))
+            except TransientError:
+                raise
+            except StreamkitError as error:
+                warn("space %r is deleted, and who has it open will not be told: %s", segment_name(row.key), error)
+        return ends
 
     def close(self) -> None:
         """Release what is held, and wake who waits. Again is fine."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -46,7 +46,7 @@ class AzureDriver:
 
         return AzureBackend(self._service(), store)
 
-    def delete(self, store: UUID) -> None:
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         from .catalog import delete
 
         delete(self._clients(store), self._account, store)

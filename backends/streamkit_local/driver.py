@@ -8,7 +8,7 @@ import secrets
 import shutil
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
@@ -89,7 +89,7 @@ class LocalDriver:
         self._backends.add(backend)
         return backend
 
-    def delete(self, store: UUID) -> None:
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         self._check()
         path = os.path.join(self._root, str(store))
         try:

@@ -193,7 +193,8 @@ class MemoryBackend:
         if self._limits.atomic_rows and not self._limits.atomic and self._service.deleted[self._store] > self._deleted:
             # A local store, which this is like, is closed by that too; a table or an object store knows nothing of it.
             raise StoreClosed(f"the store {self._store} was deleted: open it again to start anew")
-        return self._service.stores.get(self._store, {}).get(partition) or Rows()
+        rows = self._service.stores.get(self._store, {}).get(partition)
+        return Rows() if rows is None else rows
 
     def _keep(self, partition: bytes, rows: Rows) -> None:
         if not rows.empty:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import unquote, urlsplit
@@ -100,17 +100,22 @@ class MemoryDriver:
     def stores(self) -> Iterator[UUID]:
         self._request()
         with self._service.lock():
-            return iter(list(self._service.stores))
+            return iter([store for store in self._service.stores if not self._service.is_deleted(store)])
 
     def open(self, store: UUID) -> MemoryBackend:
         self._check_open()
         return MemoryBackend(self._service, store, self._limits, self._clock, self._request)
 
-    def delete(self, store: UUID) -> None:
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         self._request()
         with self._service.lock():
-            self._service.stores.pop(store, None)
+            rows = self._service.stores.pop(store, {})
             self._service.deleted[store] += 1
+            self._service.kept[store] = {}
+            for partition, key in keep:
+                value = rows[partition].get(key) if partition in rows else None
+                if value is not None:
+                    self._service.keep(store, partition, key, value.data)
             self._service.forget_archive(store)
             for held in [held for held in self._service.leases if held[0] == store]:
                 del self._service.leases[held]

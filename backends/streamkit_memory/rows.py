@@ -28,6 +28,10 @@ class Rows:
     def empty(self) -> bool:
         return not self._keys and not self._applying
 
+    def __len__(self) -> int:
+        self._end()
+        return len(self._keys)
+
     def get(self, key: bytes) -> Value | None:
         self._end()
         return self._values.get(key)

@@ -10,6 +10,7 @@ from itertools import count
 from tempfile import TemporaryDirectory
 from uuid import UUID
 
+from streamkit.backend import Put
 from streamkit.reentry import Mutex
 
 from .rows import Rows
@@ -30,8 +31,21 @@ class Service:
         """(store, name) to (token, deadline)."""
         self.deleted: Counter[UUID] = Counter()
         """How often a store was."""
+        self.kept: dict[UUID, dict[bytes, int]] = {}
+        """How many rows of each partition were kept when the store was deleted."""
         self.forked = False
         self._archive: TemporaryDirectory[str] | None = None
+
+    def keep(self, store: UUID, partition: bytes, key: bytes, data: bytes) -> None:
+        """Leave a row of a store that is being deleted."""
+        rows = self.stores.setdefault(store, {}).setdefault(partition, Rows())
+        rows.apply([Put(key, data)])
+        self.kept[store][partition] = self.kept[store].get(partition, 0) + 1
+
+    def is_deleted(self, store: UUID) -> bool:
+        """Whether nothing is in it but what was kept."""
+        kept = self.kept.get(store, {})
+        return bool(kept) and all(len(rows) <= kept.get(at, 0) for at, rows in self.stores[store].items())
 
     def archive(self) -> str:
         """The directory of archives, made when it is first asked for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from itertools import islice
 from uuid import UUID
@@ -14,7 +14,7 @@ from .backend import S3Backend
 from .bucket import Bucket
 from .connection import Connection
 from .failures import Target
-from .layout import is_own
+from .layout import encode, is_own, label
 from .marker import Marker
 from .url import target_of
 
@@ -55,20 +55,24 @@ class S3Driver:
         self._connection.check_open()
         return S3Backend(self._connection, store, self._path(store), self._page)
 
-    def delete(self, store: UUID) -> None:
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         """The marker goes last: a store that is half gone is still listed. Foreign objects are left alone."""
         path = self._path(store)
         marker = f"{path}FORMAT"
-        for _ in self._connection.each(self._bucket.delete_all, self._batches(path, marker), lambda _: _SHARE):
+        spared = {marker}
+        if keep:
+            split = Marker(self._bucket, path).splits()
+            spared.update(f"{path}{label(partition, split)}/{encode(key, split)}" for partition, key in keep)
+        for _ in self._connection.each(self._bucket.delete_all, self._batches(path, spared), lambda _: _SHARE):
             pass
         for _ in self._connection.each(self._bucket.delete_all, self._archived(store), lambda _: _SHARE):
             pass
         self._bucket.delete(marker)
         Marker(self._bucket, path).forget()
 
-    def _batches(self, path: str, marker: str) -> Iterator[list[str]]:
+    def _batches(self, path: str, spared: set[str]) -> Iterator[list[str]]:
         names = (item.name for item in self._bucket.list(path))
-        own = (name for name in names if name != marker and is_own(name[len(path) :]))
+        own = (name for name in names if name not in spared and is_own(name[len(path) :]))
         while batch := list(islice(own, _BATCH)):
             yield batch
 

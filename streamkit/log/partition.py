@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..backend import Backend, Etag, Op, Range, Value
 from ..clock import Clock
-from ..errors import CorruptData, StreamkitError, UnsupportedVersion
+from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion
 from ..reentry import inside_backend, refused
 from ..statistics import Counters
 from .archive_reader import Cold
@@ -414,6 +414,8 @@ class Partition:
                 raise CorruptData(
                     f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}"
                 )
+            if header.ended:
+                raise StoreClosed(f"the store with {self.where(number)} was deleted: open it again to start anew")
             self.take(header, record)
 
     def take(self, header: Header, record: bytes, *, indexed: bool = False) -> int:

@@ -28,6 +28,7 @@ from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
 
 __all__ = [
+    "ENDED",
     "Body",
     "FrameHead",
     "FrameRef",
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 VERSION = 1
+ENDED = bytes(16)
+"""The node of the transaction that ends a log; no process has it."""
 _MAGIC = b"SKTX"
 _PREFIX = struct.Struct("<4sIBxxxIQ")
 _PREFIX_REST = struct.Struct("<BxxxIQ")
@@ -91,6 +94,11 @@ class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def count(self) -> int:
         return sum(frame.count for frame in self.frames)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the store was deleted: nothing comes after this transaction, which is empty."""
+        return self.node == ENDED
 
     @property
     def trx(self) -> TRX:

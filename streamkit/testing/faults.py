@@ -13,7 +13,7 @@ between; the inner backend is closed only after that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from ..backend import (
@@ -208,9 +208,9 @@ class FaultyDriver:
         self.faults.check()
         return FaultyBackend(self.inner.open(store), self.faults)
 
-    def delete(self, store: UUID) -> None:
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         turn = self.faults.begin("delete", "")
-        self.faults.perform(turn, lambda: self.inner.delete(store))
+        self.faults.perform(turn, lambda: self.inner.delete(store, keep))
 
     def close(self) -> None:
         """Closes `inner`, as soon as nothing is on its way; a process that has stopped closes nothing."""

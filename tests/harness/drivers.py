@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from uuid import UUID
 
 from streamkit.backend import Backend, Driver
@@ -27,8 +27,8 @@ class Cramped:
         backend._limits = cramped  # type: ignore[attr-defined]
         return backend
 
-    def delete(self, store: UUID) -> None:
-        self._inner.delete(store)
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
+        self._inner.delete(store, keep)
 
     def close(self) -> None:
         self._inner.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -39,8 +39,8 @@ class Process:
     def open(self, store: UUID) -> Backend:
         return _Stoppable(self._driver.open(store), self, self._dated)  # type: ignore[return-value]
 
-    def delete(self, store: UUID) -> None:
-        self._driver.delete(store)
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
+        self._driver.delete(store, keep)
 
     def archive_root(self) -> tuple[str, dict[str, str]]:
         return self._driver.archive_root()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 from uuid import UUID, uuid4
@@ -59,8 +59,8 @@ class Held:
     def stores(self) -> Iterator[UUID]:
         return self.inner.stores()
 
-    def delete(self, store: UUID) -> None:
-        self.inner.delete(store)
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
+        self.inner.delete(store, keep)
 
     def close(self) -> None:
         self.inner.close()

@@ -14,7 +14,7 @@ lock lets the others go on; if all wait, that is a deadlock, and the run fails.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from types import SimpleNamespace
@@ -268,8 +268,8 @@ class _TurnDriver:
     def open(self, store: UUID) -> _TurnBackend:
         return _TurnBackend(self._inner.open(store), self._turns)
 
-    def delete(self, store: UUID) -> None:
-        self._inner.delete(store)
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
+        self._inner.delete(store, keep)
 
     def close(self) -> None:
         self._inner.close()

@@ -10,7 +10,9 @@ import pytest
 from fix_stores import Subject
 
 from streamkit import Record, Store
-from streamkit.errors import StreamkitError
+from streamkit.backend import Put
+from streamkit.errors import CorruptData, StoreClosed, StreamkitError
+from streamkit.log.keys import HEAD, partition_key
 
 KINDS = ("batch", "rows", "key", "local", "s3", "azure")
 
@@ -32,6 +34,65 @@ def deleted(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> I
         found.store.produce("space", f"old {number % 2}", [Record(b"old")])
     yield found
     found.close()
+
+
+def refuses(ghost: Store) -> None:
+    """Nothing is acknowledged into nothing, and nothing that is gone is taken for an empty store."""
+    calls: list[Callable[[], object]] = [
+        lambda: ghost.produce("space", "old 0", [Record(b"late")]),
+        lambda: ghost.produce("space", "new", [Record(b"late")], expected_sequence=0),
+        lambda: list(ghost.consume_space("space")),
+        lambda: ghost.segment_status("space", "old 0"),
+        lambda: list(ghost.follow_space("space", timeout=0)),
+    ]
+    for call in calls:
+        with pytest.raises((StoreClosed, CorruptData), match=r"deleted|gone"):
+            call()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+def test_who_still_has_a_deleted_store_open_is_told(deleted: Subject, again: bool) -> None:
+    deleted.store.create_space("wide", partitions=3)
+    deleted.store.produce("wide", "first", [Record(b"old")])
+    other = deleted.connect()
+    other.delete_store(deleted.id)
+    assert deleted.id not in list(other.stores())
+    assert list(deleted.stranger().get_spaces()) == []
+    assert deleted.id not in list(deleted.connect().stores())
+    if again:
+        deleted.stranger().produce("space", "s", [Record(b"new")])
+        assert deleted.id in list(other.stores())
+    refuses(deleted.store)
+    for number in range(9):
+        with pytest.raises((StoreClosed, CorruptData)):
+            deleted.store.produce("wide", f"s{number}", [Record(b"late")])
+    if again:
+        assert [entry.payload for entry in deleted.stranger().consume_space("space")] == [b"new"]
+        assert deleted.stranger().verify().findings == ()
+    else:
+        assert deleted.id not in list(deleted.connect().stores())
+
+
+def test_a_store_is_deleted_twice(deleted: Subject) -> None:
+    """Also where the first deletion got no further than the end of the logs."""
+    ending = deleted.connect()._open(deleted.id)
+    ending.end()
+    ending.close()
+    limits = deleted.store._backend.limits
+    if not limits.atomic and not limits.atomic_rows:
+        refuses(deleted.store)
+    for _ in range(2):
+        deleted.connect().delete_store(deleted.id)
+    assert deleted.id not in list(deleted.connect().stores())
+    made_again(deleted)
+
+
+def test_a_damaged_store_can_be_deleted(deleted: Subject) -> None:
+    backend = deleted.store._backend
+    backend.write(bytes(partition_key("space", 0)), [Put(bytes(HEAD), b"no head")])
+    deleted.connect().delete_store(deleted.id)
+    assert deleted.id not in list(deleted.connect().stores())
+    made_again(deleted)
 
 
 def haunt(ghost: Store, *, upkeep: bool = False) -> None:

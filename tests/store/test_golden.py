@@ -6,7 +6,7 @@ import importlib.util
 import json
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -118,7 +118,7 @@ class _Same:
     def stores(self) -> Iterator[UUID]:
         return iter(())
 
-    def delete(self, store: UUID) -> None:
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         raise NotImplementedError
 
     def close(self) -> None:

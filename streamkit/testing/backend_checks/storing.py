@@ -9,7 +9,7 @@ from collections.abc import Callable
 from unittest import SkipTest
 from uuid import UUID, uuid4
 
-from ...backend import Append, Backend, Driver, Grant, Put, Range
+from ...backend import Append, Backend, Conflict, Driver, Grant, Put, Range
 from ...errors import StoreClosed, TransientError
 from .subject import Broken, Subject, hold, refuses, same
 
@@ -85,6 +85,25 @@ class Storing(Subject):
             same(list(found.scan(P, b"", END)), [], "the rows of the deleted store")
             same(found.get(b"another", [b"1"]), [None], "a row of the deleted store")
         same(self.content(P, neighbour), {b"k": b"kept"}, "the rows of the store beside it")
+
+    def test_rows_that_are_to_be_kept_are_left_where_a_store_is_deleted(self) -> None:
+        """A row that was to be kept is gone, or one that was not is left, or the store is still listed."""
+        if self.limits.atomic or self.limits.atomic_rows:
+            return
+        self.backend.write(P, [Append(b"1", b"gone"), Append(b"2", b"kept"), Put(b"k", b"gone")])
+        self.backend.write(b"", [Put(b"2", b"gone")])
+        self.driver.delete(self.store, [(P, b"2"), (b"another", b"2")])
+        again = self.open()
+        for driver in (self.driver, self.connect()):
+            hold(not self.exists(self.store, driver), "the deleted store is still listed")
+            again = self.open(self.store, driver)
+            same(self.content(P, again), {b"2": b"kept"}, "what was to be kept")
+            same(self.content(b"", again), {}, "the partition of which nothing was to be kept")
+        refuses(Conflict, lambda: self.backend.write(P, [Append(b"2", b"late")]), "an Append where a row was kept")
+        self.patiently(lambda: again.write(P, [Put(b"k", b"new")]))
+        hold(self.exists(self.store), "the store that was made again is not listed")
+        self.driver.delete(self.store)
+        same(self.content(P, self.open()), {}, "what is left by another deletion that keeps nothing")
 
     def test_deleting_again_is_fine(self) -> None:
         """Deleting a store that does not exist, or twice, failed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
@@ -91,7 +91,7 @@ class _Driver:
     def open(self, store: UUID) -> Backend:
         return self._kind(self._inner.open(store), store, self._shared)
 
-    def delete(self, store: UUID) -> None:
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         self._kind.delete(self._inner, store)
 
     def close(self) -> None:
