@@ -221,8 +221,8 @@ class Client:
         Whoever still has it open is told at the next call by StoreClosed or CorruptData, and does no harm to a store
         that is made again. On S3 (and `memory://?atomic=key`) an empty object a partition is left to tell it, and
         there is a gap: a process that has not seen the partition's last transactions before the deletion may have
-        appends acknowledged that nobody will ever read, until its last look is a thirtieth of the archive grace old:
-        two minutes, unless the space was created with another one.
+        appends acknowledged that nobody will ever read. It is told when it has not read or followed the partition for
+        a thirtieth of the archive grace: two minutes, unless the space was created with another one.
         """
         self._check_open()
         found = _uuid(store_id)
