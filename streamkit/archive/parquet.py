@@ -67,7 +67,8 @@ def write_file(table: Table, rows: pa.Table | Rows) -> File:
         unique = f"{secrets.token_hex(6)}-{_digest(data).hexdigest()}"
         path = f"{spread:02x}-{partition}-{numbers[0]}-{numbers[1]}-{unique}.parquet"
         table.prepare()
-        with table.filesystem.open_output_stream(path) as target:
+        # Through a buffer, as delta-rs takes bytes where the archive is remote, and not an Arrow buffer.
+        with table.filesystem.open_output_stream(path, buffer_size=1 << 16) as target:
             target.write(data)
         table.sync_file(path)
     return File(
