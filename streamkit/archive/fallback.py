@@ -99,6 +99,17 @@ class ArchiveOrLog:
         except CorruptData as error:
             raise damage from error
 
+    def entries_until(self, partition: Partition, number: int) -> int:
+        """Entries of the partition up to transaction `number`, which is archived."""
+        try:
+            return self._archive.entries_until(partition, number)
+        except UNREADABLE as error:
+            header = partition.header(number)
+            if header is None:
+                raise
+            self._instead(partition, error)
+            return header.position + header.count
+
     def transactions_backwards(self, partition: Partition, start: tuple[int, int], last: int) -> Iterator[Batch]:
         number = last + 1
         index = 0

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..archive.read import Archive
+from ..archive.fallback import ArchiveOrLog
 from ..client import Client
 from ..log.partition import Partition
 from .options import Options
@@ -140,7 +140,7 @@ def _entries(partition: Partition, number: int) -> int:
         if header is not None:
             return header.position + header.count
         partition.look_at_head()
-    archive: Archive = partition.archive()  # type: ignore[assignment]
+    archive: ArchiveOrLog = partition.archive()  # type: ignore[assignment]
     return archive.entries_until(partition, number)
 
 
