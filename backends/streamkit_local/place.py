@@ -264,6 +264,16 @@ def create_place(root: str, store: UUID, mode: int = PRIVATE) -> None:
         raise system_fault(error, path) from error
 
 
+def _open_marker(path: str) -> tuple[int, bool]:
+    """A descriptor, and whether it can be read only."""
+    try:
+        return os.open(path, os.O_RDWR), False
+    except OSError as error:
+        if error.errno not in DENIED:
+            raise
+    return os.open(path, os.O_RDONLY), True
+
+
 class Place:
     """The open directory of one store: `words` are shared by all processes that have it open.
 
@@ -275,21 +285,16 @@ class Place:
         self.path = os.path.join(root, str(store))
         marker = self._marker = os.path.join(self.path, "format")
         try:
-            self.readonly = False
             try:
-                try:
-                    fd = os.open(marker, os.O_RDWR)
-                except OSError as error:
-                    if error.errno not in DENIED:
-                        raise
-                    fd = os.open(marker, os.O_RDONLY)
-                    self.readonly = True
+                fd, self.readonly = _open_marker(marker)
             except FileNotFoundError:
-                if os.listdir(self.path):
+                names = os.listdir(self.path)
+                if names and "format" not in names:
                     raise CorruptData(
                         f"{marker} is missing: this is no store, or a damaged one; restore it from a backup"
                     ) from None
-                raise
+                # Nothing, or another process has made the store just now.
+                fd, self.readonly = _open_marker(marker)
             self._file = OpenFile(fd)
             start = os.pread(fd, _SIZE, 0)
             if len(start) != _SIZE:

@@ -13,6 +13,7 @@ from fix_local import LocalStore, P, in_child
 
 from streamkit.backend import Append, Backend, Delete, Op, Put
 from streamkit.errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Unavailable
+from streamkit_local import place
 
 
 def refused(local: LocalStore, kind: type[StreamkitError], *, reading: bool = True) -> None:
@@ -194,3 +195,17 @@ def test_too_many_open_files_is_a_clear_error(local: LocalStore) -> None:
         assert local.rows_anew() == {b"k": b"v"}
 
     assert in_child(work) == 0
+
+
+def test_a_store_that_is_made_while_it_is_looked_for_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, listdir = uuid4(), os.listdir
+
+    def made_meanwhile(path: str) -> list[str]:
+        monkeypatch.undo()
+        place.create_place(str(tmp_path), store)
+        return listdir(path)
+
+    monkeypatch.setattr(place.os, "listdir", made_meanwhile)
+    assert place.Place(str(tmp_path), store).path.endswith(str(store))
