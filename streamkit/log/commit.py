@@ -293,12 +293,12 @@ class Committer:
 
     # -- one transaction ----------------------------------------------------------------------------------------
 
-    def _commit_next(self) -> bool:
-        """Commit what is queued, as far as one transaction goes, or settle one that was left; False if nothing was."""
+    def _commit_next(self) -> None:
+        """Commit what is queued, as far as one transaction goes, or settle one that was left."""
         left = self._flight
         requests = self._take() if left is None else list(left.requests)
         if not requests:
-            return False
+            return
         try:
             if left is None:
                 self._commit(requests)
@@ -316,7 +316,6 @@ class Committer:
         for request in requests:
             if request.done and (request.turn is not None or request.thread == 0):
                 request.wake()
-        return True
 
     def _take(self) -> list[Request]:
         """From the head of the queue, as much as one transaction may hold; they stay queued until they are done."""
