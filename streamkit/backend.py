@@ -5,8 +5,8 @@ A backend knows partitions, keys, bytes and preconditions. It is found by its UR
 opened, lets no foreign exception out, keeps no retry loop around a write, and logs no secret.
 `streamkit.testing.conformance` checks all that is promised here.
 
-A row is addressed by (partition, key), both bytes. Partitions are independent of each other; b"" is one like every
-other. Within a partition rows are ordered by key, as bytes. Partitions are at most 300 bytes, keys at most 300.
+A row is addressed by (partition, key), both bytes of at most 300. Its value has any size up to 256 MiB. Partitions are
+independent of each other; b"" is one like every other. Within a partition rows are ordered by key, as bytes.
 
 Errors that a backend raises, beside its own bug:
 
@@ -17,8 +17,7 @@ Errors that a backend raises, beside its own bug:
 | Throttled, Unavailable | the operation was not applied and will not be; try again |
 | AccessDenied, CorruptData, StoreClosed, PermanentError | final; says what to do |
 
-Of a write that is atomic, and of one with a single operation, each of them speaks for the whole. Of several operations
-that are not atomic it speaks for one: see `Backend.write`.
+Every write is one row with its precondition. There are no batches, and nothing that outlives a call.
 """
 
 from __future__ import annotations
@@ -36,19 +35,16 @@ from .service_time import ServiceClock, ServiceTime
 __all__ = [
     "ABSENT",
     "ANY",
+    "NEXT",
     "Ambiguous",
-    "Append",
     "ArchiveHost",
     "Backend",
     "Conflict",
-    "Delete",
     "Driver",
     "Etag",
     "Expect",
     "Grant",
     "Limits",
-    "Op",
-    "Put",
     "Range",
     "Row",
     "ServiceClock",
@@ -58,7 +54,7 @@ __all__ = [
     "url_options",
 ]
 
-Etag = str | bytes
+Etag = str
 """Changes with every change of a row's value; opaque, compared for equality only."""
 
 
@@ -67,10 +63,18 @@ class Expect(Enum):
 
     ANY = "any"
     ABSENT = "absent"
+    NEXT = "next"
 
 
 ANY: Final = Expect.ANY
+"""Whatever is there."""
 ABSENT: Final = Expect.ABSENT
+"""Only if there is no row with the key."""
+NEXT: Final = Expect.NEXT
+"""As ABSENT, for a row of a log: it is never replaced, and its key is greater than every one that was put so into the
+partition before. Where `limits.remote` is False the backend refuses a lower key with Conflict, also one that was
+deleted since. A remote one sees only the row: there the engine sees to it. Such rows are read in key order for the most
+part, and deleted from the front, so a backend may keep them apart: the local one does, in append-only files."""
 
 
 class Conflict(StreamkitError):
@@ -97,69 +101,26 @@ class Row(NamedTuple):
 
 
 class Range(NamedTuple):
-    """`length` bytes of the value of `key`, from `start`."""
+    """`length` bytes of the value of `key`, from `start`.
+
+    `etag`, if the caller knows it, may spare the backend a look-up. A value that has another one by now may be read as
+    None.
+    """
 
     key: bytes
     start: int
     length: int
-
-
-class Put(NamedTuple):
-    """Set a row: whatever is there (ANY), only if there is nothing (ABSENT), or only if its etag is `expect`."""
-
-    key: bytes
-    value: bytes
-    expect: Expect | Etag = ANY
-
-
-class Append(NamedTuple):
-    """Put with ABSENT, of a row that is never replaced. Conflict if there is a row with its key.
-
-    The caller sees to it that the key is greater than that of every earlier Append of the partition, and that a key
-    that was ever appended is never put. A backend need not check that: one that can see the order (memory, local)
-    refuses a lower key with Conflict, one that sees only the row (S3, Azure) stores it. Neither harms other rows.
-
-    Rows written so are mostly read in key order and deleted from the front, and a backend may keep them apart: the
-    local one does, in append-only files. Get, read, scan and Delete see them like other rows.
-    """
-
-    key: bytes
-    value: bytes
-
-
-class Delete(NamedTuple):
-    """Remove a row; one that is not there is fine, unless `expect` is an etag."""
-
-    key: bytes
-    expect: Expect | Etag = ANY
-
-
-Op = Put | Append | Delete
+    etag: Etag | None = None
 
 
 class Limits(NamedTuple):
-    """What the engine must know of a backend to use it well."""
+    """Facts about a backend's service. What follows from them is the engine's business."""
 
-    atomic: bool
-    """True: the operations of one write are applied all or not at all, for every reader."""
-    atomic_rows: bool = False
-    """True: at least a write without an Append is."""
-    ops: int = 1000
-    """The most operations in one write."""
-    batch_bytes: int = 1 << 30
-    """The most bytes, keys and values, in one atomic write. A single Append above it is still taken."""
-    inline: int = 0
-    """Frames up to this many bytes are copied into the index, so that reading needs no second request; 0: never."""
-    row: int = 1 << 16
-    """An index row is filled up to about this many bytes."""
-    upkeep: int = 1024
-    """Where writes are not atomic: the number of transactions after which the index is brought forward."""
+    remote: bool = False
+    """True: a call is a network request, and the clock that matters is the service's. False: all who use the store are
+    on this machine, and NEXT refuses keys that are too low."""
     page: int = 1000
     """Rows that one request of a scan brings."""
-    poll: tuple[float, float] = (0.002, 0.05)
-    """Seconds between two looks while following: at first, and at most when nothing happens."""
-    remote: bool = False
-    """True: a call is a network request, and the clock that matters is the service's."""
 
 
 class Grant(NamedTuple):
@@ -223,17 +184,21 @@ class Backend(Protocol):
         """
         ...
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        """Apply the operations; returns the new etags in their order (None for Delete).
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        """Set one row, if its precondition holds, and return its new etag.
 
-        Atomic if `limits.atomic`, and without an Append if `limits.atomic_rows`. Otherwise the operations are
-        independent, in any order and at the same time. All are tried, then one error is raised, for one of them:
-        Ambiguous if any was, else the first. The others may have been applied or refused. So after any other error than
-        Ambiguous nothing of it is still on its way, and to send all of it again is right where each operation is
-        unconditional, or Conflict is looked into.
-        Returns when the write is on stable storage; with `durable` False a local backend may return earlier, but
-        a reader in any process sees it, and only a power cut can take it back.
-        `ops` is not empty, names no key twice, and holds at most `limits.ops`.
+        Returns when the row is on stable storage, and with it every row that was put into the partition before, by
+        whom ever. With `durable` False a local backend may return earlier: a reader in any process sees the row, and
+        only a power cut can take it back.
+        """
+        ...
+
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        """Remove rows, each for itself and in any order; one that is not there is fine.
+
+        After an error some of them may be removed, or be removed later: to call it again is right.
         """
         ...
 
@@ -272,12 +237,12 @@ class Driver(Protocol):
     def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         """Remove all of it. A store that does not exist is fine. If it fails half-way, calling again goes on.
 
-        Who has it open may go on writing, and then its rows are those of a store that was made again. A backend that
-        refuses an Append for its order must refuse these writes too: the two know nothing of each other's keys.
+        Who has it open may go on writing, and then its rows are those of a store that was made again. Where
+        `limits.remote` is False such writes are refused with StoreClosed.
 
         `keep`: rows (partition, key) that are left where they are, for such processes to find; the store is gone all
-        the same, and not listed. They are named only if `limits.atomic` and `limits.atomic_rows` are False. Deleting
-        again removes what is not named again.
+        the same, and not listed. They are named only if `limits.remote`. Deleting again removes what is not named
+        again.
         """
         ...
 

@@ -14,8 +14,9 @@ from uuid import UUID
 from .backend import ArchiveHost, Driver
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import MissingDependency, PermanentError, StoreClosed
+from .log.policy import policy_of
 from .open_store import OpenStore
-from .retry import PatientBackend
+from .retry import RetryingBackend
 from .seconds import check_poll, check_seconds
 from .statistics import Counters
 from .store import Store
@@ -195,9 +196,9 @@ class Client:
     def _open(self, store_id: UUID) -> OpenStore:
         backend = self._driver.open(store_id)
         counters = Counters()
-        poll = self._poll or backend.limits.poll
+        poll = self._poll or policy_of(backend.limits).poll
         if backend.limits.remote:
-            backend = PatientBackend(backend, self._clock, counters, self._timeout)
+            backend = RetryingBackend(backend, self._clock, counters, self._timeout)
         return OpenStore(store_id, backend, counters, self._clock, poll, self._most_bytes, self._archive_root)
 
     def _archive_root(self) -> tuple[str, dict[str, str]]:
@@ -219,10 +220,8 @@ class Client:
         """Delete all of a store. One that does not exist is fine. Nobody may be writing to it.
 
         Whoever still has it open is told at the next call by StoreClosed or CorruptData, and does no harm to a store
-        that is made again. On S3 (and `memory://?atomic=key`) an empty object a partition is left to tell it, and
-        there is a gap: a process that has not seen the partition's last transactions before the deletion may have
-        appends acknowledged that nobody will ever read. It is told when it has not read or followed the partition for
-        a thirtieth of the archive grace: two minutes, unless the space was created with another one.
+        that is made again. In the cloud small empty rows are left to tell it: one for each partition, and one for each
+        transaction of the last minutes (a thirtieth of the archive grace).
         """
         self._check_open()
         found = _uuid(store_id)
@@ -237,9 +236,9 @@ class Client:
             ending.close()
         self._driver.delete(found, ends) if ends else self._driver.delete(found)
         if self._archive is not None:
-            from .archive.place import Place
+            from .archive.location import ArchiveLocation
 
-            Place(*self._archive_root()).delete(found)
+            ArchiveLocation(*self._archive_root()).delete(found)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from .backend import Backend
 from .clock import Clock
 from .errors import StoreClosed, StreamkitError, TransientError
+from .index.block_cache import BlockCache
+from .index.runs import Runs
 from .log.archive_reader import Cold
+from .log.context import Context
 from .log.ended import end_log
+from .log.index_reader import Index
 from .log.keys import CATALOG, SPACES, segment_name
-from .log.partition import News, Partition
+from .log.manifest import Manifest
+from .log.notifier import Notifier
+from .log.packs import TableCache
+from .log.partition import Partition
 from .log.rows import Settings
 from .space import Space, create_space, open_space, settings_of
 from .statistics import Counters
@@ -71,7 +78,9 @@ class OpenStore:
         self.spaces: dict[str, Space] = {}
         self.archives: dict[str, Archive] = {}
         self.readers: dict[str, Cold] = {}
-        self.news = News()
+        self.news = Notifier()
+        self.blocks = BlockCache()
+        self.context = Context(self.backend, self.clock, self.counters, self.news, self.index_of, TableCache())
 
     def check_open(self) -> None:
         if self.closed:
@@ -88,9 +97,7 @@ class OpenStore:
             return found, None
         self.check_open()
         spaces = self.spaces
-        found = open_space(
-            self.backend, space, self.clock, self.counters, self.news, self.node, self.most_bytes, segments
-        )
+        found = open_space(self.context, space, self.node, self.most_bytes, segments)
         if found is None:
             return None, None
         for partition in found.partitions:
@@ -108,11 +115,15 @@ class OpenStore:
             create_space(self.backend, space, settings_of(1, "committed", 86_400.0), exact=False)
         raise StoreClosed(f"the store {self.id} was deleted while it was written to")
 
+    def index_of(self, partition: Partition, manifest: Manifest) -> Index:
+        """The runs that a manifest of the partition names."""
+        return Runs(self.backend, partition.key, partition.seed, manifest, self.blocks)
+
     def unread(self, space: str) -> Callable[[int, Settings], Partition]:
         """Makes partitions of which nothing is known yet."""
 
         def make(number: int, settings: Settings) -> Partition:
-            partition = Partition(self.backend, space, number, settings, self.clock, self.counters, self.news)
+            partition = Partition(self.context, space, number, settings)
             partition.cold = lambda: self.cold(space)
             return partition
 
@@ -121,10 +132,10 @@ class OpenStore:
     def archive(self, space: str) -> Archive:
         found = self.archives.get(space)
         if found is None:
-            from .archive.place import Place
+            from .archive.location import ArchiveLocation
             from .archive.read import Archive
 
-            found = self.archives.setdefault(space, Archive(Place(*self.archive_root()), self.id, space))
+            found = self.archives.setdefault(space, Archive(ArchiveLocation(*self.archive_root()), self.id, space))
         return found
 
     def cold(self, space: str) -> Cold:
@@ -144,22 +155,29 @@ class OpenStore:
     def end(self) -> list[tuple[bytes, bytes]]:
         """End all logs, for the store is to be deleted. (partition, key) of what is to stay for others to find.
 
-        Nothing where a head, or the backend itself, refuses who still has the store open. What cannot be read is not
-        ended.
+        Nothing where the backend itself refuses who still has the store open. What cannot be read is not ended.
         """
-        limits, ends = self.backend.limits, []
-        if limits.atomic or limits.atomic_rows:
-            return []
+        ends: list[tuple[bytes, bytes]] = []
+        if not self.backend.limits.remote:
+            return ends
         for row in list(self.backend.scan(bytes(CATALOG), *SPACES.children(), values=False)):
             try:
-                found = self.look_up(segment_name(row.key))[0]
-                for partition in found.partitions if found is not None else ():
-                    ends.append((partition.key, end_log(partition)))
+                for partition in self._partitions(segment_name(row.key)):
+                    ends += [(partition.key, key) for key in end_log(partition)]
             except TransientError:
                 raise
             except StreamkitError as error:
                 warn("space %r is deleted, and who has it open will not be told: %s", segment_name(row.key), error)
         return ends
+
+    def _partitions(self, space: str) -> Iterator[Partition]:
+        """Of a space whose logs may have ended: they are not read."""
+        make = self.unread(space)
+        first = make(0, Settings())
+        first.look_at_head()
+        if first.head_etag is not None:
+            yield first
+            yield from (make(number, first.settings) for number in range(1, first.settings.partitions))
 
     def close(self) -> None:
         """Release what is held, and wake who waits. Again is fine."""

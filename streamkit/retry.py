@@ -1,7 +1,7 @@
-"""Patience with a service: throttled and unavailable requests are made again, with jitter, up to a deadline.
+"""Retries: a request that was throttled, or could not be made, is made again, with jitter, up to a deadline.
 
-A conditional write is made again only where the backend says that it was not applied. A lost answer is not this
-module's business: the commit settles it.
+A write is made again only where the backend says that it was not applied. A lost answer (Ambiguous) is not retried
+here: the caller of put knows how to settle it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from .backend import Backend, Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
+from .backend import ANY, Backend, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
 from .clock import Clock
 from .errors import Throttled, TransientError
 from .statistics import Counters
 
-__all__ = ["PatientBackend"]
+__all__ = ["RetryingBackend"]
 
 _T = TypeVar("_T")
 
 
-class PatientBackend:
-    """A Backend around another one."""
+class RetryingBackend:
+    """A Backend around another one. Leases are not retried: their holder has its own deadline."""
 
     def __init__(self, inner: Backend, clock: Clock, counters: Counters, timeout: float) -> None:
         self._inner = inner
@@ -37,7 +37,7 @@ class PatientBackend:
     def service_time(self) -> ServiceTime | None:
         return self._inner.service_time()
 
-    def _try(self, call: Callable[[], _T]) -> _T:
+    def _retry(self, call: Callable[[], _T]) -> _T:
         deadline = self._clock.monotonic() + self._timeout
         attempt = 0
         while True:
@@ -56,10 +56,10 @@ class PatientBackend:
         self._clock.sleep(min(longest * (0.5 + random.random() / 2), rest))
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
-        return self._try(lambda: self._inner.get(partition, keys))
+        return self._retry(lambda: self._inner.get(partition, keys))
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
-        return self._try(lambda: self._inner.read(partition, ranges))
+        return self._retry(lambda: self._inner.read(partition, ranges))
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         deadline = self._clock.monotonic() + self._timeout
@@ -79,8 +79,13 @@ class PatientBackend:
                 attempt += 1
                 self._wait(error, attempt, deadline)
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        return self._try(lambda: self._inner.write(partition, ops, durable=durable))
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        return self._retry(lambda: self._inner.put(partition, key, value, expect, durable=durable))
+
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        self._retry(lambda: self._inner.delete(partition, keys))
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         return self._inner.acquire(name, ttl)

@@ -7,17 +7,17 @@ from os import urandom
 
 import msgspec
 
-from .backend import ABSENT, Ambiguous, Backend, Conflict, Put
-from .clock import Clock
+from .backend import ABSENT, Ambiguous, Backend, Conflict
 from .errors import CrossPartition, SpaceExists, Unavailable
-from .index import upkeep
+from .index.upkeep import bring_forward, merge_some
 from .log.commit import Committer
-from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_name, space_key
-from .log.partition import News, Partition
+from .log.context import Context
+from .log.index_reader import RunGone
+from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_key, segment_name, space_key
+from .log.partition import Partition
 from .log.rows import Head, Settings, decode_row, encode_row
 from .names import partition_of
 from .seconds import check_seconds
-from .statistics import Counters
 
 __all__ = ["Space", "create_space", "open_space", "segments_of", "settings_of"]
 
@@ -27,7 +27,9 @@ class Space:
         self.name = partitions[0].space
         self.settings = partitions[0].settings
         self.partitions = partitions
-        self.committers = [Committer(partition, node, most_bytes, upkeep) for partition in partitions]
+        self.committers = [
+            Committer(partition, node, most_bytes, bring_forward, merge_some) for partition in partitions
+        ]
 
     def partition(self, segment: str) -> Partition:
         return self.partitions[partition_of(segment, len(self.partitions))]
@@ -47,24 +49,15 @@ class Space:
 
 
 def open_space(
-    backend: Backend,
-    space: str,
-    clock: Clock,
-    counters: Counters,
-    news: News,
-    node: bytes,
-    most_bytes: int,
-    segments: tuple[str, ...] = (),
+    context: Context, space: str, node: bytes, most_bytes: int, segments: tuple[str, ...] = ()
 ) -> Space | None:
     """The space, or None if nobody created it. Its first partition's head says what it is made of."""
-    first = Partition(backend, space, 0, Settings(), clock, counters, news)
+    first = Partition(context, space, 0, Settings())
     first.refresh(segments)
     if first.head_etag is None:
         return None
     settings = first.settings
-    others = [
-        Partition(backend, space, number, settings, clock, counters, news) for number in range(1, settings.partitions)
-    ]
+    others = [Partition(context, space, number, settings) for number in range(1, settings.partitions)]
     return Space([first, *others], node, most_bytes)
 
 
@@ -97,7 +90,7 @@ def _put_once(backend: Backend, partition: bytes, key: bytes, data: bytes) -> bo
     """True if this call (or an equal one) made the row; False if there is another."""
     for _ in range(5):
         try:
-            backend.write(partition, [Put(key, data, ABSENT)])
+            backend.put(partition, key, data, ABSENT)
             return True
         except Conflict:
             return False
@@ -125,14 +118,25 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
 
 def segments_of(partition: Partition) -> Iterator[str]:
     """Indexed names, and those that are only in the tail yet."""
-    with partition.lock:
-        fresh = sorted(partition.tail, key=str.encode, reverse=True)
-    for row in partition.backend.scan(partition.key, *SEGMENTS.children(), values=False):
-        name = segment_name(row.key)
-        while fresh and fresh[-1] < name:
-            yield fresh.pop()
-        if fresh and fresh[-1] == name:
-            fresh.pop()
-        yield name
-    while fresh:
-        yield fresh.pop()
+    start, end = map(bytes, SEGMENTS.children())
+    while True:
+        with partition.lock:
+            index = partition.index
+            # Names that come in order were passed already, where it begins again.
+            fresh = sorted(
+                [name for name in partition.tail if segment_key(name) >= start], key=str.encode, reverse=True
+            )
+        try:
+            for key, _ in index.scan(start, end) if partition.watermark else ():
+                name = segment_name(key)
+                while fresh and fresh[-1].encode() < name.encode():
+                    start = segment_key(fresh[-1]) + b"\x00"
+                    yield fresh.pop()
+                if fresh and fresh[-1] == name:
+                    fresh.pop()
+                start = key + b"\x00"
+                yield name
+            yield from reversed(fresh)
+            return
+        except RunGone as error:
+            partition.check_moved(index, error)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from .backend import Ambiguous
 from .errors import Fenced, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
-from .index.upkeep import bring_forward
+from .index.upkeep import maintain
 from .leases import Lease
 from .lexkey import LexKey
 from .log.backwards import segment_backwards, space_backwards
@@ -36,6 +36,8 @@ from .statistics import Statistics
 from .transaction import Draft, Transaction, check_key, check_lease, fence
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
     from .index.verify import VerifyReport
@@ -249,7 +251,7 @@ class Store:
     def peek(self, space: str, segment: str) -> Entry:
         """The latest entry of a segment; one with sequence 0 if there is none."""
         check_name(segment, "segment")
-        known, since = self._look_up(check_name(space, "space"), self._hint(segment))
+        known, since = self._look_up(check_name(space, "space"), (segment,))
         entry = last_entry(known.partition(segment), segment, since) if known else None
         return no_entry(space, segment) if entry is None else entry
 
@@ -259,11 +261,11 @@ class Store:
         return self._status(check_name(space, "space"), segment, None)
 
     def _status(self, space: str, segment: str, since: int | None) -> SegmentStatus:
-        known, opened = self._look_up(space, self._hint(segment))
+        known, opened = self._look_up(space, (segment,))
         if known is None:
             return no_status(space, segment)
         partition = known.partition(segment)
-        partition.refresh(self._hint(segment), opened if since is None else since)
+        partition.refresh((segment,), opened if since is None else since)
         return present(partition, *partition.statuses([segment]))[segment]
 
     def lookup(self, space: str, idempotency_key: str, segment: str | None = None) -> dict[str, SegmentStatus] | None:
@@ -340,7 +342,7 @@ class Store:
         bounds = _bounds(0, 0, min_timestamp, max_timestamp, limit)
         _check_reverse(reverse)
         self._check_open()
-        return self._entries(self._space_batches(space, after, bounds, reverse), limit, reverse)
+        return self._entries(self._space_batches(space, after, bounds, reverse, together=True), limit, reverse)
 
     def consume(
         self,
@@ -365,20 +367,20 @@ class Store:
     def _segment_batches(
         self, space: str, segment: str, bounds: Bounds, reverse: bool = False, since: int | None = None
     ) -> Iterator[Batch]:
-        known, opened = self._look_up(space, self._hint(segment))
+        known, opened = self._look_up(space, (segment,))
         if known is not None:
             read = segment_backwards if reverse else segment_batches
             yield from read(known.partition(segment), segment, bounds, opened if since is None else since)
 
     def _space_batches(
-        self, space: str, offset: Offset | None, bounds: Bounds, reverse: bool = False
+        self, space: str, offset: Offset | None, bounds: Bounds, reverse: bool = False, *, together: bool = False
     ) -> Iterator[Batch]:
         cursor, since = self._cursor(space, offset)
         if cursor is not None:
             if reverse:
                 yield from space_backwards(cursor.partitions, offset, bounds, since)
             else:
-                yield from cursor.batches(bounds, since)
+                yield from cursor.batches(bounds, since, together=together)
 
     def _entries(self, batches: Iterator[Batch], limit: int, reverse: bool = False) -> Iterator[Entry]:
         """The entries, at most `limit` if it is not 0.
@@ -395,7 +397,13 @@ class Store:
                     yield from entries[:limit]
                     return
                 limit -= len(entries)
-            yield from entries
+            if entries[0].trx.number == batch.number:
+                yield from entries
+                continue
+            for entry in entries:  # of several transactions: between them the store may be closed
+                if self._closed:
+                    self._check_open()
+                yield entry
 
     def _lists(self, batches: Iterator[Batch]) -> Iterator[list[Entry]]:
         for batch in batches:
@@ -407,10 +415,6 @@ class Store:
         if offset is not None:
             offset.check(known.settings if known else None)
         return (Cursor(known.partitions, offset) if known else None), since
-
-    def _hint(self, segment: str) -> tuple[str, ...]:
-        """Segments whose rows a reader may fetch beside the head."""
-        return () if self._backend.limits.atomic else (segment,)
 
     # -- following ----------------------------------------------------------------------------------------------
 
@@ -538,17 +542,41 @@ class Store:
     # -- the store itself ---------------------------------------------------------------------------------------
 
     def maintain(self, space: str | None = None) -> None:
-        """Bring the index up to the log, in one space or in all. A read does not need it; it may be faster after.
+        """Do all upkeep that is due, in one space or in all. Nothing needs it; it gives space back, and speeds reads.
 
-        Transactions that have been archived for longer than the space's grace are removed from the log.
+        Index and packs are brought up to the log and merged, files that a stopped process has left are swept, and
+        what has been packed or archived for longer than the space's grace is removed from the log.
         """
         for partition in self._partitions(space):
             partition.refresh()
-            bring_forward(partition)
+            maintain(partition)
             if partition.archived_since(1):
                 from .archive.archiver import remove_space
 
                 remove_space([partition], self._archive(partition.space), self._archiver_lease)
+
+    def to_arrow(
+        self,
+        space: str,
+        *,
+        offset: AnyOffset | None = None,
+        columns: Sequence[str] | None = None,
+        tier: Literal["all", "cold", "hot"] = "all",
+    ) -> pa.RecordBatchReader:
+        """A space's entries as Arrow record batches, in commit order, from both tiers, with constant memory.
+
+        `columns`: those to read, None for all: store, space, partition, number, index, position, segment, sequence,
+        timestamp (UTC), trx_id, trx_node, payload, metadata, tier. `offset`: what is after it; `tier`: "cold" for what
+        is in the archive alone, "hot" for what is not yet. What is committed when this is called is what is read.
+        An unknown space is empty. InvalidOffset, ValueError for an unknown column; MissingDependency without the extra
+        `archive`. pandas, Polars and DuckDB take what it returns.
+        """
+        from .archive.arrow import read_arrow
+
+        check_name(space, "space")
+        after = None if offset is None else Offset.decode(offset, space)
+        cursor, _ = self._cursor(space, after)
+        return read_arrow(self.id, space, cursor.partitions if cursor else (), after, columns, tier)
 
     def archive(
         self,
@@ -590,11 +618,11 @@ class Store:
     ) -> CompactReport:
         """Bring small files of the space's archive together, and what other engines have laid out into order.
 
-        `target_file_bytes`: of a file, compressed; about twenty times as much memory is used. Files that no version of
-        the table has needed for `retention_hours` are deleted: more than the longest read takes. `progress(done, all)`
-        counts files. Archivers and readers may go on meanwhile; it may be stopped anywhere, and called again.
-        MissingDependency without the extra `archive`; CorruptData if rows were changed by something else. A space
-        without an archive is nothing to do.
+        `target_file_bytes`: payload in one file, before compression; about five times as much memory is used. Files
+        that no version of the table has needed for `retention_hours` are deleted: more than the longest read takes.
+        `progress(done, all)` counts files. Archivers and readers may go on meanwhile; it may be stopped anywhere, and
+        called again. MissingDependency without the extra `archive`; CorruptData if rows were changed by something else.
+        A space without an archive is nothing to do.
         """
         from .archive import CompactReport
         from .archive.compact import compact_space
@@ -666,7 +694,7 @@ class Store:
         Neither is touched: CorruptData if they are damaged. Where the log still holds what a damaged archive should, it
         is enough. Nobody may write to the store, or archive, meanwhile.
         """
-        from .index.verify import repair_space
+        from .index.repair import repair_space
 
         count = 0
         for name in self._names(space):

@@ -54,7 +54,7 @@ class AsyncSubject:
             yield client.store(self.id)
 
 
-@pytest.fixture(params=["batch", "key", "local"])
+@pytest.fixture(params=["memory", "remote", "local"])
 def aio(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> AsyncSubject:
     """A store that nobody wrote to, of each kind."""
     return AsyncSubject(make_url(request.param))
@@ -63,4 +63,4 @@ def aio(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> Async
 @pytest.fixture
 def memory(make_url: Callable[[str], str]) -> AsyncSubject:
     """A store that nobody wrote to, in memory."""
-    return AsyncSubject(make_url("key"))
+    return AsyncSubject(make_url("remote"))

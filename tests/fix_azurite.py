@@ -55,6 +55,7 @@ def azurite() -> Iterator[Azurite]:
     flags = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
     for service in ("blob", "queue", "table"):
         flags += [f"--{service}Host", "127.0.0.1", f"--{service}Port", "0"]
+        flags += [f"--{service}KeepAliveTimeout", "600"]  # it may not hang up on a machine that is busy for 5 seconds
     server = subprocess.Popen(
         [node, "-e", _SERVER, script, *flags],
         stdin=subprocess.PIPE,

@@ -9,15 +9,15 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import pytest
 
 import streamkit_local
-from streamkit.backend import Backend, Driver
+from streamkit.backend import ANY, NEXT, Backend, Driver, Etag, Expect
 from streamkit_local.head import seal
 
 P = b"space\x00p"
@@ -31,6 +31,42 @@ b = streamkit_local.connect("file://" + sys.argv[1], timeout=10).open(UUID(sys.a
 args = sys.argv[3:]
 P = b"space\\x00p"
 """
+
+
+class Append(NamedTuple):
+    """A row to put with NEXT."""
+
+    key: bytes
+    value: bytes
+
+
+class Put(NamedTuple):
+    """A row to put."""
+
+    key: bytes
+    value: bytes
+    expect: Expect | Etag = ANY
+
+
+class Delete(NamedTuple):
+    """A row to delete."""
+
+    key: bytes
+
+
+Op = Append | Put | Delete
+
+
+def write(backend: Backend, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> None:
+    """One after the other; what is deleted, at once."""
+    gone = [op.key for op in ops if isinstance(op, Delete)]
+    for op in ops:
+        if isinstance(op, Append):
+            backend.put(partition, op.key, op.value, NEXT, durable=durable)
+        elif isinstance(op, Put):
+            backend.put(partition, op.key, op.value, op.expect, durable=durable)
+    if gone:
+        backend.delete(partition, gone)
 
 
 class LocalStore:
@@ -59,12 +95,8 @@ class LocalStore:
     def path(self) -> Path:
         return self.root / str(self.id)
 
-    @property
-    def index(self) -> Path:
-        return self.path / "index" / "data.mdb"
-
     def log_path(self, partition: bytes = P) -> Path:
-        return self.path / "log" / hashlib.blake2b(partition, digest_size=16).hexdigest()
+        return self.path / hashlib.blake2b(partition, digest_size=16).hexdigest()
 
     def head(self, partition: bytes = P) -> Path:
         return self.log_path(partition) / "head"
@@ -80,21 +112,25 @@ class LocalStore:
         self.open()
         return self.rows()
 
-    def crash(self) -> None:
-        """Go on with a copy of the files as they are now, as if the process had ended without closing."""
+    def copy(self) -> None:
+        """Go on with a copy of the files as they are now."""
         self.copies += 1
         copy = self.root.with_name(f"stores-{self.copies}")
         shutil.copytree(self.root, copy)
         self.close()
         self.root = copy
 
+    def files(self) -> list[Path]:
+        """All files of the store."""
+        return sorted(path for path in self.path.rglob("*") if path.is_file())
+
     def cut_power(self, synced: int | None = None, partition: bytes = P) -> None:
-        """Crash, and let the machine start anew; `synced`: what is known to be durable."""
-        self.crash()
+        """Let the machine start anew; `synced`: what is known to be durable."""
+        self.close()
         data = bytearray(self.head(partition).read_bytes())
-        data[544:560] = bytes(16)
+        data[560:576] = bytes(16)
         if synced is not None:
-            data[520:528] = seal(synced).to_bytes(8, sys.byteorder)
+            data[528:536] = seal(synced).to_bytes(8, sys.byteorder)
         self.head(partition).write_bytes(data)
 
     def start(self, program: str, *args: str) -> subprocess.Popen[str]:

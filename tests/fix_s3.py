@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote
+from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
@@ -14,14 +16,21 @@ import pytest
 # Ends with its standard input, so it never outlives the tests, however they end. moto checks a condition and then acts
 # on it without a lock; one request at a time, once it has arrived whole, makes the two one step, as they are on S3.
 _SERVER = """
-import io, logging, os, sys, threading
+import io, json, logging, os, sys, threading
 from werkzeug.serving import WSGIRequestHandler, make_server
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 moto = DomainDispatcherApplication(create_backend_app)
 lock = threading.Lock()
+seen = []
 
 def serve(environ, start_response):
+    target = environ["PATH_INFO"] + "?" + environ.get("QUERY_STRING", "")
+    if target == "/requests-seen?":
+        answer = json.dumps(seen).encode()
+        start_response("200 OK", [("Content-Length", str(len(answer)))])
+        return [answer]
+    seen.append([environ["REQUEST_METHOD"], target])
     environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
     with lock:
         return list(moto(environ, start_response))
@@ -56,6 +65,11 @@ class S3Server(NamedTuple):
             aws_secret_access_key="testing",
         )
 
+    def requests(self) -> list[tuple[str, str]]:
+        """(method, path and query) of every request so far; while delta-rs sends one, no proxy of this process runs."""
+        with urlopen(f"{self.endpoint}/requests-seen") as answer:
+            return [(method, target) for method, target in json.load(answer)]
+
     def bucket(self) -> S3Bucket:
         """A new, empty one."""
         bucket = S3Bucket(self, f"test-{uuid4().hex}")
@@ -72,6 +86,10 @@ class S3Bucket(NamedTuple):
         options = {"endpoint_url": self.server.endpoint, "region": "us-east-1"} | options
         query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in options.items())
         return f"s3://{self.name}{'/' if prefix else ''}{prefix}?{query}"
+
+    def requests(self) -> list[tuple[str, str]]:
+        """(method, path and query) of every request to it so far."""
+        return [found for found in self.server.requests() if found[1].startswith(f"/{self.name}")]
 
     def names(self) -> list[str]:
         """All that is in it."""

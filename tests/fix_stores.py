@@ -13,7 +13,7 @@ import pytest
 import streamkit
 from streamkit import Client, Store
 
-KINDS = ("batch", "key", "local")
+KINDS = ("memory", "remote", "local")
 
 
 class Subject:
@@ -53,8 +53,8 @@ def make_url(tmp_path: Path) -> Callable[[str], str]:
     """The URL of a root of this test's own, by the kind of store."""
     name = uuid4().hex
     urls = {
-        "batch": f"memory://{name}-batch?atomic=batch",
-        "key": f"memory://{name}-key?atomic=key",
+        "memory": f"memory://{name}-memory",
+        "remote": f"memory://{name}-remote?remote=1",
         "local": f"file://{tmp_path}/root",
     }
     return urls.__getitem__

@@ -10,9 +10,9 @@ AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN; wit
 | `endpoint_suffix=core.chinacloudapi.cn` | azure: another cloud than core.windows.net |
 | `host=127.0.0.1`, `blob_port=10000`, `table_port=10002` | azurite: where it listens |
 
-Azure enforces of an `Append` that its key is new, not that it is the greatest: the engine sees to that with the head
-row, whose etag is in the same batch. `Put` of a value that was in a blob, with ANY, leaves the old blob behind until
-the store is deleted.
+A row is one entity and one request. A value above 704 KiB is in a blob, which is written first; the row's etag names
+it, so that a range with the etag is read from it at once. A put with ANY over such a row leaves the old blob behind
+until the store is deleted.
 """
 
 from __future__ import annotations

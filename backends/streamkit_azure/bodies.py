@@ -7,7 +7,7 @@ the refusal may be the answer to a second copy of the request, and the first may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import UUID, uuid4
 
@@ -20,7 +20,7 @@ from .rows import Body
 from .service import Clients
 from .transport import CONNECTING
 
-__all__ = ["Bodies", "make_container"]
+__all__ = ["Bodies", "folder", "make_container"]
 
 
 def make_container(clients: Clients, where: str) -> None:
@@ -37,11 +37,16 @@ _SLOWEST = 1 << 18
 """Bytes a second. What is called the timeout of connecting also limits how long a body may take to be sent."""
 
 
+def folder(store: UUID) -> str:
+    """Where the blobs of a store's rows are."""
+    return f"{store}/rows/"
+
+
 class Bodies:
     def __init__(self, clients: Callable[[], Clients], where: str, store: UUID) -> None:
         self._clients = clients
         self._where = where
-        self._path = f"{store}/rows/"
+        self._path = folder(store)
 
     def put(self, value: bytes) -> Body:
         """Keep `value` under a new name."""
@@ -81,8 +86,15 @@ class Bodies:
             raise CorruptData(f"the blob {self._path}{body.name} is cut short: expected {body.size} bytes")
         return data
 
-    def discard(self, bodies: Iterable[Body]) -> None:
+    def discard(self, bodies: Sequence[Body]) -> None:
         """Remove what no row refers to any more, as far as that succeeds."""
-        for body in bodies:
+        clients = self._clients()
+
+        def remove(body: Body) -> None:
             with suppress(StreamkitError), foreign(self._where), suppress(ResourceNotFoundError):
-                self._clients().container.delete_blob(self._path + body.name)
+                clients.container.delete_blob(self._path + body.name)
+
+        if len(bodies) == 1:
+            remove(bodies[0])
+        else:
+            clients.threads.each(remove, bodies)

@@ -23,11 +23,12 @@ _NEEDED = ("azure.data.tables", "azure.storage.blob")
 
 
 class AzureDriver:
-    """The stores under a prefix. The SDK is imported when the first of them is opened."""
+    """The stores under a prefix, in pages of at most 1000 rows. The SDK is imported when the first store is opened."""
 
-    def __init__(self, url: str, *, timeout: float) -> None:
+    def __init__(self, url: str, *, timeout: float, page: int = 1000) -> None:
         self._account = account_of(url)
         self._timeout = timeout
+        self._page = page
         self._made: dict[str, Service] = {}
         self._closed = False
         for module in _NEEDED:
@@ -44,12 +45,12 @@ class AzureDriver:
     def open(self, store: UUID) -> AzureBackend:
         from .store import AzureBackend
 
-        return AzureBackend(self._service(), store)
+        return AzureBackend(self._service(), store, self._page)
 
     def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         from .catalog import delete
 
-        delete(self._clients(store), self._account, store)
+        delete(self._clients(store), self._account, store, keep)
 
     def archive_root(self) -> tuple[str, dict[str, str]]:
         """See `ArchiveHost`. Without key and token, delta-rs finds an identity by itself, in the environment."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.data.tables import RequestTooLargeError
@@ -38,7 +40,16 @@ _SKEW = 300.0
 def code_of(error: BaseException) -> str:
     """Azure's name for what went wrong, or ""."""
     code = getattr(error, "error_code", None)
+    if code is None and isinstance(error, HttpResponseError) and error.response is not None:
+        code = _code_in(error.response)  # where an entity is created the SDK does not look for it
     return str(getattr(code, "value", code) or "")
+
+
+def _code_in(response: Any) -> str:
+    try:
+        return str(response.headers.get("x-ms-error-code") or json.loads(response.text())["odata.error"]["code"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return ""
 
 
 @contextmanager
@@ -56,12 +67,13 @@ def mapped(error: Exception, where: str, *, writing: bool) -> StreamkitError:
     """The error to raise instead. With `writing`, what may have been applied is Ambiguous."""
     if isinstance(error, HttpResponseError) and error.status_code:
         return _refused(error, where, error.status_code, writing)
-    if isinstance(error, ClientAuthenticationError):
+    causes = list(_causes(error))
+    # Where an entity is created the SDK fails over such an error.
+    if credentials := next((cause for cause in causes if isinstance(cause, ClientAuthenticationError)), None):
         return AccessDenied(
-            f"no usable credentials for {where} ({type(error).__name__}): set AZURE_STORAGE_CONNECTION_STRING, "
+            f"no usable credentials for {where} ({type(credentials).__name__}): set AZURE_STORAGE_CONNECTION_STRING, "
             "AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or sign in (az login, a managed identity)"
         )
-    causes = list(_causes(error))
     if any(isinstance(cause, NameResolutionError) for cause in causes):
         return Unavailable(f"the host of {where} was not found: check the account's name and the network")
     if any(isinstance(cause, NewConnectionError | ConnectTimeoutError) for cause in causes):

@@ -21,6 +21,7 @@ from .service import Clients
 __all__ = ["PAGE", "Reader"]
 
 PAGE = 1000
+"""Rows that Azure sends at most for one request."""
 _AHEAD = 16 << 20
 """Bytes of blobs that a scan fetches before they are asked for."""
 
@@ -29,52 +30,64 @@ R = TypeVar("R")
 
 
 class Reader:
-    def __init__(self, clients: Callable[[], Clients], bodies: Bodies, where: str) -> None:
+    def __init__(self, clients: Callable[[], Clients], bodies: Bodies, where: str, page: int) -> None:
         self._clients = clients
         self._bodies = bodies
         self._where = where
+        self._page = page
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         return self._each(lambda key: self._value(partition, key), keys)
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
-        wanted: dict[bytes, list[tuple[int, int]]] = {}
-        for key, start, length in ranges:
-            if start < 0 or length < 0:
-                raise ValueError(f"start and length of a range are zero or more, not {start} and {length}")
-            wanted.setdefault(key, []).append((start, length))
-        parts = self._each(lambda key: self._parts(partition, key, wanted[key]), list(wanted))
-        found = {key: iter(of_key) for key, of_key in zip(wanted, parts, strict=True)}
-        return [next(found[key]) for key, _, _ in ranges]
+        """A range whose etag says which blob the value is in costs one request; for the others the rows are read."""
+        for wanted in ranges:
+            if wanted.start < 0 or wanted.length < 0:
+                raise ValueError(f"start and length of a range are zero or more: {wanted}")
+        found: list[bytes | None] = [None] * len(ranges)
+        blobs = {at: body for at, wanted in enumerate(ranges) if (body := Body.of_etag(wanted.etag))}
+        of_key: dict[bytes, list[int]] = {}
+        for at, wanted in enumerate(ranges):
+            if at not in blobs:
+                of_key.setdefault(wanted.key, []).append(at)
+        select = {key: columns(ranges[at] for at in indexes) for key, indexes in of_key.items()}
+        entities = self._each(lambda key: self._entity(partition, key, select[key]), list(of_key))
+        for (key, indexes), entity in zip(of_key.items(), entities, strict=True):
+            if entity is None:
+                continue
+            body = decode(entity, None, key).body
+            for at in indexes:
+                if body is None:
+                    found[at] = part(entity, ranges[at])
+                else:
+                    blobs[at] = body
+        parts = self._each(lambda at: self._bodies.get(blobs[at], ranges[at].start, ranges[at].length), list(blobs))
+        for at, data in zip(blobs, parts, strict=True):
+            found[at] = self._moved(partition, ranges[at], blobs[at]) if data is None else data
+        return found
 
-    def exist(self, partition: bytes, keys: Sequence[bytes]) -> list[bool]:
-        """Whether the rows are there."""
-        entities = self._between(partition, keys, "")
-        if entities is not None:
-            return [encode_key(key) in entities for key in keys]
-        return self._each(lambda key: self._entity(partition, key, ["f"]) is not None, keys)
+    def _moved(self, partition: bytes, wanted: Range, missing: Body) -> bytes | None:
+        """A range whose blob is gone. None if the row is gone too, or is not the one that was meant."""
+        if self._again(partition, wanted.key, missing) is None or Body.of_etag(wanted.etag) is not None:
+            return None
+        return self.read(partition, [wanted])[0]
 
     def bodies(self, partition: bytes, keys: Sequence[bytes]) -> list[Body]:
         """The blobs that the rows refer to."""
-        entities = self._between(partition, keys, " and b ge '0'")
-        if entities is None:
-            found = self._each(lambda key: self._entity(partition, key, ["f", "b"]), keys)
-            entities = {encode_key(key): entity for key, entity in zip(keys, found, strict=True) if entity}
-        rows = [decode(entities[row], None, key) for key in keys if (row := encode_key(key)) in entities]
-        return [row.body for row in rows if row.body]
-
-    def _between(self, partition: bytes, keys: Sequence[bytes], also: str) -> dict[str, TableEntity] | None:
-        """The rows from the first to the last of `keys`, if one page holds them; None if it does not."""
-        if len(keys) < 2:
-            return None
-        rows = sorted(map(encode_key, keys))
-        name = encode_partition(partition)
-        condition = f"PartitionKey eq '{name}' and RowKey ge '{rows[0]}' and RowKey le '{rows[-1]}'{also}"
-        pages = self._pages(condition, PAGE, ["RowKey", "f", "b"])
-        page = next(pages, [])
-        if next(pages, None) is not None:
-            return None
-        return {entity["RowKey"]: entity for entity in page}
+        rows = {encode_key(key): key for key in keys}
+        if len(rows) == 1:
+            entity = self._entity(partition, keys[0], ["f", "b"])
+            entities = [] if entity is None else [decode(entity, None, keys[0])]
+        else:
+            condition = (
+                f"PartitionKey eq '{encode_partition(partition)}' and RowKey ge '{min(rows)}' "
+                f"and RowKey le '{max(rows)}' and b ge '0'"
+            )
+            pages = self._pages(condition, PAGE, ["RowKey", "f", "b"])
+            entities = [
+                decode(row, None, rows[row["RowKey"]]) for page in pages for row in page if row["RowKey"] in rows
+            ]
+        return [entity.body for entity in entities if entity.body]
 
     def scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
         condition = (
@@ -82,7 +95,7 @@ class Reader:
             f"and RowKey lt '{encode_bound(end)}'"
         )
         left = limit or (1 << 62)
-        for page in self._pages(condition, min(left, PAGE), None if values else ["RowKey", "f"]):
+        for page in self._pages(condition, min(left, self._page), None if values else ["RowKey", "f"]):
             found = []
             for entity in page:
                 key = decode_key(entity["RowKey"])
@@ -155,18 +168,6 @@ class Reader:
         if row.body == missing:
             raise CorruptData(f"the row {key!r} refers to the blob {missing.name!r}, which is missing")
         return row
-
-    def _parts(self, partition: bytes, key: bytes, ranges: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        entity = self._entity(partition, key, columns(ranges))
-        if entity is None:
-            return [None] * len(ranges)
-        row = decode(entity, None, key)
-        if row.body is None:
-            return [part(entity, start, length) for start, length in ranges]
-        parts: list[bytes | None] = [self._bodies.get(row.body, start, length) for start, length in ranges]
-        if None in parts and self._again(partition, key, row.body) is not None:
-            return self._parts(partition, key, ranges)
-        return parts
 
     def _whole(self, partition: bytes, found: Sequence[tuple[bytes, Stored]]) -> Iterator[Row]:
         """The rows with their values; the next blobs are fetched while the caller is at work on the rows before."""

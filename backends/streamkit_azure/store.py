@@ -5,46 +5,34 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 from uuid import UUID
 
-from streamkit.backend import Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
+from streamkit.backend import ANY, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
 from streamkit.errors import StoreClosed
 
 from .bodies import Bodies
 from .keys import encode_partition
 from .lease import Leases
-from .read import PAGE, Reader
-from .rows import BATCH_BYTES, OPS
+from .read import Reader
 from .service import Clients, Service
 from .write import Writer
 
 __all__ = ["AzureBackend"]
 
-_LIMITS: Final = Limits(
-    atomic=True,
-    ops=OPS,
-    batch_bytes=BATCH_BYTES,
-    inline=32 << 10,
-    row=512 << 10,
-    page=PAGE,
-    poll=(0.25, 5.0),
-    remote=True,
-)
-
 
 class AzureBackend:
     """Made by `AzureDriver.open`."""
 
-    def __init__(self, service: Service, store: UUID) -> None:
+    def __init__(self, service: Service, store: UUID, page: int) -> None:
         account = service.account
         self._service = service
         self._store = store
         self._closed = False
+        self._limits = Limits(remote=True, page=page)
         self._counts: Counter[str] = Counter()
         self._processes: dict[int, Clients] = {}
         bodies = Bodies(self._clients, account.blobs, store)
-        self._reader = Reader(self._clients, bodies, account.tables)
+        self._reader = Reader(self._clients, bodies, account.tables, page)
         self._writer = Writer(self._clients, self._reader, bodies, account.tables)
         self._leases = Leases(self._clients, account.blobs, store)
 
@@ -54,7 +42,7 @@ class AzureBackend:
 
     @property
     def limits(self) -> Limits:
-        return _LIMITS
+        return self._limits
 
     @property
     def requests(self) -> Mapping[str, int]:
@@ -79,8 +67,15 @@ class AzureBackend:
             raise ValueError(f"limit is zero (no limit) or more, not {limit}")
         return self._reader.scan(partition, start, end, limit, values) if start < end else iter(())
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        return self._writer.write(partition, ops)
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        """Always durable: Azure answers when the row is stored."""
+        return self._writer.put(partition, key, value, expect)
+
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        self._clients()
+        self._writer.delete(partition, keys)
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         return self._leases.acquire(name, ttl)

@@ -15,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
-_THREADS = 16
+_THREADS = 32
 
 
 class Threads:

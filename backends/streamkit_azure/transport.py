@@ -107,9 +107,8 @@ def _verb(service: str, method: str, url: str) -> str:
         path = parts.path.rpartition("/")[2]
         if path.startswith("Tables"):
             return {"POST": "create", "DELETE": "drop"}.get(method, "list")
-        if path == "$batch":
-            return "batch"
-        return "get" if "PartitionKey=" in path else "query"
+        one = "PartitionKey=" in path
+        return {"POST": "insert", "GET": "get" if one else "query"}.get(method, method.lower())
     for part in parts.query.split("&"):
         if part in ("comp=lease", "comp=metadata", "comp=list"):
             return part.removeprefix("comp=")

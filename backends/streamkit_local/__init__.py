@@ -1,10 +1,10 @@
-"""Streams on a local disk: an append-only log of each partition, and an LMDB index of each store.
+"""Streams on a local disk: append-only log files of each partition, and files of large rows.
 
-    <path>/<uuid>/format                        marks the store; its format version; lock of the index
-    <path>/<uuid>/index/                        LMDB: rows, where appended rows are, leases
-    <path>/<uuid>/index/pages                   the checksum of each of its pages
-    <path>/<uuid>/log/<partition>/head          how far the partition's log is written and synced
-    <path>/<uuid>/log/<partition>/<base>.log    appended rows, 64 MiB a file
+    <path>/<uuid>/format                      marks the store; its format version
+    <path>/<uuid>/<partition>/head            how far the partition's log is written and synced
+    <path>/<uuid>/<partition>/<base>.log      records: rows, and what was deleted; 8 MiB a file
+    <path>/<uuid>/<partition>/<name>.row      one large row that was not put with NEXT
+    <path>/<uuid>/leases/                     a partition too
 
 Any number of threads and processes of one machine may read and write a store. Not for network file systems.
 """

@@ -1,49 +1,47 @@
-"""The Backend of a store on a local disk: rows from the index, appended rows from the logs, as if they were one."""
+"""The Backend of a store on a local disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
-import lmdb
-
-from streamkit.backend import (
-    ABSENT,
-    ANY,
-    Ambiguous,
-    Append,
-    Conflict,
-    Delete,
-    Etag,
-    Grant,
-    Limits,
-    Op,
-    Put,
-    Range,
-    Row,
-    Value,
-)
-from streamkit.errors import StoreClosed, StreamkitError
+from streamkit.backend import ANY, Etag, Expect, Grant, Limits, Range, Row, Value
+from streamkit.errors import LeaseLost, StoreClosed
+from streamkit.reentry import Mutex
 
 from . import leases
-from .index import checkpoint, checksummed, content, keys_of, look_up, put_pending
-from .place import GONE, PRIVATE
-from .reading import LOGGED, get_one, get_rows, read_one, read_parts, scan_page
-from .sharing import enlist, enter, leave
+from .faults import damage, system_fault
+from .files import PRIVATE
+from .head import END
+from .log import PartitionLog
+from .reading import Reader
+from .sharing import enter, leave, register
+from .state import State
 from .store import OpenStore
 
 __all__ = ["LocalBackend"]
 
-_KEY_LIMIT: Final = 300
+T = TypeVar("T")
+
+_LONGEST: Final = 300
 _LOOK: Final = 0.5
 """Seconds after which a reader looks again whether the store is still at its path; a writer always does."""
-_LIMITS: Final = Limits(atomic=False, atomic_rows=True, ops=100_000, inline=0, row=1024, upkeep=1024, page=1000)
+_LIMITS: Final = Limits(remote=False, page=1000)
+_TRIES: Final = 100
+
+
+def _check_address(partition: bytes, keys: Sequence[bytes]) -> None:
+    if len(partition) > _LONGEST:
+        raise ValueError(f"a partition has at most {_LONGEST} bytes, not {len(partition)}")
+    for key in keys:
+        if len(key) > _LONGEST:
+            raise ValueError(f"a key has at most {_LONGEST} bytes, not {len(key)}")
 
 
 class LocalBackend:
-    """One store. The rows of one write are applied all or none, after its appends."""
+    """One store."""
 
     def __init__(self, root: str, store: UUID, timeout: float, mode: int = PRIVATE) -> None:
         self._root = root
@@ -51,11 +49,12 @@ class LocalBackend:
         self._timeout = timeout
         self._mode = mode
         self._shared: OpenStore | None = None
+        self._entering = Mutex()
         self._closed = False
         self._look = 0.0
-        kinds = ("get", "read", "scan", "write", "lease", "bytes_read", "bytes_written")
+        kinds = ("get", "read", "scan", "put", "delete", "lease", "bytes_read", "bytes_written")
         self._requests = dict.fromkeys(kinds, 0)
-        enlist(self)
+        register(self)
 
     def __repr__(self) -> str:
         return f"<LocalBackend {self._root}/{self._id} {'closed' if self._closed else 'open'}>"
@@ -77,14 +76,20 @@ class LocalBackend:
         if store is None:
             if self._closed:
                 raise StoreClosed(f"the store {self._id} was closed: open it again")
-            store = enter(self._root, self._id, self._timeout, self._mode, create=create)
-            if store is None:
-                return None
-            self._shared = store
+            with self._entering():  # whoever enters twice leaves once, and the store would stay open
+                store = self._shared
+                if store is None:
+                    store = enter(self._root, self._id, self._timeout, self._mode, create=create)
+                    if store is None:
+                        return None
+                    self._shared = store
+            if self._closed:
+                self.close()
+                raise StoreClosed(f"the store {self._id} was closed: open it again")
         if create:
             store.place.check_writable()
         now = monotonic()
-        if store.place.words[GONE] or now > self._look:
+        if now > self._look:
             store.place.check()
             self._look = now + _LOOK
         return store
@@ -92,159 +97,138 @@ class LocalBackend:
     def forget(self) -> None:
         """In a forked child: open anew when next used."""
         self._shared = None
+        self._entering = Mutex()
 
-    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
-        requests = self._requests
-        requests["get"] += 1
+    def _log(self, partition: bytes) -> PartitionLog | None:
         store = self._store()
         if store is None:
+            return None
+        log = store.logs.get(partition) or store.log(partition)
+        if log is not None and log.words[END] != log.word:
+            log.refresh()
+        return log
+
+    def _read(self, log: PartitionLog, work: Callable[[Reader, State], T]) -> T:
+        for _ in range(_TRIES):
+            word = log.word
+            try:
+                return work(log.reader, log.state)
+            except FileNotFoundError as error:
+                missing = str(error.filename)
+            except OSError as error:
+                raise system_fault(error, log.path) from error
+            if log.words[END] == word:
+                store = self._shared
+                if store is not None:
+                    store.place.check()
+                break
+            log.refresh()  # others have removed it since
+        raise damage(missing, "is missing")
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        _check_address(partition, keys)
+        requests = self._requests
+        requests["get"] += 1
+        log = self._log(partition)
+        if log is None:
             return [None] * len(keys)
-        if len(keys) == 1:
-            value = get_one(store, partition, keys[0])
-            if value is not None:
-                requests["bytes_read"] += len(value.data)
-            return [value]
-        found = get_rows(store, partition, keys)
+        found = [self._read(log, lambda reader, state, key=key: reader.get(state, key)) for key in keys]  # type: ignore[misc]
         requests["bytes_read"] += sum([len(value.data) for value in found if value is not None])
         return found
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        _check_address(partition, [part.key for part in ranges])
         requests = self._requests
         requests["read"] += 1
-        store = self._store()
-        if store is None:
+        for _, start, length, _ in ranges:
+            if start < 0 or length < 0:
+                raise ValueError(f"start and length of a range are zero or more: {start}, {length}")
+        log = self._log(partition)
+        if log is None:
             return [None] * len(ranges)
-        if len(ranges) == 1:
-            part = read_one(store, partition, *ranges[0])
+        found: list[bytes | None] = []
+        for key, start, length, _ in ranges:
+            part = self._read(log, lambda reader, state: reader.get_part(state, key, start, length))  # noqa: B023
+            found.append(part)
             if part is not None:
                 requests["bytes_read"] += len(part)
-            return [part]
-        found = read_parts(store, partition, ranges)
-        requests["bytes_read"] += sum([len(part) for part in found if part is not None])
         return found
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
+        _check_address(partition, ())
+        if limit < 0:
+            raise ValueError(f"limit is zero (no limit) or more, not {limit}")
         self._store()
         return self._scan(partition, start, end, limit, values)
 
     def _scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
-        requests = self._requests
-        left = limit if limit > 0 else 1 << 62
+        left = limit or 1 << 62
         while left and start < end:
-            requests["scan"] += 1
-            store = self._store()
-            if store is None:
+            self._requests["scan"] += 1
+            log = self._log(partition)
+            if log is None:
                 return
-            rows, more = scan_page(store, partition, start, end, min(left, _LIMITS.page), values)
-            requests["bytes_read"] += sum([len(row.data) for row in rows])
+            size = min(left, _LIMITS.page)
+            rows, more = self._read(log, lambda reader, state: reader.page(state, start, end, size, values))  # noqa: B023
+            self._requests["bytes_read"] += sum([len(row.data) for row in rows])
             yield from rows
             if not more:
                 return
             left -= len(rows)
             start = rows[-1].key + b"\0"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        if len(partition) > _LONGEST or len(key) > _LONGEST:
+            _check_address(partition, [key])
+        requests = self._requests
+        requests["put"] += 1
         store = self._store(create=True)
         assert store is not None
-        self._requests["write"] += 1
-        if len(ops) == 1 and isinstance(op := ops[0], Append) and len(op.key) <= _KEY_LIMIT:
-            if store.append(partition, [op], durable=durable):
-                raise Conflict(op.key)
-            self._requests["bytes_written"] += len(op.value)
-            return [LOGGED]
-        appends: list[Append] = []
-        rows: list[Put | Delete] = []
-        etags: list[Etag | None] = []
-        size = 0
-        for op in ops:
-            key = op.key
-            if len(key) > _KEY_LIMIT:
-                raise ValueError(f"a key of {len(key)} bytes is longer than {_KEY_LIMIT} bytes")
-            if isinstance(op, Delete):
-                rows.append(op)
-                etags.append(None)
-                continue
-            size += len(op.value)
-            if isinstance(op, Append):
-                appends.append(op)
-                etags.append(LOGGED)
-            else:
-                rows.append(op)
-                etags.append(op.value)
-        first: StreamkitError | None = None
-        if appends:
-            try:
-                refused = store.append(partition, sorted(appends), durable=durable)
-                if refused:
-                    first = Conflict(refused[0])
-            except StreamkitError as error:
-                first = error
-        if rows:
-            try:
-                self._apply(store, partition, rows)
-            except StreamkitError as error:
-                if first is None or (isinstance(error, Ambiguous) and not isinstance(first, Ambiguous)):
-                    first = error
-        if first is not None:
-            raise first
-        self._requests["bytes_written"] += size
-        return etags
+        log = store.logs.get(partition) or store.log(partition, create=True)
+        assert log is not None
+        etag = log.put(key, value, expect, durable=durable)
+        requests["bytes_written"] += len(value)
+        return etag
 
-    def _apply(self, store: OpenStore, partition: bytes, ops: Sequence[Put | Delete]) -> None:
-        """Write rows to the index, and with them those of the log that it does not have."""
-        keys = keys_of(partition)
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        _check_address(partition, keys)
+        self._requests["delete"] += 1
+        store = self._store()
+        if store is None:
+            return
+        store.place.check_writable()
         log = store.log(partition)
-        end = log.sync() if log is not None else 0
-        pending = log.pending if log is not None else None
-        low, last = (log.low, log.view.last) if log is not None else (None, None)
-
-        def work(txn: lmdb.Transaction[bytes]) -> tuple[int, int, int]:
-            base = put_pending(txn, keys, pending, end) if pending is not None else 0
-            trimmed = False
-            for op in ops:
-                key, row, ref, expect = op.key, keys.rows + op.key, keys.refs + op.key, op.expect
-                logged = low is not None and last is not None and low <= key <= last and look_up(txn, ref) is not None
-                if expect is not ANY:
-                    stored = None if logged else look_up(txn, row)
-                    if logged:
-                        holds = expect == LOGGED
-                    elif expect is ABSENT or stored is None:
-                        holds = expect is ABSENT and stored is None
-                    else:
-                        holds = content(row, stored) == expect
-                    if not holds:
-                        raise Conflict(key)
-                if isinstance(op, Put):
-                    txn.put(row, checksummed(row, op.value))
-                else:
-                    txn.delete(row)
-                if logged:
-                    txn.delete(ref)
-                    trimmed = True
-            return base, txn.id(), checkpoint(txn, keys).first if trimmed else 0
-
-        base, number, first = store.env.write(work)
         if log is not None:
-            log.indexed(base, number)
-            log.trim(first)
+            log.delete(keys)
+
+    def _leases(self, *, create: bool) -> PartitionLog | None:
+        self._requests["lease"] += 1
+        store = self._store(create=create)
+        if store is None:
+            return None
+        store.place.check_writable()
+        store.place.check()
+        return store.leases(create=create)
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
-        self._requests["lease"] += 1
-        store = self._store(create=True)
-        assert store is not None
-        return leases.acquire(store.env, name, ttl)
+        if not ttl > 0:
+            raise ValueError(f"ttl is more than 0 seconds, not {ttl}")
+        log = self._leases(create=True)
+        assert log is not None
+        return leases.acquire(log, name, ttl)
 
     def renew(self, grant: Grant) -> Grant:
-        self._requests["lease"] += 1
-        store = self._store(create=True)
-        assert store is not None
-        return leases.renew(store.env, grant)
+        log = self._leases(create=False)
+        if log is None:
+            raise LeaseLost(f"the lease {grant.name!r} was taken or released: acquire it again")
+        return leases.renew(log, grant)
 
     def release(self, grant: Grant) -> None:
-        self._requests["lease"] += 1
-        store = self._store()
-        if store is not None:
-            leases.release(store.env, grant)
+        log = self._leases(create=False)
+        if log is not None:
+            leases.release(log, grant)
 
     def close(self) -> None:
         self._closed = True

@@ -18,7 +18,9 @@ from streamkit.errors import PermanentError, StoreClosed
 
 from .backend import LocalBackend
 from .faults import system_fault
-from .place import DELETED, GONE, GROUP, PRIVATE, Place, sync_directory
+from .files import GROUP, PRIVATE, sync_directory
+from .place import Place
+from .store import mark_deleted
 
 __all__ = ["LocalDriver", "connect"]
 
@@ -99,9 +101,9 @@ class LocalDriver:
                 place = None
             if place is not None:
                 hidden = os.path.join(self._root, f".deleted-{store}-{secrets.token_hex(4)}")
-                with place.locked(self._timeout):
-                    os.rename(path, hidden)
-                    place.words[GONE] = DELETED
+                place.check_writable()
+                os.rename(path, hidden)
+                mark_deleted(hidden, self._timeout)
                 sync_directory(self._root)
             shutil.rmtree(os.path.join(self._root, "archive", str(store)), ignore_errors=True)
             with contextlib.suppress(OSError):

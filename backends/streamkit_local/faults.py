@@ -5,19 +5,9 @@ from __future__ import annotations
 import errno
 import os
 
-import lmdb
+from streamkit.errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Unavailable
 
-from streamkit.backend import Ambiguous
-from streamkit.errors import (
-    AccessDenied,
-    CorruptData,
-    PermanentError,
-    StreamkitError,
-    Unavailable,
-    UnsupportedVersion,
-)
-
-__all__ = ["DENIED", "index_fault", "system_fault"]
+__all__ = ["DENIED", "damage", "system_fault"]
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -25,42 +15,16 @@ _FILES = {errno.EMFILE, errno.ENFILE}
 _OTHER_KIND = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY}
 _PASSING = {errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ESTALE}
 
-_DAMAGE = (
-    lmdb.CorruptedError,
-    lmdb.PageNotFoundError,
-    lmdb.InvalidError,
-    lmdb.CursorFullError,
-    lmdb.IncompatibleError,
-    lmdb.BadTxnError,
-)
+
+def damage(path: str, what: str) -> CorruptData:
+    """The error for a file that is not as it was written."""
+    return CorruptData(f"{path} {what}: restore the store from a backup")
 
 
 def system_fault(error: OSError, path: str) -> StreamkitError:
     """What an OSError on `path` means, by its code. Nothing was applied."""
-    return _fault(error.errno or 0, path) or PermanentError(f"{path} could not be used: {error.strerror}")
-
-
-def index_fault(error: lmdb.Error, path: str, *, committing: bool = False) -> StreamkitError:
-    """What an LMDB error on the environment at `path` means. `committing`: a commit may have been applied."""
-    if isinstance(error, lmdb.VersionMismatchError):
-        return UnsupportedVersion(f"{path} was written in another LMDB format: update streamkit ({error})")
-    if isinstance(error, lmdb.ReadersFullError):
-        return Unavailable(f"too many processes read {path} at once: close some, then try again")
-    if isinstance(error, lmdb.LockError) and error.code in (errno.EAGAIN, errno.EACCES):
-        return Unavailable(
-            f"another process with the number of this one ({os.getpid()}) has {path} open, in another container, and "
-            "LMDB tells processes by their numbers: give the containers that share this volume one process namespace "
-            "(docker run --pid, shareProcessNamespace), or let only one of them have the store open"
-        )
-    if isinstance(error, _DAMAGE):
-        return CorruptData(f"the index {path} is damaged ({error}): restore the store from a backup")
-    if committing:
-        return Ambiguous(f"a commit to {path} failed and may have been applied: {error}")
-    return _fault(error.code, path) or Unavailable(f"{path} could not be used, try again: {error}")
-
-
-def _fault(code: int, path: str) -> StreamkitError | None:
-    why = os.strerror(code) if code > 0 else ""
+    code = error.errno or 0
+    why = os.strerror(code) if code > 0 else str(error)
     if code in _FULL:
         return Unavailable(f"no room to write {path} ({why}), nothing was written: free some space, then try again")
     if code in DENIED:
@@ -74,4 +38,4 @@ def _fault(code: int, path: str) -> StreamkitError | None:
             f"{path} could not be used ({why}), nothing was written: the disk is full or fails; "
             "free some space, or check it, then try again"
         )
-    return None
+    return PermanentError(f"{path} could not be used: {why}")

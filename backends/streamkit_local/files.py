@@ -1,125 +1,225 @@
-"""The files that a partition's log is made of. Each is named by the logical position of its first byte."""
+"""Files and directories as the store makes them: with the permissions of where they are, so that they last."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-import re
+import time
 import weakref
-from bisect import bisect_right
+from collections import OrderedDict
 from typing import Final
 
-from streamkit.errors import CorruptData
+from streamkit.errors import StoreClosed, Unavailable
 
-from .place import OpenFile, create_file
+__all__ = [
+    "GROUP",
+    "PRIVATE",
+    "OpenFile",
+    "cached_file",
+    "close_inherited",
+    "create_file",
+    "forget_files",
+    "lock_file",
+    "make_directories",
+    "make_directory",
+    "moved",
+    "sync_data",
+    "sync_directory",
+    "unlink",
+    "write_all",
+]
 
-__all__ = ["LogFiles"]
-
-_KEPT: Final = 192
-"""So many files are kept open, shared by all logs of the process; three of each in any case."""
-_NAME: Final = re.compile(r"[0-9a-f]{16}\.log")
-
-_all: weakref.WeakSet[LogFiles] = weakref.WeakSet()
+PRIVATE: Final = 0o700
+GROUP: Final = 0o2770
+"""Permissions of a store's directory: its owner's alone; its group's too, which all that is made in it belongs to."""
+_CACHED: Final = 32
+"""So many files that are only read are kept open, shared by all stores of the process."""
 
 
-class LogFiles:
-    """Files under one directory. Lists are replaced, never changed, so that readers need no lock.
+class OpenFile:
+    """A file descriptor that is closed when its last user lets go of it, so that no reader finds another file there."""
 
-    `seed` is what the checksums of the records in them start from.
-    """
+    __slots__ = ("__weakref__", "_identity", "fd", "room", "table")
 
-    def __init__(self, path: str, seed: int, *, readonly: bool = False) -> None:
-        self.path = path
-        self._flags = os.O_RDONLY if readonly else os.O_RDWR
-        self.seed = seed
-        self.bases: list[int] = []
-        self._open: dict[int, OpenFile] = {}
-        self.refresh()
-        _all.add(self)
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.room = 0
+        """How far its bytes have been written with zeros beforehand."""
+        self.table: tuple[int, bytes] | None = None
+        """Of a row's file: where its value begins, and the checksums of its blocks."""
+        self._identity: tuple[int, int] | None = None
+        _files.add(self)
 
-    def name(self, base: int) -> str:
-        return os.path.join(self.path, f"{base:016x}.log")
-
-    def refresh(self) -> None:
-        """Look which files there are."""
-        self.bases = sorted(int(name[:16], 16) for name in os.listdir(self.path) if _NAME.fullmatch(name))
-
-    def holding(self, position: int) -> OpenFile | None:
-        """The file that holds `position`, or would: the last one that starts at or before it."""
-        bases = self.bases
-        index = bisect_right(bases, position) - 1
-        if index < 0:
-            return None
-        return self._open.get(bases[index]) or self.open(bases[index])
-
-    def open(self, base: int, *, create: bool = False) -> OpenFile | None:
-        """The file that starts at `base`; None if it is not there."""
-        file = self._open.get(base)
-        if file is not None:
-            return file
+    def is_at(self, path: str) -> bool:
+        """Whether `path` still leads to this file: its directory may have been moved, or replaced by another."""
+        if self._identity is None:
+            opened = os.fstat(self.fd)
+            self._identity = opened.st_ino, opened.st_dev
         try:
-            fd = create_file(self.name(base)) if create else os.open(self.name(base), self._flags)
-        except FileNotFoundError:
-            return None
-        file = OpenFile(fd, base)
-        most = max(_KEPT // len(_all), 3)
-        kept = dict(list(self._open.items())[1 - most :])
-        kept[base] = file
-        self._open = kept
-        if create and base not in self.bases:
-            self.bases = sorted([*self.bases, base])
-        return file
+            there = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return self._identity == (there.st_ino, there.st_dev)
 
-    def after(self, position: int) -> int:
-        """Where the file after the one that holds `position` starts; far away if it is the last."""
-        bases = self.bases
-        index = bisect_right(bases, position)
-        return bases[index] if index < len(bases) else 1 << 63
+    def close(self) -> None:
+        """Close it now, for all who use it. Again is fine."""
+        fd, self.fd = getattr(self, "fd", -1), -1  # an interrupted thread did not make it whole
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
-    def since(self, position: int) -> list[int]:
-        """The bases of the file that holds `position` and of those after it."""
-        return self.bases[max(bisect_right(self.bases, position) - 1, 0) :]
+    def __del__(self) -> None:
+        self.close()
 
-    def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes of the one file that holds `position`; fewer, or none, if it ends before."""
-        file = self.holding(position)
-        return os.pread(file.fd, length, position - file.base) if file is not None else b""
 
-    def end(self, base: int) -> int:
-        """The logical position after the last byte of a file."""
-        file = self.open(base)
-        return base + os.fstat(file.fd).st_size if file is not None else base
+_files: weakref.WeakSet[OpenFile] = weakref.WeakSet()
+_cached: OrderedDict[tuple[str, int], OpenFile] = OrderedDict()
 
-    def check(self, first: int, end: int) -> int:
-        """The end of what is there without a gap. CorruptData if that is not all from `first` to `end`."""
-        position = first
-        for base in self.since(first):
-            if base > position >= end:
-                break
-            if base > position:
-                raise CorruptData(f"{self.path} lacks the file {position:016x}.log: restore the store from a backup")
-            position = self.end(base)
-        if position < end or (end and not self.bases):
-            raise CorruptData(
-                f"{self.path} ends at {position}, but {end} bytes were written: its last file was cut or is missing; "
-                "restore the store from a backup"
-            )
-        return position
 
-    def cut(self, end: int) -> None:
-        """Remove what is after `end`."""
-        for base in reversed(self.bases):
-            if base > end:
-                self.remove(base)
-                continue
-            file = self.open(base)
-            if file is not None and os.fstat(file.fd).st_size > end - base:
-                os.ftruncate(file.fd, end - base)
-            break
+def cached_file(path: str, owner: int = 0) -> OpenFile:
+    """A file that is only read. FileNotFoundError if it is gone.
 
-    def remove(self, base: int) -> None:
-        """Unlink a file; who reads it goes on reading it."""
-        self._open = {kept: file for kept, file in self._open.items() if kept != base}
-        self.bases = [kept for kept in self.bases if kept != base]
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.name(base))
+    `owner`: as long as it reads, the name is not given to another file. 0: it never is.
+    """
+    key = path, owner
+    file = _cached.get(key)
+    if file is None:
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except OSError:
+            if not _cached:
+                raise
+            _cached.clear()  # there may be no descriptor left
+            fd = os.open(path, os.O_RDONLY)
+        file = _cached[key] = OpenFile(fd)
+        with contextlib.suppress(KeyError):
+            while len(_cached) > _CACHED:
+                _cached.popitem(last=False)
+    elif len(_cached) > _CACHED // 2:
+        with contextlib.suppress(KeyError):
+            _cached.move_to_end(key)
+    return file
+
+
+def forget_files(directory: str) -> None:
+    """Close what is cached below a directory."""
+    for key in list(_cached):
+        if key[0].startswith(directory):
+            _cached.pop(key, None)
+
+
+def close_inherited() -> None:
+    """In a forked child: close every file that the parent had open.
+
+    A lock belongs to the open file, which the child shares: as long as one of them keeps it open, it is locked, also
+    after the parent was killed. What refers to it in the child may live for ever, in the frames of threads that are
+    not there any more.
+    """
+    _cached.clear()
+    for file in list(_files):
+        file.close()
+
+
+def moved(path: str) -> StoreClosed:
+    """The error for what is not at its path any more."""
+    return StoreClosed(
+        f"{path} was moved, replaced or deleted while it was open, and nothing was written: open the store again "
+        "where it is now"
+    )
+
+
+def lock_file(fd: int, timeout: float, path: str) -> None:
+    """Take the exclusive lock of an open file. Unavailable if another process keeps it for `timeout` seconds."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except BlockingIOError:
+        pass
+    deadline, pause = time.monotonic() + timeout, 2e-5
+    while True:
+        time.sleep(pause)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pause = min(pause * 1.3, 5e-4)
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"another process holds the lock of {path} for more than {timeout:g} s: is it stopped?"
+                ) from None
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_data(fd: int) -> None:
+    """Put a file's bytes on stable storage."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)  # where fsync stops at the disk's own cache
+    if full is not None:
+        fcntl.fcntl(fd, full)
+    else:
+        os.fdatasync(fd)
+
+
+def write_all(fd: int, data: bytes, at: int, written: int = 0) -> None:
+    """Write `data` at an offset, to its end; `written` bytes of it are there already."""
+    written = written or os.pwrite(fd, data, at)
+    if written < len(data):
+        rest = memoryview(data)
+        while written < len(data):
+            written += os.pwrite(fd, rest[written:], at + written)
+
+
+def create_file(path: str, *, truncate: bool = False) -> int:
+    """Open a file to read and write, made if it is not there, with the permissions of its directory."""
+    flags = os.O_RDWR | (os.O_TRUNC if truncate else 0)
+    mode = os.stat(os.path.dirname(path)).st_mode & 0o666
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        return os.open(path, flags)
+    _set_mode(fd, mode)
+    return fd
+
+
+def make_directory(path: str, mode: int = 0) -> None:
+    """Make a directory with the permissions `mode`, 0: those of the directory that it is in."""
+    mode = mode or os.stat(os.path.dirname(path)).st_mode & 0o2777
+    os.mkdir(path, mode & 0o777)
+    _set_mode(path, mode)
+
+
+def _set_mode(file: int | str, mode: int) -> None:
+    """Whatever the umask says. Some file systems have one mode for all files, which their mount gives."""
+    if os.stat(file).st_mode & 0o7777 != mode:
+        with contextlib.suppress(OSError):
+            os.chmod(file, mode)
+
+
+def make_directories(path: str, mode: int = 0) -> None:
+    """Make a directory, and those above it that are missing, so that a power cut does not undo it."""
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        make_directories(parent, mode)
+    try:
+        make_directory(path, mode)
+        sync_directory(parent)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
+def unlink(path: str) -> None:
+    """Remove a file; one that is not there is fine."""
+    for key in list(_cached):
+        if key[0] == path:
+            _cached.pop(key, None)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

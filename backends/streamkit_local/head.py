@@ -2,47 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import mmap
 import os
 import struct
-import subprocess
-import uuid
-import zlib
-from functools import lru_cache
+import sys
+import weakref
 from typing import Final
 
-from streamkit.errors import CorruptData, UnsupportedVersion
+from streamkit.checksum import crc32
+from streamkit.errors import StoreClosed
 
-from .place import OpenFile, lock_file, map_file, moved
+from .clock import boot_id
+from .faults import damage
 
-__all__ = ["DIRTY", "END", "SUSPECT", "SYNCED", "UNKNOWN", "Head", "boot_id", "seal"]
+__all__ = [
+    "BASE",
+    "DELETED",
+    "DIRTY",
+    "END",
+    "HEAD_SIZE",
+    "HEAD_WORDS",
+    "SUSPECT",
+    "SYNCED",
+    "Head",
+    "release_inherited",
+    "seal",
+    "unseal",
+]
 
-VERSION: Final = 1
-_MAGIC: Final = b"SKlogHd\n"
-_STATIC: Final = struct.Struct("<8sIHxxI")
-_SIZE: Final = 4096
-_WORDS: Final = 512
-END, SYNCED, DIRTY, SUSPECT, BOOT = 0, 1, 2, 3, 4
-"""Words: the published end and the known durable end (sealed); not 0 while a writer is between writing and publishing;
-not 0 if syncing failed, so that what is not known to be durable must be written again; the boot id (two words)."""
+HEAD_SIZE: Final = 4096
+_MAGIC: Final = b"SKhead3\n"
+_STATIC: Final = struct.Struct("<8s8sHxxI")
+HEAD_WORDS: Final = 512
+END, BASE, SYNCED, DIRTY, SUSPECT, INODE, BOOT, GENERATION = 0, 1, 2, 3, 4, 5, 6, 8
+"""Words: the published end, the first position of the file that is written to, and the known durable end (sealed);
+not 0 while a writer is between writing and publishing; not 0 if syncing failed, so that what is not known to be durable
+must be written again; the number of this very file, and the boot id (two words): they tell a copy, and a new start;
+the generation of that number, as a file that is removed leaves its number to another one; 0: not known."""
+_WORDS: Final = 9
+_GET_GENERATION: Final = 0x80007601 | struct.calcsize("l") << 16
+"""FS_IOC_GETVERSION."""
 
+DELETED: Final = int.from_bytes(b"deleted!", "little")
+"""Is put in place of the end when the store is deleted. It is not sealed."""
 _MIX: Final = 0x9E3779B97F4A7C15
-UNKNOWN: Final = bytes(16)
-
-
-@lru_cache
-def boot_id() -> bytes:
-    """16 bytes that change when the machine starts; UNKNOWN where the system does not tell."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return uuid.UUID(file.read().strip()).bytes
-    except (OSError, ValueError):
-        pass
-    try:
-        found = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, timeout=5)
-        return uuid.UUID(found.stdout.strip()).bytes
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return UNKNOWN
 
 
 def seal(position: int) -> int:
@@ -50,60 +55,105 @@ def seal(position: int) -> int:
     return position << 16 | ((position + 1) * _MIX >> 48 & 0xFFFF)
 
 
-class Head:
-    """An open head file. Its lock is the partition's: whoever appends holds it."""
+def unseal(word: int) -> int:
+    """The position in a word; -1 if it is not a sealed one."""
+    position = word >> 16
+    return position if seal(position) == word else -1
 
-    def __init__(self, file: OpenFile, path: str, partition: bytes, *, readonly: bool = False) -> None:
+
+def _generation(fd: int) -> int:
+    """What tells a file from an earlier one with the same number; 0 where the file system has nothing like it."""
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, _GET_GENERATION, bytes(8))[:4], sys.byteorder)
+    except OSError:
+        return 0
+
+
+class Head:
+    """An open head file. FileNotFoundError if there is none."""
+
+    def __init__(self, path: str, partition: bytes, *, readonly: bool = False) -> None:
         self.path = path
-        self._file = file
-        data = os.pread(file.fd, _SIZE, 0)
-        if len(data) != _SIZE:
-            raise CorruptData(f"{path} has {len(data)} bytes, not {_SIZE}: restore the store from a backup")
-        magic, version, length, crc = _STATIC.unpack_from(data)
-        if magic != _MAGIC or crc != zlib.crc32(data[_STATIC.size : _STATIC.size + length], version):
-            raise CorruptData(f"{path} is damaged: restore the store from a backup")
-        if version != VERSION:
-            raise UnsupportedVersion(f"{path} has format version {version}, this release reads {VERSION}")
-        if data[_STATIC.size : _STATIC.size + length] != partition:
-            raise CorruptData(f"{path} belongs to another partition than {partition!r}")
-        self.readonly = readonly
-        self._map = map_file(path, _SIZE, readonly=readonly)
-        self.words = memoryview(self._map)[_WORDS : _WORDS + 64].cast("Q")
+        fd = os.open(path, os.O_RDONLY if readonly else os.O_RDWR)
+        try:
+            data = os.pread(fd, HEAD_SIZE, 0)
+            if len(data) != HEAD_SIZE:
+                raise damage(path, f"has {len(data)} bytes, not {HEAD_SIZE}")
+            self._inode, self._generation = os.fstat(fd).st_ino, _generation(fd)
+            # a map keeps a descriptor of its own
+            self._map = mmap.mmap(fd, HEAD_SIZE, access=mmap.ACCESS_READ if readonly else mmap.ACCESS_WRITE)
+        finally:
+            os.close(fd)
+        magic, identity, length, crc = _STATIC.unpack_from(data)
+        name = data[_STATIC.size : _STATIC.size + length]
+        if magic != _MAGIC or crc != crc32(name, crc32(identity)):
+            raise damage(path, "is damaged")
+        if name != partition:
+            raise damage(path, f"belongs to another partition than {partition!r}")
+        self.identity: bytes = identity
+        self._view = memoryview(self._map)
+        self._all = self._view.cast("Q")
+        self.words = self._all[HEAD_WORDS // 8 : HEAD_WORDS // 8 + _WORDS]
+        _heads.add(self)
 
     @staticmethod
-    def blank(partition: bytes, boot: bytes) -> bytes:
-        """The bytes of a new one."""
-        static = _STATIC.pack(_MAGIC, VERSION, len(partition), zlib.crc32(partition, VERSION)) + partition
-        words = struct.pack("=QQQQ", seal(0), seal(0), 0, 0) + boot
-        return (static.ljust(_WORDS, b"\0") + words).ljust(_SIZE, b"\0")
+    def blank(partition: bytes, identity: bytes, base: int, end: int) -> bytes:
+        """The bytes of a new one, whose words are not settled yet."""
+        static = _STATIC.pack(_MAGIC, identity, len(partition), crc32(partition, crc32(identity))) + partition
+        words = struct.pack("=3Q", seal(end), seal(base), seal(end))
+        return (static.ljust(HEAD_WORDS, b"\0") + words).ljust(HEAD_SIZE, b"\0")
 
     def position(self, word: int) -> int:
-        """The position in `word`. CorruptData if it is not a sealed one."""
-        position = word >> 16
-        if seal(position) != word:
-            raise CorruptData(f"{self.path} is damaged: restore the store from a backup")
+        """The position in one of the words. CorruptData if it is not a sealed one, StoreClosed if it says so."""
+        position = unseal(word)
+        if position < 0:
+            if word == DELETED:
+                raise StoreClosed(f"the store {os.path.dirname(self.path)} was deleted: open it again to start anew")
+            raise damage(self.path, "is damaged")
         return position
 
     @property
-    def boot(self) -> bytes:
-        return struct.pack("=QQ", self.words[BOOT], self.words[BOOT + 1])
+    def same_file(self) -> bool:
+        """Not a copy of a head, made together with its store."""
+        words, generation = self.words, self._generation
+        return words[INODE] == self._inode and (words[GENERATION] == generation or not words[GENERATION] * generation)
 
-    def settle(self, end: int, boot: bytes) -> None:
+    @property
+    def settled(self) -> bool:
+        """The words tell how the files are now: the machine was not started since, and it is not a copy."""
+        words = self.words
+        if words[END] == DELETED:
+            return True
+        return self.same_file and struct.pack("=QQ", words[BOOT], words[BOOT + 1]) == boot_id()
+
+    def settle(self, base: int, end: int) -> None:
         """Record, so that a power cut does not undo it, that the log up to `end` is durable in this boot."""
         words = self.words
+        words[BASE] = seal(base)
         words[END] = words[SYNCED] = seal(end)
         words[DIRTY] = words[SUSPECT] = 0
+        words[INODE], words[GENERATION] = self._inode, self._generation
+        self.flush()
+        words[BOOT], words[BOOT + 1] = struct.unpack("=QQ", boot_id())
+        self.flush()
+
+    def flush(self) -> None:
+        """Make the words durable."""
         self._map.flush()
-        words[BOOT], words[BOOT + 1] = struct.unpack("=QQ", boot)
-        self._map.flush()
 
-    def check(self) -> None:
-        """StoreClosed if the log was moved away with its directory."""
-        if not self._file.is_at(self.path):
-            raise moved(os.path.dirname(self.path))
+    def release(self) -> None:
+        """Close the map now; nobody may use it any more."""
+        for view in (self.words, self._all, self._view):
+            with contextlib.suppress(BufferError):
+                view.release()
+        with contextlib.suppress(BufferError):
+            self._map.close()
 
-    def lock(self, timeout: float) -> None:
-        lock_file(self._file.fd, timeout, self.path)
 
-    def unlock(self) -> None:
-        fcntl.flock(self._file.fd, fcntl.LOCK_UN)
+_heads: weakref.WeakSet[Head] = weakref.WeakSet()
+
+
+def release_inherited() -> None:
+    """In a forked child: close what the parent had mapped."""
+    for head in list(_heads):
+        head.release()

@@ -1,4 +1,4 @@
-"""Leases as rows of the index, judged by the machine's own clock since it started: nobody's wall clock matters.
+"""Leases as rows of a partition of their own, judged by the machine's clock since it started, never by a wall clock.
 
 A deadline is compared only with the clock that it was told by: that of one start of one machine, and of one time
 namespace, since containers may have clocks of their own. Whoever has another clock waits for the whole ttl, by its own,
@@ -8,30 +8,20 @@ from when it first saw the lease as it is, and notes that in the row, for the ne
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 import struct
 import time
-from functools import lru_cache
 from typing import Final, NamedTuple
-
-import lmdb
 
 from streamkit.backend import Grant
 from streamkit.errors import LeaseLost
 
-from .environment import Environment
-from .head import boot_id
-from .index import checksummed, content, look_up
+from .clock import clock_id
+from .log import PartitionLog
 
 __all__ = ["acquire", "release", "renew"]
 
 _LEASE: Final = struct.Struct("<QQ16s16sQ16sQ")
-_EARLIER: Final = 48
-"""Bytes of a row of an earlier release, which ends with the holder."""
-_UNKNOWN_TTL: Final = 60 * 10**9
-_FIRST_NAMESPACE: Final = 0xEFFFFFFA
-"""The number that Linux gives the time namespace that the machine starts with."""
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -41,7 +31,7 @@ class _Lease(NamedTuple):
     """Nanoseconds by `clock`; 0: released."""
     clock: bytes
     holder: bytes
-    ttl: int = _UNKNOWN_TTL
+    ttl: int
     observer: bytes = bytes(16)
     """Another clock, by which it is held until `observed`."""
     observed: int = 0
@@ -51,83 +41,61 @@ _seen: dict[tuple[str, bytes], tuple[_Lease, int]] = {}
 """What this process saw of leases by other clocks, and since when: there may be several observers."""
 
 
-@lru_cache
-def clock_id() -> bytes:
-    """16 bytes that all processes have in common whose clocks tell the same."""
-    try:
-        namespace = os.stat("/proc/self/ns/time").st_ino
-    except OSError:
-        namespace = _FIRST_NAMESPACE
-    if namespace == _FIRST_NAMESPACE:
-        return boot_id()
-    return hashlib.blake2b(boot_id() + b"%d" % namespace, digest_size=16).digest()
-
-
 def _now() -> int:
     return time.clock_gettime_ns(_CLOCK)
 
 
-def _row(name: str) -> bytes:
-    return b"z" + hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _key(name: str) -> bytes:
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _get(txn: lmdb.Transaction[bytes], row: bytes) -> _Lease | None:
-    stored = look_up(txn, row)
-    if stored is None:
-        return None
-    body = content(row, stored)
-    return _Lease(*_LEASE.unpack(body)) if len(body) > _EARLIER else _Lease(*struct.unpack("<QQ16s16s", body))
+def _unpack(row: bytes | None) -> _Lease | None:
+    return _Lease(*_LEASE.unpack(row)) if row is not None else None
 
 
-def _put(txn: lmdb.Transaction[bytes], row: bytes, lease: _Lease) -> None:
-    txn.put(row, checksummed(row, _LEASE.pack(*lease)))
+def acquire(log: PartitionLog, name: str, ttl: float) -> Grant | None:
+    """Durable, since a token that was granted is never granted again."""
+    key, holder, mine, length = _key(name), secrets.token_bytes(16), clock_id(), int(ttl * 1e9)
 
-
-def acquire(env: Environment, name: str, ttl: float) -> Grant | None:
-    row, holder, mine = _row(name), secrets.token_bytes(16), clock_id()
-
-    def work(txn: lmdb.Transaction[bytes]) -> Grant | None:
-        now, lease = _now(), _get(txn, row)
+    def work(row: bytes | None) -> tuple[bytes | None, Grant | None]:
+        now, lease = _now(), _unpack(row)
         if lease is not None and lease.deadline and lease.clock == mine and now < lease.deadline:
-            return None
+            return None, None
         if lease is not None and lease.deadline and lease.clock != mine:
             as_it_is = lease._replace(observer=b"", observed=0)
-            before, since = _seen.get((env.path, row), (None, now))
+            before, since = _seen.get((log.path, key), (None, now))
             if before != as_it_is:
                 since = now
-                _seen[env.path, row] = as_it_is, since
+                _seen[log.path, key] = as_it_is, since
             if lease.observer != mine and now < since + lease.ttl:
-                _put(txn, row, lease._replace(observer=mine, observed=since + lease.ttl))
-                return None
+                return _LEASE.pack(*lease._replace(observer=mine, observed=since + lease.ttl)), None
             if lease.observer == mine and now < lease.observed:
-                return None
-        _seen.pop((env.path, row), None)
+                return None, None
+        _seen.pop((log.path, key), None)
         token = lease.token + 1 if lease is not None else 1
-        _put(txn, row, _Lease(token, now + int(ttl * 1e9), mine, holder, int(ttl * 1e9)))
-        return Grant(name, token, ttl, holder.hex())
+        return _LEASE.pack(*_Lease(token, now + length, mine, holder, length)), Grant(name, token, ttl, holder.hex())
 
-    return env.write(work)
+    return log.update(key, work, durable=True)
 
 
-def renew(env: Environment, grant: Grant) -> Grant:
-    row, ttl = _row(grant.name), int(grant.ttl * 1e9)
+def renew(log: PartitionLog, grant: Grant) -> Grant:
+    """A power cut may take it back, and then the holder is gone too."""
+    ttl = int(grant.ttl * 1e9)
 
-    def work(txn: lmdb.Transaction[bytes]) -> Grant:
-        lease = _get(txn, row)
+    def work(row: bytes | None) -> tuple[bytes | None, Grant]:
+        lease = _unpack(row)
         if lease is None or lease.holder.hex() != grant.handle or lease.deadline == 0:
             raise LeaseLost(f"the lease {grant.name!r} was taken or released: acquire it again")
-        _put(txn, row, _Lease(lease.token, _now() + ttl, clock_id(), lease.holder, ttl))
-        return grant
+        return _LEASE.pack(*_Lease(lease.token, _now() + ttl, clock_id(), lease.holder, ttl)), grant
 
-    return env.write(work)
+    return log.update(_key(grant.name), work, durable=False)
 
 
-def release(env: Environment, grant: Grant) -> None:
-    row = _row(grant.name)
+def release(log: PartitionLog, grant: Grant) -> None:
+    def work(row: bytes | None) -> tuple[bytes | None, None]:
+        lease = _unpack(row)
+        if lease is None or lease.holder.hex() != grant.handle:
+            return None, None
+        return _LEASE.pack(*lease._replace(deadline=0)), None
 
-    def work(txn: lmdb.Transaction[bytes]) -> None:
-        lease = _get(txn, row)
-        if lease is not None and lease.holder.hex() == grant.handle:
-            _put(txn, row, lease._replace(deadline=0))
-
-    env.write(work)
+    log.update(_key(grant.name), work, durable=False)

@@ -1,359 +1,482 @@
-"""One partition's log as this process sees it: appends, what others appended, and recovery."""
+"""One partition as this process sees it: what was written to it, by whom ever, and writing to it."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-import zlib
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
-from streamkit.backend import Ambiguous
-from streamkit.errors import CorruptData, PermanentError
+from streamkit.backend import ABSENT, ANY, NEXT, Ambiguous, Conflict, Etag, Expect
+from streamkit.checksum import crc32
+from streamkit.errors import CorruptData, PermanentError, StreamkitError, Unavailable
 from streamkit.reentry import Mutex
 
-from .faults import system_fault
-from .files import LogFiles
-from .head import DIRTY, END, SUSPECT, SYNCED, UNKNOWN, Head, boot_id, seal
-from .pending import Checkpoint, Pending
-from .place import OpenFile, sync_data, sync_directory
-from .record import HEADER, Ref, pack_header, parse
+from .faults import damage, system_fault
+from .files import (
+    OpenFile,
+    create_file,
+    lock_file,
+    moved,
+    sync_directory,
+    unlink,
+    write_all,
+)
+from .head import BASE, DIRTY, END, SYNCED, Head, seal
+from .reading import LOGGED, Reader, etag_of, log_name
+from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, Found, pack, stored_size
+from .recovery import bases_in, begin_file, follow, open_state, outdated, recover
+from .rowfile import remove_orphans, row_path, write_row
+from .state import START, LogFile, State, pack_file, pack_number, pack_ranges
+from .syncing import claim_end, sync_log
 
-__all__ = ["PartitionLog", "Trimmed", "View"]
+__all__ = ["PartitionLog"]
 
-ROLL: Final = 64 << 20
+ROLL: Final = 8 << 20
 """A file is full at this size."""
+INLINE: Final = 64 << 10
+"""Larger values of rows that are not put with NEXT go into files of their own."""
+_SMALL: Final = 256 << 10
+"""A file that is written to is given up when nothing in it is needed any more, if it has more than this."""
 _ROOM: Final = 1 << 20
-"""The most space that is taken from the file system in advance."""
-_COPIED: Final = 16 << 10
+"""At most so much is filled with zeros in advance."""
 _LARGEST: Final = (1 << 32) - 1
+_TRIES: Final = 100
+_EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 
-
-class Trimmed(Exception):
-    """The part of the log that comes next was taken into the index and removed: go on after it."""
-
-
-class View(NamedTuple):
-    """How far this process has read: the head's word that it saw, the end, and the last key."""
-
-    word: int
-    end: int
-    last: bytes | None
+T = TypeVar("T")
 
 
 class PartitionLog:
-    """Whoever reads compares `view.word` with the head, and needs no lock while they are the same.
+    """`state` is applied up to what `word` says; while `word` is what the head says, nobody has written anything else.
 
-    `pending`, `view` and `low` (no appended row has a lower key) are replaced under the mutex, and read without it.
-    Appending takes the mutex and then the head's lock, which is the partition's among processes.
+    Writing takes the mutex, and then the lock of the file that is written to, which is the partition's among
+    processes. What others wrote is taken in under the mutex; a reader whose `word` is right needs neither.
     """
 
-    def __init__(
-        self,
-        path: str,
-        partition: bytes,
-        head: Head,
-        checkpoint: Checkpoint,
-        txn: int,
-        timeout: float,
-        *,
-        locked: bool = False,
-    ) -> None:
-        """Trimmed or CorruptData may mean that others changed it meanwhile; not with the head `locked`."""
+    def __init__(self, path: str, partition: bytes, timeout: float, *, readonly: bool) -> None:
+        """FileNotFoundError if there is none."""
         self.path = path
-        self.words = head.words
-        self.files = LogFiles(path, zlib.crc32(partition), readonly=head.readonly)
-        self.low = checkpoint.low
-        self.pending = Pending(checkpoint.position, txn, [], [])
-        self.view = View(0, checkpoint.position, checkpoint.last)
-        self.appended = False
-        self.settled = True
-        """Not if the log has to be recovered first, which only who may write it can do: then it is to be read anew."""
-        self._head = head
+        self.head = Head(os.path.join(path, "head"), partition, readonly=readonly)
+        self.words = self.head.words
+        self.reader = Reader(path, self.head.identity.decode("latin-1"), crc32(self.head.identity))
+        self.word = 0
+        self._base = 0
+        """The word that says where the file that is open begins."""
+        self.state = State(0)
+        self.mutex = Mutex()
+        self._readonly = readonly
         self._timeout = timeout
-        self._mutex = Mutex()
-        self._indexed = (0, 0)
-        """What a reader has last seen to be in the index: below which position, as of which transaction of it."""
-        boot = boot_id()
-        # otherwise the machine was started since the head was written, or this is a copy of a store
-        in_order = head.boot == boot != UNKNOWN and head.position(self.words[END]) >= checkpoint.position
-        if in_order:
-            end = head.position(self.words[END])
-            self.files.check(checkpoint.first, end)
-            self._follow(end)
-        elif locked:
-            self._recover(checkpoint, boot)
-        else:
-            raise Trimmed
+        self._file: OpenFile | None = None
+        self._name = ""
+        self._locked: list[OpenFile] = []
+        self.wrote = False
+        """Something since it was opened, so its end is to be claimed when it is closed."""
 
-    # Following what was appended
+    # Following what was written
 
-    def _recover(self, checkpoint: Checkpoint, boot: bytes) -> None:
-        """Find the end: what was not synced may be torn, and the head may be older than the log."""
-        head, files = self._head, self.files
-        durable = max(head.position(self.words[SYNCED]), checkpoint.position)
-        there = files.check(checkpoint.first, durable)
-        found = parse(files.read, checkpoint.position, there, checkpoint.last, files.seed, values=True)
-        if found.end < durable:
-            raise self._damage(found.end)
-        if head.readonly:
-            self.settled = False
-            self._follow(found.end)
-            return
-        files.cut(found.end)
-        for base in files.since(checkpoint.position):
-            file = files.open(base)
-            if file is not None:
-                sync_data(file.fd)
-        head.settle(found.end, boot)
-        self._follow(found.end)
-
-    def _damage(self, position: int) -> CorruptData:
-        return CorruptData(f"{self.path} has a damaged record at position {position}: restore the store from a backup")
-
-    def catch_up(self, checkpoint: Checkpoint, txn: int) -> None:
-        """Take in what others have appended, beside what the index has. Trimmed if more of it has gone there since."""
-        with self._mutex():
-            if checkpoint.position > self.view.end:
-                self.files.refresh()
-                self.pending = Pending(checkpoint.position, txn, [], [])
-                if self.low is None:
-                    self.low = checkpoint.low
-                self.view = View(0, checkpoint.position, checkpoint.last)
-            self._shorten()
-            self._advance()
-
-    def _advance(self) -> None:
-        word = self.words[END]
-        end = self._head.position(word)
-        if end > self.view.end:
-            self._follow(end)
-        else:
-            self.view = View(word, self.view.end, self.view.last)
-
-    def _follow(self, end: int) -> None:
-        _, start, last = self.view
-        pending = self.pending
-        if pending.refs and pending.refs[-1][0] >= start:
-            pending = pending.before(start)  # an append was interrupted just before its end
-        found = parse(self.files.read, start, end, last, self.files.seed, values=False)
-        if found.end < end:
-            self.files.refresh()
-            found = parse(self.files.read, start, end, last, self.files.seed, values=False)
-        if found.end < end:
-            if self.files.bases and self.files.bases[0] > found.end:
-                raise Trimmed
-            raise self._damage(found.end)
-        pending.refs.extend(found.refs)
-        pending.keys.extend(found.keys)
-        self.pending = pending
-        if found.keys:
-            last = found.keys[-1]
-            if self.low is None:
-                self.low = found.keys[0]
-        self.view = View(seal(end), end, last)
-
-    # Appending
-
-    def append(self, rows: Sequence[tuple[bytes, bytes]], *, durable: bool) -> list[bytes]:
-        """Append rows, keys ascending, and return the keys that were refused as not greater than the last.
-
-        Trimmed if the log has to be read first, and nothing was written.
-        """
-        head = self._head
-        with self._mutex():
-            head.lock(self._timeout)
+    def refresh(self) -> None:
+        """Take in what was written since."""
+        with self.mutex():
             try:
-                head.check()
-                self._shorten()
-                words = self.words
-                if words[END] != self.view.word:
-                    self._advance()
-                if words[DIRTY]:
-                    self._drop_tail()
-                return self._append(rows, durable)
+                self._refresh()
             except OSError as error:
                 raise system_fault(error, self.path) from error
-            finally:
-                head.unlock()
 
-    def _append(self, rows: Sequence[tuple[bytes, bytes]], durable: bool) -> list[bytes]:
-        _, end, last = self.view
-        position, seed = end, self.files.seed
-        parts: list[bytes] = []
-        keys: list[bytes] = []
-        refs: list[Ref] = []
-        refused: list[bytes] = []
-        for key, value in rows:
-            if last is not None and key <= last:
-                refused.append(key)
-                continue
-            size = len(value)
-            if size > _LARGEST:
-                raise PermanentError(f"a row of {size} bytes is larger than {_LARGEST} bytes: split it")
-            parts += (pack_header(position, key, value, seed), value)
-            keys.append(key)
-            refs.append((position, size))
-            position += HEADER + len(key) + size
-            last = key
-        if not keys:
-            return refused
-        words = self.words
+    def _refresh(self) -> None:
+        words, head = self.words, self.head
+        for _ in range(_TRIES):
+            word = words[END]
+            base, end = head.position(words[BASE]), head.position(word)
+            try:
+                if self._file is None and not self._trusted(base, end):
+                    self._recover(base)
+                    if self._readonly:
+                        return
+                    continue
+                if self._file is None or self._base != seal(base):
+                    self._load(base)
+                if end > self.state.end:
+                    follow(self.reader, self.state, end)
+            except (FileNotFoundError, CorruptData):
+                if words[BASE] == seal(base) and words[END] == word:
+                    if not os.path.exists(os.path.join(self.path, log_name(base))) and os.path.exists(self.head.path):
+                        raise damage(os.path.join(self.path, log_name(base)), "is missing") from None
+                    raise
+                continue  # others went on to another file meanwhile
+            self.word = word
+            return
+        raise Unavailable(f"{self.path} is written too fast to follow: try again")
+
+    def _load(self, base: int) -> None:
+        name = os.path.join(self.path, log_name(base))
+        file = OpenFile(os.open(name, os.O_RDONLY if self._readonly else os.O_RDWR))
+        self.reader.current = base, file
+        state = open_state(self.reader, base)
+        self.state = state
+        self._name, self._file, self._base = name, file, seal(base)
+
+    def _trusted(self, base: int, end: int) -> bool:
+        """Whether the words tell how the files are."""
+        head = self.head
+        return head.settled and not outdated(self.path, head, base, end, self.reader.seed)
+
+    def _recover(self, base: int) -> None:
+        if self._readonly:
+            self.state, _ = recover(self.reader, self.head, readonly=True)
+            return  # only who may write it can say so for all; until then it is read anew each time
+        if not bases_in(self.path):
+            raise damage(os.path.join(self.path, log_name(0)), "is missing")
+        locks = [OpenFile(os.open(self.head.path, os.O_RDWR))]
+        try:
+            lock_file(locks[0].fd, self._timeout, self.path)
+            if self.head.settled:  # others may trust the words, and write
+                with contextlib.suppress(FileNotFoundError):
+                    locks.append(OpenFile(os.open(os.path.join(self.path, log_name(base)), os.O_RDWR)))
+                    lock_file(locks[1].fd, self._timeout, self.path)
+            base, end = (self.head.position(self.words[number]) for number in (BASE, END))
+            if not self._trusted(base, end):
+                recover(self.reader, self.head, readonly=False)
+        finally:
+            for lock in locks:
+                lock.close()
+
+    # Writing
+
+    def _lock(self) -> None:
+        """Take the lock of the file that is written to, and with it all that was written."""
+        words, file = self.words, self._file
+        if file is not None and words[END] == self.word:  # as a rule, nobody else writes
+            self._locked.append(file)
+            try:
+                fcntl.flock(file.fd, _EXCLUSIVE)
+            except BlockingIOError:
+                lock_file(file.fd, self._timeout, self.path)
+            if words[END] == self.word and words[BASE] == self._base and not words[DIRTY] and file.is_at(self._name):
+                return
+            self._unlock()
+        for _ in range(_TRIES):
+            if self._file is None or words[END] != self.word or words[BASE] != self._base:
+                self._refresh()
+            file = self._file
+            assert file is not None
+            self._locked.append(file)
+            lock_file(file.fd, self._timeout, self.path)
+            if words[BASE] == self._base:
+                break
+            self._unlock()
+        else:
+            raise Unavailable(f"{self.path} is written too fast to follow: try again")
+        if not file.is_at(self._name):
+            raise moved(self.path)
+        if words[END] != self.word:
+            self._refresh()
+        if words[DIRTY]:
+            self._drop_tail()
+
+    def _unlock(self) -> None:
+        while self._locked:
+            file = self._locked[-1]
+            if file.fd >= 0:
+                fcntl.flock(file.fd, fcntl.LOCK_UN)
+            self._locked.pop()
+
+    def _drop_tail(self) -> None:
+        """A writer ended between writing and publishing: nobody was told of it, and nobody has seen it.
+
+        If it had published the file that it began, and not its end, that is done for it.
+        """
+        state, file = self.state, self._file
+        assert file is not None
+        for base in bases_in(self.path):
+            if base > state.base:
+                unlink(os.path.join(self.path, log_name(base)))
+        os.ftruncate(file.fd, state.end - state.base)
+        file.room = 0
+        self.words[END] = self.word = seal(state.end)
+        self.words[DIRTY] = 0
+
+    def put(self, key: bytes, value: bytes, expect: Expect | Etag, *, durable: bool) -> Etag:
+        """Set a row, if its precondition holds."""
+        size = len(value)
+        if size > _LARGEST:
+            raise PermanentError(f"a row of {size} bytes is larger than {_LARGEST} bytes: split it")
+        kind, file, name, named = NEXT_ROW if expect is NEXT else ROW, None, 0, False
+        try:
+            if size > INLINE and expect is not NEXT:
+                name, file = write_row(self.path, key, value, self.reader.seed)
+                kind, value = FILE, pack_file(name, size)
+            with self.mutex():
+                try:
+                    self._lock()
+                    state = self.state
+                    before = state.rows.get(key)
+                    self._check(key, expect)
+                    if state.end - state.base >= ROLL:
+                        self._roll()
+                        state = self.state
+                    if kind == NEXT_ROW:
+                        self._append(kind, key, value, durable)
+                        return LOGGED
+                    logged = self._find(key) if before is None else None
+                    self._append(kind, key, value, durable)
+                    named = True
+                    if logged is not None:
+                        self._append(DROPPED, b"", pack_ranges([(logged[1].position, logged[1].stop)]), durable)
+                    if before is not None and before.file:
+                        if not durable:
+                            self._sync_all()
+                        unlink(row_path(self.path, before.file))
+                    return etag_of(state.rows[key], self.reader.identity)
+                finally:
+                    self._unlock()
+        except OSError as error:
+            raise system_fault(error, self.path) from error
+        finally:
+            if file is not None:
+                if not named:
+                    unlink(row_path(self.path, name))
+                file.close()
+
+    def _find(self, key: bytes) -> tuple[LogFile, Found] | None:
+        state = self.state
+        first = state.files[0].first
+        return self.reader.find(state, state.view, key) if first is not None and first <= key else None
+
+    def _check(self, key: bytes, expect: Expect | Etag) -> None:
+        if expect is ANY:
+            return
+        state = self.state
+        row = state.rows.get(key)
+        if expect is NEXT:
+            if row is None and (state.last is None or key > state.last):
+                return
+        elif expect is ABSENT:
+            if row is None and self._find(key) is None:
+                return
+        elif row is not None:
+            if etag_of(row, self.reader.identity) == expect:
+                return
+        elif expect == LOGGED and self._find(key) is not None:
+            return
+        raise Conflict(key)
+
+    def _append(self, kind: int, key: bytes, value: bytes, durable: bool) -> None:
+        """Write one record, publish it, and take it in."""
+        words, state, file = self.words, self.state, self._file
+        assert file is not None
+        position, size = state.end, len(value)
+        head = pack(position, kind, key, value, self.reader.seed)
+        stop = position + stored_size(len(key), size)
+        at = position - state.base
         words[DIRTY] = 1
-        file = self.files.holding(end)
-        if file is None or end - file.base >= ROLL:
-            file = self._next(end)
-        self._write(file, parts, end, position - end, durable)
-        word = seal(position)
+        self.wrote = True
+        try:
+            if durable and stop - state.base > file.room:
+                self._make_room(file, at, stop - state.base)
+            if size <= WHOLE:
+                written = os.pwrite(file.fd, head, at)
+                if written < len(head):
+                    write_all(file.fd, head, at, written)
+            else:
+                write_all(file.fd, head, at)
+                write_all(file.fd, value, at + len(head))
+            if durable:
+                self._sync(file)
+        except OSError as error:
+            self._take_back(file, at, error)
+            raise
+        word = seal(stop)
         words[END] = word
         if durable:
             words[SYNCED] = word
         words[DIRTY] = 0
-        pending = self.pending
-        pending.refs += refs
-        pending.keys += keys
-        if self.low is None:
-            self.low = keys[0]
-        self.appended = True
-        self.view = View(word, position, last)
-        return refused
+        if kind == NEXT_ROW:
+            state.appended(key, position, stop)
+        else:
+            state.apply(Found(position, kind, key, size, stop, b"", 0), value)
+        self.word = word
 
-    def _next(self, end: int) -> OpenFile:
-        """The file that an append at `end` goes to, as the last one is full; others may have made it."""
-        self.files.refresh()
-        file = self.files.holding(end)
-        if file is not None:
-            if end - file.base < ROLL:
-                return file
-            os.ftruncate(file.fd, end - file.base)
-        created = self.files.open(end, create=True)
-        assert created is not None
-        sync_directory(self.path)
-        self._head.check()
-        return created
-
-    def _write(self, file: OpenFile, parts: list[bytes], end: int, size: int, durable: bool) -> None:
-        fd, at = file.fd, end - file.base
+    def _take_back(self, file: OpenFile, at: int, error: OSError) -> None:
+        file.room = 0
         try:
-            if durable and at + size > file.room:
-                self._make_room(file, at + size)
-            written = os.pwrite(fd, b"".join(parts), at) if size <= _COPIED else os.pwritev(fd, parts[:1000], at)
-            if written < size:
-                rest = memoryview(b"".join(parts))
-                while written < size:
-                    written += os.pwrite(fd, rest[written:], at + written)
-            if durable:
-                self._sync(end, file)
-        except OSError as error:
-            try:
-                os.ftruncate(fd, at)
-            except OSError:
-                raise Ambiguous(
-                    f"an append to {self.path} failed ({os.strerror(error.errno or 0)}) and could not be taken back"
-                ) from error
-            file.room = 0
-            self.words[DIRTY] = 0
-            raise
-
-    def _make_room(self, file: OpenFile, size: int) -> None:
-        """Take space in advance: syncing a file that did not grow is one write to the disk less."""
-        room = min(size * 2, size + _ROOM) + 4095 & ~4095
-        try:
-            os.posix_fallocate(file.fd, 0, room)
-            file.room = room
-        except (OSError, AttributeError):
-            file.room = 1 << 62  # not possible here, or no space for it: then without
-
-    def _sync(self, end: int, file: OpenFile) -> None:
-        """Make all before `end`, and all in `file`, durable.
-
-        After a sync that failed, all that is not known to be durable is written again first: the system may have
-        dropped it and say nothing the next time.
-        """
-        words = self.words
-        start = self._head.position(words[SYNCED])
-        files = [file]
-        if start < file.base:
-            files = [held for held in map(self.files.open, self.files.since(start)) if held is not None]
-        if words[SUSPECT]:
-            for held in files:
-                last = min(end, self.files.after(held.base))
-                for at in range(max(start, held.base), last, _ROOM):
-                    piece = os.pread(held.fd, min(_ROOM, last - at), at - held.base)
-                    os.pwrite(held.fd, piece, at - held.base)
-        try:
-            for held in files:
-                sync_data(held.fd)
+            os.ftruncate(file.fd, at)
         except OSError:
-            words[SUSPECT] = 1
-            raise
-        if words[SUSPECT]:
-            words[SUSPECT] = 0
-
-    def _drop_tail(self) -> None:
-        """A writer ended between writing and publishing: nobody was told of it, and nobody has seen it."""
-        self.files.refresh()
-        self.files.cut(self.view.end)
+            raise Ambiguous(
+                f"a write to {self.path} failed ({os.strerror(error.errno or 0)}) and could not be taken back"
+            ) from error
         self.words[DIRTY] = 0
 
-    # Going into the index, and away
-
-    def sync(self) -> int:
-        """Make all rows durable that were published when this was called; the position up to which they are."""
-        head, words = self._head, self.words
-        end = self.view.end
-        if head.position(words[SYNCED]) >= end:
-            return end
+    def _make_room(self, file: OpenFile, at: int, stop: int) -> None:
+        """Fill with zeros in advance: syncing a file that did not grow is one write to the disk less."""
+        room = stop + min(max(at, 16384), _ROOM) + 4095 & ~4095
         try:
-            file = self.files.holding(end - 1)
-            if file is not None and not words[SUSPECT]:
-                self._sync(end, file)  # without the lock: others may append meanwhile
-            with self._mutex():
-                head.lock(self._timeout)
-                try:
-                    if file is not None and words[SUSPECT]:
-                        self._sync(end, file)
-                    if head.position(words[SYNCED]) < end:
-                        words[SYNCED] = seal(end)
-                finally:
-                    head.unlock()
-        except OSError as error:
-            raise system_fault(error, self.path) from error
-        return end
+            there = os.fstat(file.fd).st_size
+            if there < room:
+                write_all(file.fd, bytes(room - there), there)
+            file.room = room
+        except OSError:
+            os.ftruncate(file.fd, at)
+            file.room = 1 << 62  # no space for it: then without
 
-    def as_of(self, pending: Pending, base: int, txn: int) -> Pending:
-        """What of `pending` is not in the index as of its transaction `txn`, which holds all below `base`.
+    def _sync(self, file: OpenFile) -> None:
+        sync_log(self.head, file, self.state.base, self.state.end)
 
-        `pending` was taken before `txn` began: what left it since is in the index. Never waits.
-        """
-        self._indexed = (base, txn)
-        return pending.since(base, txn)
-
-    def _shorten(self) -> None:
-        """Forget what others have indexed, as far as a reader has seen it. The caller holds the mutex."""
-        if self._indexed[1] > self.pending.txn:
-            self.pending = self.pending.since(*self._indexed)
-
-    def indexed(self, base: int, txn: int) -> None:
-        """The index now holds all rows below `base`, as of its transaction `txn`."""
-        with self._mutex():
-            if txn > self.pending.txn:
-                self.pending = self.pending.since(base, txn)
-
-    def trim(self, first: int) -> None:
-        """Unlink files that only hold rows below `first`."""
-        bases = self.files.bases
-        if len(bases) < 2 or bases[1] > first:
-            return
-        with self._mutex():
-            self._head.lock(self._timeout)
+    def update(self, key: bytes, work: Callable[[bytes | None], tuple[bytes | None, T]], *, durable: bool) -> T:
+        """Replace a small row by what `work` makes of it, None: leave it. What else `work` gives is returned."""
+        with self.mutex():
             try:
-                self.files.refresh()
-                for base, after in pairwise(self.files.bases):
-                    if after > first:
-                        break
-                    self.files.remove(base)
+                self._lock()
+                row = self.state.rows.get(key)
+                value, result = work(self.reader.row(self.state.view, key, row) if row is not None else None)
+                if value is not None:
+                    if self.state.end - self.state.base >= ROLL:
+                        self._roll()
+                    self._append(ROW, key, value, durable)
+                return result
             except OSError as error:
                 raise system_fault(error, self.path) from error
             finally:
-                self._head.unlock()
+                self._unlock()
+
+    # Going on to another file, and giving back space
+
+    def _roll(self) -> None:
+        """Begin the next file, and remove those that are not needed any more. The lock is held."""
+        state, file, words = self.state, self._file, self.words
+        assert file is not None
+        full = state.files[-1]
+        if full.samples:
+            self._append(INDEX, b"", state.index(), False)
+        else:
+            full.first = b"" if state.last is None else state.last + b"\0"
+        self._sync(file)
+        base = state.end
+        os.ftruncate(file.fd, base - state.base)
+        file.room = 0
+        name = os.path.join(self.path, log_name(base))
+        words[DIRTY] = 1
+        first = begin_file(state, base, self.reader.seed)
+        unlink(name)  # of a writer that ended
+        new = OpenFile(create_file(name))
+        self._locked.append(new)
+        fcntl.flock(new.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        write_all(new.fd, first, 0)
+        os.fsync(new.fd)
+        sync_directory(self.path)
+        if not file.is_at(self._name):
+            raise moved(self.path)
+        # Whoever ends in between leaves words that hold: the rows are the same before and after.
+        words[BASE] = seal(base)
+        words[END] = words[SYNCED] = seal(base + len(first))
+        words[DIRTY] = 0
+        self.head.flush()
+        self._file = None
+        self._load(base)
+        self.word = words[END]
+        self._clean()
+
+    def _clean(self) -> None:
+        """Remove what is not needed any more. The lock is held."""
+        state, removed = self.state, False
+        for file in state.files[:-1]:
+            end = file.end
+            if self._has_logged(file, end):
+                continue
+            inside = [(key, row) for key, row in state.rows.items() if file.base <= row.position < end and not row.file]
+            if sum(row.size for _, row in inside) * 2 > end - file.base:
+                continue
+            for key, row in inside:
+                value = self.reader.row(state.view, key, row)
+                self._append(MOVED, pack_number(row.version) + key, value, False)
+            self._append(REMOVED, b"", pack_number(file.base), False)
+            removed = True
+        if removed:
+            self._sync_all()
+        names = os.listdir(self.path)
+        kept = {log_name(file.base) for file in state.files}
+        for name in names:
+            if name.endswith(".log") and name not in kept:
+                unlink(os.path.join(self.path, name))
+        remove_orphans(self.path, {row.file for row in state.rows.values()}, names)
+
+    def _sync_all(self) -> None:
+        """Make durable all that was put. The lock is held."""
+        assert self._file is not None
+        self._sync(self._file)
+        self.words[SYNCED] = self.words[END]
+
+    def _has_logged(self, file: LogFile, end: int) -> bool:
+        """Whether a row that was put with NEXT is in a file, and not deleted."""
+        if not file.samples and not file.index:
+            return False
+        position, dropped = file.base + START, self.state.view.dropped
+        while position < end:
+            position = dropped.end(position) or position
+            if position >= end:
+                return False
+            for found in self.reader.walk(file, position, end, 65536):
+                position = found.stop
+                if found.kind == NEXT_ROW and not dropped.end(found.position):
+                    return True
+                if dropped.end(position):
+                    break
+        return False
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Remove rows."""
+        with self.mutex():
+            try:
+                self._lock()
+                self._delete(keys)
+            except OSError as error:
+                raise system_fault(error, self.path) from error
+            finally:
+                self._unlock()
+
+    def _delete(self, keys: Sequence[bytes]) -> None:
+        state = self.state
+        files = []
+        changed = False
+        for key in keys:
+            row = state.rows.get(key)
+            if row is not None:
+                self._append(GONE, key, b"", False)
+                changed = True
+                if row.file:
+                    files.append(row.file)
+        ranges = self.reader.positions(state, sorted(set(keys)))
+        if ranges:
+            self._append(DROPPED, b"", pack_ranges(ranges), False)
+            changed = True
+        if not changed:
+            return
+        self._sync_all()
+        for name in files:
+            unlink(row_path(self.path, name))
+        if ranges:
+            current = state.files[-1]
+            with contextlib.suppress(OSError):  # they are deleted; space comes back when it can
+                if state.end - state.base > _SMALL and not self._has_logged(current, state.end):
+                    self._roll()
+                else:
+                    self._clean()
+
+    def close(self) -> None:
+        """Sync what was buffered and say in the log that it ends here: what is missing later is damage.
+
+        Where that fails (the disk, another process that is stopped), the log is as a killed process leaves it.
+        """
+        if not self.wrote or self.mutex.mine:
+            return
+        with self.mutex(), contextlib.suppress(OSError, StreamkitError):
+            file = self._file
+            if file is None:
+                return
+            try:
+                self._locked.append(file)
+                lock_file(file.fd, self._timeout, self.path)
+                claim_end(self.head, file, self.state.base)
+            finally:
+                self._unlock()

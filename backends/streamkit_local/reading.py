@@ -1,301 +1,377 @@
-"""Looking rows up, in the index and in the log. No index transaction is open while a log is read.
-
-Each function takes what is pending before its transaction begins: what left it until then, the transaction sees. Log
-files may be removed between the two, because their rows were; a row that is not found in them is looked up again.
-"""
+"""Reading rows: of the log, of its files that are full, and of files of their own."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-from functools import partial
-from itertools import islice, repeat
-from operator import itemgetter
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import count
 from typing import Final
 
-import lmdb
+from streamkit.backend import Row, Value
+from streamkit.checksum import crc32
+from streamkit.errors import CorruptData
 
-from streamkit.backend import Range, Row, Value
+from .faults import damage
+from .files import OpenFile, cached_file
+from .record import BLOCK, FIELDS, HEADER, INDEX, NEXT_ROW, WHOLE, Found, blocks_are_right, parse, table_size, walk
+from .rowfile import open_row
+from .state import START, LogFile, RowAt, State, View
 
-from .faults import index_fault, system_fault
-from .index import KEY, check_neighbour, content, damage, indexed_end, keys_of, look_up, ref_of, seek
-from .loading import Misplaced, Part, load, load_one, load_part, load_parts
-from .log import PartitionLog
-from .pending import Pending
-from .record import Ref
-from .store import OpenStore
+__all__ = ["LOGGED", "Reader", "etag_of", "log_name"]
 
-__all__ = ["LOGGED", "get_one", "get_rows", "read_one", "read_parts", "scan_page"]
-
-LOGGED: Final = "log"
-"""The etag of every appended row: it is never replaced, and its key never comes again."""
-
+LOGGED: Final = "logged"
+"""The etag of all rows that were put with NEXT, as these never change."""
+_NEAR: Final = 8192
+_FIRST: Final = 64 << 10
+_CHUNK: Final = 256 << 10
+"""A scan reads so much at first, and then at once."""
 _PAGE_BYTES: Final = 4 << 20
-_ATTEMPTS: Final = range(3)
-
-_row = partial(tuple.__new__, Row)
-_value = partial(tuple.__new__, Value)
-"""Row and Value from a tuple, in a third of the time."""
-
-
-def get_one(store: OpenStore, partition: bytes, key: bytes) -> Value | None:
-    """The row's value; None if it is not there."""
-    for attempt in _ATTEMPTS:
-        log, ref, data = _find(store, partition, key)
-        if log is None or ref is None:
-            return None if data is None else _value((data, data))
-        try:
-            return _value((load_one(log.files, key, ref, log.view.end), LOGGED))
-        except (Misplaced, OSError) as error:
-            _look_again(log, error, attempt)
-    raise AssertionError
+"""A page of a scan ends after so much."""
+_INDEXES: Final = 32
+"""Of so many full files the samples of keys are kept."""
+_FAR: Final = 1 << 63
+_numbers: Final = count(1)
 
 
-def read_one(store: OpenStore, partition: bytes, key: bytes, start: int, length: int) -> bytes | None:
-    """A part of the row's value; None if it is not there."""
-    for attempt in _ATTEMPTS:
-        log, ref, data = _find(store, partition, key)
-        if log is None or ref is None:
-            return None if data is None else data[start : start + length]
-        try:
-            return load_part(log.files, (ref[0], key, ref[1], start, length), log.view.end)
-        except (Misplaced, OSError) as error:
-            _look_again(log, error, attempt)
-    raise AssertionError
+def etag_of(row: RowAt, identity: str) -> str:
+    return f"{identity}-{row.version:x}"
 
 
-def _look_again(log: PartitionLog, error: Misplaced | OSError, attempt: int) -> None:
-    """Raise what `error` means, or prepare for another attempt if it may mean that others removed rows."""
-    if isinstance(error, OSError):
-        raise system_fault(error, log.path) from error
-    if attempt == _ATTEMPTS[-1]:
-        raise error.fault() from None
-    log.files.refresh()
+def log_name(base: int) -> str:
+    return f"{base:016x}.log"
 
 
-def _find(store: OpenStore, partition: bytes, key: bytes) -> tuple[PartitionLog | None, Ref | None, bytes | None]:
-    """Where the row is: in this log, at that place; or what the index holds for it; or nowhere."""
-    _, rows, refs, _ = keys_of(partition)
-    log = store.log(partition)
-    pending = log.pending if log is not None else None
-    txn = store.env.begin()
-    try:
-        if log is not None and pending is not None:
-            low, last = log.low, log.view.last
-            if low is not None and last is not None and low <= key <= last:
-                ref = _find_ref(_settled(log, pending, partition, txn), txn, refs, key)
-                if ref is not None:
-                    return log, ref, None
-        key = rows + key
-        stored = txn.get(key) or look_up(txn, key)
-    except lmdb.Error as error:
-        raise index_fault(error, store.env.path) from error
-    finally:
-        store.env.end(txn)
-    return None, None, None if stored is None else content(key, stored)
+class Reader:
+    """Reads what a State says is there. A FileNotFoundError means that the state is old: others removed the file.
 
+    `current` is the file that is written to.
+    """
 
-def _find_ref(pending: Pending, txn: lmdb.Transaction[bytes], prefix: bytes, key: bytes) -> Ref | None:
-    keys = pending.keys
-    if keys and key >= keys[0]:
-        index = bisect_left(keys, key)
-        return pending.refs[index] if index < len(keys) and keys[index] == key else None
-    stored = look_up(txn, prefix + key)
-    return ref_of(stored) if stored is not None else None
+    def __init__(self, path: str, identity: str, seed: int) -> None:
+        self.path = path
+        self.identity = identity
+        self.seed = seed
+        self.current: tuple[int, OpenFile] | None = None
+        self._number = next(_numbers)
+        """Whose the files are that it opens: a store that is made again at the same path has logs of the same names."""
+        self._indexed: list[LogFile] = []
+        self._recent: tuple[int, bytes] = (-1, b"")
+        """The small row that was read last, which is often read again; a position never has another record."""
 
+    def read(self, file: LogFile, position: int, length: int) -> bytes:
+        """Up to `length` bytes of a file of the log; fewer, or none, if it ends before."""
+        current = self.current
+        if current is not None and current[0] == file.base:
+            return os.pread(current[1].fd, length, position - file.base)
+        held = cached_file(os.path.join(self.path, log_name(file.base)), self._number)
+        return os.pread(held.fd, length, position - file.base)
 
-def _settled(log: PartitionLog, pending: Pending, partition: bytes, txn: lmdb.Transaction[bytes]) -> Pending:
-    """What is not in the index as `txn` sees it."""
-    number = txn.id()
-    if number == pending.txn:
-        return pending
-    return log.as_of(pending, indexed_end(txn, keys_of(partition)), number)
+    def damaged(self, position: int, key: bytes | None = None) -> CorruptData:
+        """The error for what is not as it was written."""
+        row = f" of the row {key!r}" if key is not None else ""
+        return damage(self.path, f"has a damaged record at position {position}{row}")
 
+    def walk(self, file: LogFile, position: int, end: int, chunk: int = 256 << 10) -> Iterator[Found]:
+        """The records between two positions of a file, all of which there are."""
+        reached = position
+        for found in walk(lambda at, length: self.read(file, at, length), position, end, self.seed, chunk):
+            yield found
+            reached = found.stop
+        if reached != end:
+            raise self.damaged(reached)
 
-def _find_all(
-    store: OpenStore, partition: bytes, keys: Sequence[bytes]
-) -> tuple[PartitionLog | None, list[Ref | None], list[bytes | None]]:
-    """For each key, where it is in the log, or else what the index has stored for it."""
-    log = store.log(partition)
-    pending = log.pending if log is not None else None
-    _, rows, prefix, _ = keys_of(partition)
-    refs: list[Ref | None] = [None] * len(keys)
-    txn = store.env.begin()
-    try:
-        get = txn.get
-        if log is not None and pending is not None:
-            low, last = log.low, log.view.last
-            if low is not None and last is not None:
-                settled = None
-                for index, key in enumerate(keys):
-                    if low <= key <= last:
-                        if settled is None:
-                            settled = _settled(log, pending, partition, txn)
-                            first = settled.keys[0] if settled.keys else last + b"\0"
-                        stored_ref = get(prefix + key) if key < first else None
-                        refs[index] = ref_of(stored_ref) if stored_ref else _find_ref(settled, txn, prefix, key)
-                if settled is not None:
-                    pairs = zip(keys, refs, strict=True)
-                    return log, refs, [look_up(txn, rows + key) if ref is None else None for key, ref in pairs]
-        stored = [get(rows + key) for key in keys]
-        if None in stored:
-            for key, there in zip(keys, stored, strict=True):
-                if there is None:
-                    look_up(txn, rows + key)
-        return log, refs, stored
-    except lmdb.Error as error:
-        raise index_fault(error, store.env.path) from error
-    finally:
-        store.env.end(txn)
+    # Values
 
+    def value(self, file: LogFile, found: Found) -> bytes:
+        """The whole value of a record."""
+        at, size = found.at, found.size
+        if size <= WHOLE:
+            return found.buffer[at : at + size]
+        if at + size <= len(found.buffer):
+            data = found.buffer[at : at + size]
+        else:
+            data = self.read(file, found.stop - size, size)
+        if len(data) != size or not blocks_are_right(found.buffer[at - table_size(size) : at], 0, data):
+            raise self.damaged(found.position, found.key)
+        return data
 
-def get_rows(store: OpenStore, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
-    """The values of several rows, in the order of `keys`."""
-    rows = keys_of(partition).rows
-    for attempt in _ATTEMPTS:
-        log, refs, stored = _find_all(store, partition, keys)
-        out: list[Value | None] = []
-        for key, data in zip(keys, stored, strict=True):
-            if data is None:
-                out.append(None)
-            else:
-                data = content(rows + key, data)
-                out.append(_value((data, data)))
-        wanted = [(ref, index) for index, ref in enumerate(refs) if ref is not None]
-        if log is None or not wanted:
-            return out
-        wanted.sort()
-        try:
-            values = load(log.files, [(keys[index], ref) for ref, index in wanted], log.view.end)
-        except (Misplaced, OSError) as error:
-            _look_again(log, error, attempt)
-            continue
-        for (_, index), value in zip(wanted, values, strict=True):
-            out[index] = _value((value, LOGGED))
-        return out
-    raise AssertionError
+    def part(self, file: LogFile, found: Found, start: int, length: int) -> bytes:
+        """A part of the value of a record."""
+        at, size = found.at, found.size
+        if size <= WHOLE:
+            return found.buffer[at : at + size][start : start + length]
+        first = start // BLOCK
+        stop = min((start + length + BLOCK - 1) // BLOCK * BLOCK, size)
+        if start >= size or not length:
+            return b""
+        data = self.read(file, found.stop - size + first * BLOCK, stop - first * BLOCK)
+        table = found.buffer[at - table_size(size) : at]
+        if len(data) != stop - first * BLOCK or not blocks_are_right(table, first, data):
+            raise self.damaged(found.position, found.key)
+        return data[start - first * BLOCK : start - first * BLOCK + length]
 
+    def row(self, view: View, key: bytes, row: RowAt) -> bytes:
+        """The value of a row that was not put with NEXT."""
+        if row.file:
+            return open_row(self.path, row, key, self.seed).part(0, row.size)
+        position, data = self._recent
+        if position != row.position:
+            file, found = self._inline(view, key, row)
+            data = self.value(file, found)
+            self._recent = row.position, data
+        return data
 
-def read_parts(store: OpenStore, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
-    """Parts of several rows' values, in the order of `ranges`."""
-    rows = keys_of(partition).rows
-    keys = [part[0] for part in ranges]
-    for attempt in _ATTEMPTS:
-        log, refs, stored = _find_all(store, partition, keys)
-        out: list[bytes | None] = []
-        for (key, start, length), data in zip(ranges, stored, strict=True):
-            out.append(None if data is None else content(rows + key, data)[start : start + length])
-        wanted = [(ref, index) for index, ref in enumerate(refs) if ref is not None]
-        if log is None or not wanted:
-            return out
-        wanted.sort()
-        parts: list[Part] = []
-        for (position, size), index in wanted:
-            key, start, length = ranges[index]
-            parts.append((position, key, size, start, length))
-        try:
-            found = load_parts(log.files, parts, log.view.end)
-        except (Misplaced, OSError) as error:
-            _look_again(log, error, attempt)
-            continue
-        for (_, index), part in zip(wanted, found, strict=True):
-            out[index] = part
-        return out
-    raise AssertionError
+    def row_part(self, view: View, key: bytes, row: RowAt, start: int, length: int) -> bytes:
+        """A part of such a value."""
+        if row.file:
+            return open_row(self.path, row, key, self.seed).part(start, length)
+        file, found = self._inline(view, key, row)
+        return self.part(file, found, start, length)
 
+    def _inline(self, view: View, key: bytes, row: RowAt) -> tuple[LogFile, Found]:
+        file = view.file_of(row.position)
+        size = HEADER + 8 + len(key) + (table_size(row.size) or row.size)
+        found = parse(self.read(file, row.position, size), 0, row.position, self.seed)
+        if isinstance(found, int) or not found.key.endswith(key) or found.size != row.size:
+            raise self.damaged(row.position, key)
+        return file, found
 
-def scan_page(
-    store: OpenStore, partition: bytes, start: bytes, end: bytes, count: int, values: bool
-) -> tuple[list[Row], bool]:
-    """The first rows from `start` on, at most `count` and about 4 MiB, and whether there may be more before `end`."""
-    for attempt in _ATTEMPTS:
-        log = store.log(partition)
-        pending = log.pending if log is not None else None
-        refs: list[tuple[bytes, Ref]] = []
-        txn = store.env.begin()
-        try:
-            rows, more = _scan_rows(txn, keys_of(partition).rows, start, end, count, values)
-            if log is not None and pending is not None:
-                low, last = log.low, log.view.last
-                if low is not None and last is not None and start <= last and end > low:
-                    settled = _settled(log, pending, partition, txn)
-                    refs, more_refs = _scan_refs(settled, txn, keys_of(partition).refs, start, end, count, values)
-                    # beyond the last key of a list that was cut, the other one must be cut too
-                    if more and (not more_refs or rows[-1].key < refs[-1][0]):
-                        refs = refs[: bisect_left(refs, (rows[-1].key, (0, 0)))]
-                    elif more_refs:
-                        rows = rows[: bisect_left(rows, (refs[-1][0],))]
-                    more = more or more_refs
-        except lmdb.Error as error:
-            raise index_fault(error, store.env.path) from error
-        finally:
-            store.env.end(txn)
-        if log is None or not refs:
-            return rows, more
-        try:
-            data = load(log.files, refs, log.view.end) if values else [b""] * len(refs)
-        except (Misplaced, OSError) as error:
-            _look_again(log, error, attempt)
-            continue
-        logged: list[Row] = list(map(_row, zip([key for key, _ in refs], data, repeat(LOGGED), strict=False)))
-        if not rows:
-            return logged, more
-        rows = sorted(rows + logged, key=itemgetter(0))
-        return rows[:count], more or len(rows) > count
-    raise AssertionError
+    # Rows that were put with NEXT
 
+    def samples(self, file: LogFile) -> list[tuple[bytes, int]]:
+        """Some of a file's keys, and where they are."""
+        samples = file.samples  # another thread may forget them meanwhile
+        if not samples and file.index:
+            head = self.read(file, file.index, HEADER)
+            need = parse(head, 0, file.index, self.seed)
+            found = parse(self.read(file, file.index, need), 0, file.index, self.seed) if isinstance(need, int) else 0
+            if isinstance(found, int) or found.kind != INDEX:
+                raise self.damaged(file.index)
+            if len(self._indexed) >= _INDEXES:
+                self._indexed[0].samples = []
+            self._indexed = [*self._indexed[1 - _INDEXES :], file]
+            file.samples = samples = State.samples(self.value(file, found))
+        return samples
 
-def _scan_rows(
-    txn: lmdb.Transaction[bytes], prefix: bytes, start: bytes, end: bytes, count: int, values: bool
-) -> tuple[list[Row], bool]:
-    rows: list[Row] = []
-    stop, size, before = prefix + end, 0, b""
-    with txn.cursor() as cursor:
-        if not seek(cursor, prefix + start):
-            return rows, False
-        for key, stored in cursor.iternext():
-            if key >= stop:
-                check_neighbour(cursor)
-                return rows, False
-            if len(rows) == count or size > _PAGE_BYTES:
-                return rows, True
-            if key <= before:
-                raise damage(key)
-            before = key
-            data = content(key, stored)
-            rows.append(_row((key[KEY:], data, data)))
-            size += len(data)
-    return rows, False
+    def seek(self, state: State, view: View, key: bytes) -> tuple[int, int]:
+        """(number of a file, position): all records with this key or greater ones are there or after it."""
+        files = view.files
+        current = files[-1]
+        number = len(files) - 1
+        if current.first is None or key < current.first:
+            number = max(bisect_right(files, key, 0, number, key=_first) - 1, 0)
+        samples = self.samples(files[number])
+        at = bisect_right(samples, (key, _FAR)) - 1
+        if at >= 0:
+            return number, samples[at][1]
+        return number, samples[0][1] if samples else files[number].end or state.end
 
+    def find(self, state: State, view: View, key: bytes) -> tuple[LogFile, Found] | None:
+        """The record of a row that was put with NEXT."""
+        if state.last is None or key > state.last:
+            return None
+        number, position = self.seek(state, view, key)
+        file, seed = view.files[number], self.seed
+        end = file.end or state.end
+        buffer, start = b"", position
+        while position < end:
+            at = position - start
+            need = HEADER
+            if at + HEADER <= len(buffer):
+                crc, size, place, length, kind = FIELDS.unpack_from(buffer, at)
+                body = at + HEADER + length
+                need = body - at + (size if size <= WHOLE else table_size(size))
+                if at + need <= len(buffer):
+                    if place != position or crc32(buffer[at + 4 : at + need], seed) != crc:
+                        raise self.damaged(position, key)
+                    if kind == NEXT_ROW:
+                        name = buffer[at + HEADER : body]
+                        if name >= key:
+                            if name > key or view.dropped.end(position):
+                                return None
+                            value = at + need if size > WHOLE else body
+                            stop = start + value + size
+                            return file, Found(position, kind, name, size, stop, buffer, value)
+                    position += need + size if size > WHOLE else need
+                    continue
+                if need > end - position:
+                    raise self.damaged(position, key)
+            start = position
+            buffer = self.read(file, position, max(need, min(_NEAR, end - position)))
+            if len(buffer) < need:
+                raise self.damaged(position, key)
+        return None
 
-def _scan_refs(
-    pending: Pending, txn: lmdb.Transaction[bytes], prefix: bytes, start: bytes, end: bytes, count: int, values: bool
-) -> tuple[list[tuple[bytes, Ref]], bool]:
-    refs: list[tuple[bytes, Ref]] = []
-    if not pending.keys or start < pending.keys[0]:
-        stop, before = prefix + end, b""
-        with txn.cursor() as cursor:
-            if seek(cursor, prefix + start):
-                for key, stored in islice(cursor.iternext(), count + 1):
-                    if key >= stop:
-                        check_neighbour(cursor)
+    def logged(self, state: State, view: View, start: bytes, end: bytes) -> Iterator[tuple[int, Found]]:
+        """The records of rows with start <= key < end that were put with NEXT and are not deleted.
+
+        Each with the number of its file.
+        """
+        if state.last is None or start > state.last:
+            return
+        number, position = self.seek(state, view, start)
+        files, dropped = view
+        while number < len(files):
+            file = files[number]
+            stop = file.end or state.end
+            position = max(position, file.base + START)
+            while position < stop:
+                gone = dropped.end(position)
+                if gone >= stop:
+                    break
+                position = max(position, gone)
+                for found in self.walk(file, position, stop):
+                    position = found.stop
+                    if found.kind != NEXT_ROW or found.key < start:
+                        continue
+                    if found.key >= end:
+                        return
+                    if dropped.all and dropped.end(found.position):
                         break
-                    if key <= before:
-                        raise damage(key)
-                    before = key
-                    if not values:
-                        content(key, stored)
-                    refs.append((key[KEY:], ref_of(stored)))
-    if len(refs) <= count:
-        first = bisect_left(pending.keys, start)
-        last = min(bisect_left(pending.keys, end), first + count + 1 - len(refs))
-        refs += zip(pending.keys[first:last], pending.refs[first:last], strict=True)
-    more = len(refs) > count
-    del refs[count:]
-    if values:
-        size = 0
-        for index, (_, ref) in enumerate(refs, 1):
-            size += ref[1]
-            if size > _PAGE_BYTES and index < len(refs):
-                return refs[:index], True
-    return refs, more
+                    yield number, found
+                else:
+                    break
+            number += 1
+            position = 0
+
+    def positions(self, state: State, keys: list[bytes]) -> list[tuple[int, int]]:
+        """Where rows are that were put with NEXT; neighbours in one range. The keys are in order."""
+        ranges: list[tuple[int, int]] = []
+        if not keys or state.last is None:
+            return ranges
+        at = 0
+        while at < len(keys):
+            steps = 0
+            for _, found in self.logged(state, state.view, keys[at], keys[-1] + b"\0"):
+                while at < len(keys) and keys[at] < found.key:
+                    at += 1
+                    steps = 0
+                if at == len(keys):
+                    break
+                steps += 1
+                if found.key == keys[at]:
+                    at, steps = at + 1, 0
+                    if ranges and ranges[-1][1] == found.position:
+                        ranges[-1] = ranges[-1][0], found.stop
+                    else:
+                        ranges.append((found.position, found.stop))
+                elif steps > 64:
+                    break  # far away: better sought
+            else:
+                break
+        return ranges
+
+    # Scanning
+
+    def page(self, state: State, start: bytes, end: bytes, limit: int, values: bool) -> tuple[list[Row], bool]:
+        """Rows with start <= key < end in order, and whether there may be more."""
+        view = state.view
+        keys = state.keys()
+        first, stop = bisect_left(keys, start), bisect_left(keys, end)
+        rows: list[Row] = []
+        room = _PAGE_BYTES
+        at = first
+        for number, found in self.logged(state, view, start, end):
+            while at < stop and keys[at] <= found.key and len(rows) < limit:
+                room -= self._add(state, view, rows, keys[at], values)
+                at += 1
+            if len(rows) >= limit or room < 0:
+                return rows, True
+            if at > first and keys[at - 1] == found.key:
+                continue
+            data = self.value(view.files[number], found) if values else b""
+            room -= len(data)
+            rows.append(Row(found.key, data, LOGGED))
+            if at == stop and values:
+                return rows, self._fill(state, view, rows, number, found.stop, end, limit, room)
+        while at < stop:
+            if len(rows) >= limit or room < 0:
+                return rows, True
+            room -= self._add(state, view, rows, keys[at], values)
+            at += 1
+        return rows, len(rows) >= limit
+
+    def _fill(
+        self, state: State, view: View, rows: list[Row], number: int, position: int, key: bytes, limit: int, room: int
+    ) -> bool:
+        """Add rows of the log from a position on, as long as they are below `key`; whether there may be more."""
+        seed, unpack, make, add = self.seed, FIELDS.unpack_from, tuple.__new__, rows.append
+        files, dropped = view
+        chunk = _FIRST
+        while number < len(files):
+            file = files[number]
+            end = file.end or state.end
+            position = max(position, file.base + START)
+            buffer, start = b"", position
+            gone, back = dropped.next(position)
+            while position < end:
+                if position >= gone:
+                    position = max(position, back)
+                    gone, back = dropped.next(position)
+                    continue
+                at = position - start
+                need = HEADER
+                if 0 <= at <= len(buffer) - HEADER:
+                    crc, size, place, length, kind = unpack(buffer, at)
+                    body = at + HEADER + length
+                    need = body - at + (size if size <= WHOLE else table_size(size))
+                    if at + need <= len(buffer):
+                        if place != position or crc32(buffer[at + 4 : at + need], seed) != crc:
+                            raise self.damaged(position)
+                        stop = position + need + (size if size > WHOLE else 0)
+                        if kind == NEXT_ROW:
+                            name = buffer[at + HEADER : body]
+                            if name >= key:
+                                return False
+                            if len(rows) >= limit or room < 0:
+                                return True
+                            if size <= WHOLE:
+                                add(make(Row, (name, buffer[body : body + size], LOGGED)))
+                            else:
+                                found = Found(position, kind, name, size, stop, buffer, at + need)
+                                add(Row(name, self.value(file, found), LOGGED))
+                            room -= size
+                        position = stop
+                        continue
+                    if need > end - position:
+                        raise self.damaged(position)
+                start = position
+                buffer = self.read(file, position, max(need, min(chunk, end - position)))
+                chunk = _CHUNK
+                if len(buffer) < need:
+                    raise self.damaged(position)
+            number += 1
+            position = 0
+        return False
+
+    def _add(self, state: State, view: View, rows: list[Row], key: bytes, values: bool) -> int:
+        row = state.rows.get(key)
+        if row is None:
+            return 0
+        data = self.row(view, key, row) if values else b""
+        rows.append(Row(key, data, etag_of(row, self.identity)))
+        return len(data)
+
+    def get(self, state: State, key: bytes) -> Value | None:
+        """One row."""
+        view = state.view
+        row = state.rows.get(key)
+        if row is not None:
+            return Value(self.row(view, key, row), etag_of(row, self.identity))
+        there = self.find(state, view, key)
+        return Value(self.value(*there), LOGGED) if there is not None else None
+
+    def get_part(self, state: State, key: bytes, start: int, length: int) -> bytes | None:
+        """A part of one row's value."""
+        view = state.view
+        row = state.rows.get(key)
+        if row is not None:
+            return self.row_part(view, key, row, start, length)
+        there = self.find(state, view, key)
+        return self.part(*there, start, length) if there is not None else None
+
+
+def _first(file: LogFile) -> bytes:
+    assert file.first is not None
+    return file.first

@@ -1,82 +1,153 @@
-"""One appended row in a log file: a checked header, the key, the value.
+"""One record of a log: a checked header, a key, a value.
 
-    magic u32 · header crc u32 · position u64 · value length u32 · value crc u32 · key length u16 · 0 u16 · key · value
+    crc u32 · value length u32 · position u64 · key length u16 · kind u8 · 0 u8 · key · checksums of blocks · value
 
-All little endian. The header crc covers what follows it up to the value. Both crcs start from that of the partition's
-name, so that a record found at another place, or in another partition's file, is not taken for one.
+All little endian. The crc starts from the partition's seed, so that a record at another place, or in another
+partition's file, is not taken for one. It covers all that follows, where the value is small; of a larger value it
+covers the checksums of its blocks, so that a part of it can be read and checked.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
-from zlib import crc32
 
-__all__ = ["HEADER", "Parsed", "Ref", "pack_header", "parse"]
+from streamkit.checksum import crc32
 
-HEADER: Final = 28
+__all__ = [
+    "BLOCK",
+    "DROPPED",
+    "FIELDS",
+    "FILE",
+    "GONE",
+    "HEADER",
+    "INDEX",
+    "MOVED",
+    "NEXT_ROW",
+    "REMOVED",
+    "ROW",
+    "SNAPSHOT",
+    "WHOLE",
+    "Found",
+    "blocks_are_right",
+    "encode",
+    "pack",
+    "parse",
+    "stored_size",
+    "table_size",
+    "walk",
+]
+
+HEADER: Final = 20
 """Bytes before the key."""
+WHOLE: Final = 16 << 10
+"""Values up to this size are checked as a whole."""
+BLOCK: Final = 4096
+"""Larger ones in blocks of so many bytes."""
+CHUNK: Final = 256 << 10
+"""So much is read at once."""
 
-_FIELDS: Final = struct.Struct("<IIQIIHH")
-_START: Final = struct.Struct("<II")
-_REST: Final = struct.Struct("<QIIHH")
-_MAGIC: Final = 0x31525353
-_CHUNK: Final = 1 << 20
+NEXT_ROW, ROW, FILE, GONE, DROPPED, SNAPSHOT, INDEX, MOVED, REMOVED = range(1, 10)
+"""Kinds: a row put with NEXT; another row; one whose value is in a file of its own; a row of these two that was
+deleted; ranges of positions whose NEXT rows were deleted; the state at the beginning of a file; where keys are in a
+file that is full; a row that was copied from an older file (its key begins with its version); a file that is not
+needed any more."""
 
-Ref = tuple[int, int]
-"""Where an appended row is: logical position of its record, bytes of its value."""
+FIELDS: Final = struct.Struct("<IIQHBx")
+_REST: Final = struct.Struct("<IQHBx")
+_CRC: Final = struct.Struct("<I")
 
-
-def pack_header(position: int, key: bytes, value: bytes, seed: int) -> bytes:
-    """Header and key of the record that goes to `position`."""
-    rest = _REST.pack(position, len(value), crc32(value, seed), len(key), 0) + key
-    return _START.pack(_MAGIC, crc32(rest, seed)) + rest
-
-
-class Parsed(NamedTuple):
-    """What a stretch of log holds: keys and places in order, and the position after the last whole record."""
-
-    keys: list[bytes]
-    refs: list[Ref]
-    end: int
+Read = Callable[[int, int], bytes]
+"""(position, length) to bytes; fewer where there are no more."""
 
 
-def parse(
-    read: Callable[[int, int], bytes], position: int, stop: int, last: bytes | None, seed: int, *, values: bool
-) -> Parsed:
-    """Read records from `position` up to `stop`, and end early where one is not whole, valid and in order.
+class Found(NamedTuple):
+    """A record, whose small value has been checked. `buffer[at : at + size]` is its value, as far as it was read."""
 
-    `read(position, length)` gives bytes of one file, as many as there are. `values`: check the values too.
-    """
-    keys: list[bytes] = []
-    refs: list[Ref] = []
-    buffer, base = b"", position
-    while position < stop:
-        at = position - base
-        if at + HEADER > len(buffer):
-            buffer, base, at = read(position, min(_CHUNK, stop - position)), position, 0
-            if len(buffer) < HEADER:
-                break
-        magic, crc, where, length, value_crc, key_length, _ = _FIELDS.unpack_from(buffer, at)
-        body = at + HEADER + key_length
-        end = position + HEADER + key_length + length
-        if magic != _MAGIC or where != position or end > stop:
-            break
-        if body > len(buffer):
-            buffer, base, at = read(position, min(_CHUNK, stop - position)), position, 0
-            body = HEADER + key_length
-        rest = buffer[at + 8 : body]
-        key = rest[HEADER - 8 :]
-        if crc32(rest, seed) != crc or len(key) != key_length or (last is not None and key <= last):
-            break
-        if values:
-            value = buffer[body : body + length]
-            if len(value) != length:
-                value = read(position + HEADER + key_length, length)
-            if len(value) != length or crc32(value, seed) != value_crc:
-                break
-        keys.append(key)
-        refs.append((position, length))
-        last, position = key, end
-    return Parsed(keys, refs, position)
+    position: int
+    kind: int
+    key: bytes
+    size: int
+    stop: int
+    buffer: bytes
+    at: int
+
+
+def table_size(size: int) -> int:
+    """Bytes of the checksums of a value's blocks."""
+    return 0 if size <= WHOLE else (size + BLOCK - 1) // BLOCK * 4
+
+
+def stored_size(key: int, size: int) -> int:
+    """Bytes of a record with a key and a value of these lengths."""
+    return HEADER + key + table_size(size) + size
+
+
+def pack(position: int, kind: int, key: bytes, value: bytes, seed: int) -> bytes:
+    """What comes before a larger value; a small value is in it."""
+    size = len(value)
+    rest = _REST.pack(size, position, len(key), kind) + key
+    if size <= WHOLE:
+        rest += value
+    else:
+        view = memoryview(value)
+        sums = [crc32(view[at : at + BLOCK]) for at in range(0, size, BLOCK)]
+        rest += struct.pack(f"<{len(sums)}I", *sums)
+    return _CRC.pack(crc32(rest, seed)) + rest
+
+
+def encode(position: int, kind: int, key: bytes, value: bytes, seed: int) -> bytes:
+    """A whole record."""
+    head = pack(position, kind, key, value, seed)
+    return head if len(value) <= WHOLE else head + value
+
+
+def blocks_are_right(table: bytes, first: int, data: bytes) -> bool:
+    """Whether `data` is what was written as the blocks of a value from the block numbered `first` on."""
+    view = memoryview(data)
+    count = (len(data) + BLOCK - 1) // BLOCK
+    sums = struct.unpack_from(f"<{count}I", table, first * 4)
+    return all(crc32(view[at * BLOCK : (at + 1) * BLOCK]) == sums[at] for at in range(count))
+
+
+def parse(buffer: bytes, at: int, position: int, seed: int) -> Found | int:
+    """The record at an offset of a buffer; so many bytes are needed to tell; 0 if there is none."""
+    if len(buffer) - at < HEADER:
+        return HEADER
+    crc: int
+    size: int
+    length: int
+    crc, size, place, length, kind = FIELDS.unpack_from(buffer, at)
+    if place != position:
+        return 0
+    body = at + HEADER + length
+    table = table_size(size)
+    covered = body + (size if size <= WHOLE else table)
+    if covered > len(buffer):
+        return covered - at
+    if crc32(buffer[at + 4 : covered], seed) != crc:
+        return 0
+    value = body + table
+    return Found(position, kind, buffer[at + HEADER : body], size, position + value + size - at, buffer, value)
+
+
+def walk(read: Read, position: int, end: int, seed: int, chunk: int = CHUNK) -> Iterator[Found]:
+    """The records from a position on, to `end` or to the first that is not one."""
+    buffer, start = b"", position
+    while position < end:
+        found = parse(buffer, position - start, position, seed)
+        if isinstance(found, int):
+            if not found or found > end - position:
+                return
+            start = position
+            buffer = read(position, max(found, min(chunk, end - position)))
+            if len(buffer) < found:
+                return
+            continue
+        if found.stop > end:
+            return
+        yield found
+        position = found.stop
+        if position - start > len(buffer):
+            buffer, start = b"", position

@@ -4,10 +4,8 @@
 
 | option | means |
 |---|---|
-| `atomic=batch` | the default: a write is applied as a whole, with the limits of a table service |
-| `atomic=rows` | like a local store: a write that appends nothing is applied as a whole; deleted, it is closed |
-| `atomic=key` | only single rows are atomic, with the limits of an object store |
-| `latency=5` | every request takes this many milliseconds |
+| `remote=1` | like a network service: requests are few, the service tells the time, a deleted store can be written to |
+| `latency=5` | every request takes this many milliseconds; implies `remote=1` |
 | `page=100` | rows that one request of a scan brings |
 """
 

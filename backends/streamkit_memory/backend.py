@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from uuid import UUID
 
-from streamkit.backend import Append, Conflict, Delete, Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
+from streamkit.backend import ANY, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
 from streamkit.errors import LeaseLost, StoreClosed
 
 from .rows import Rows
@@ -79,9 +79,10 @@ class MemoryBackend:
         found: list[bytes | None] = []
         with self._service.lock():
             rows = self._rows(partition)
-            for key, start, length in ranges:
+            for key, start, length, etag in ranges:
                 value = rows.get(key)
-                found.append(None if value is None else value.data[start : start + length])
+                there = value is not None and etag in (None, value.etag)
+                found.append(value.data[start : start + length] if value is not None and there else None)
             self._count("read", len(ranges), read=sum(len(data) for data in found if data is not None))
         return found
 
@@ -106,37 +107,27 @@ class MemoryBackend:
             start = page[-1].key + b"\x00"
             left -= size
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        self._check_write(partition, ops)
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        _check_address(partition, [key])
         self._request()
-        size = sum(0 if isinstance(op, Delete) else len(op.value) for op in ops)
-        etags: list[Etag | None]
-        if self._whole(ops):
-            with self._service.lock():
-                self._count("write", 1, written=size)
-                rows = self._rows(partition)
-                for op in ops:
-                    rows.check(op, ordered=True)
-                etags = rows.apply(ops)
-                self._keep(partition, rows)
-                return etags
-        etags = [None] * len(ops)
-        conflict: Conflict | None = None
-        # Backwards, because nobody may rely on an order; and one by one, so that others get in between.
-        for at in reversed(range(len(ops))):
-            with self._service.lock():
-                rows = self._rows(partition)
-                try:
-                    rows.check(ops[at], ordered=self._limits.atomic_rows)
-                    etags[at] = rows.apply([ops[at]])[0]
-                    self._keep(partition, rows)
-                except Conflict as error:
-                    conflict = error
         with self._service.lock():
-            self._count("write", len(ops), written=size)
-        if conflict is not None:
-            raise conflict
-        return etags
+            self._count("put", 1, written=len(value))
+            rows = self._rows(partition)
+            etag = rows.put(key, value, expect, ordered=not self._limits.remote)
+            self._keep(partition, rows)
+        return etag
+
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        _check_address(partition, keys)
+        self._request()
+        # Backwards, because nobody may rely on an order; and one by one, so that others get in between.
+        for key in reversed(keys):
+            with self._service.lock():
+                self._rows(partition).delete(key)
+        with self._service.lock():
+            self._count("delete", 1)
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         if not ttl > 0:
@@ -190,8 +181,7 @@ class MemoryBackend:
 
     def _rows(self, partition: bytes) -> Rows:
         """What is there; looking at a store that nobody wrote to does not make it."""
-        if self._limits.atomic_rows and not self._limits.atomic and self._service.deleted[self._store] > self._deleted:
-            # A local store, which this is like, is closed by that too; a table or an object store knows nothing of it.
+        if not self._limits.remote and self._service.deleted[self._store] > self._deleted:
             raise StoreClosed(f"the store {self._store} was deleted: open it again to start anew")
         rows = self._service.stores.get(self._store, {}).get(partition)
         return Rows() if rows is None else rows
@@ -199,24 +189,3 @@ class MemoryBackend:
     def _keep(self, partition: bytes, rows: Rows) -> None:
         if not rows.empty:
             self._service.stores.setdefault(self._store, {})[partition] = rows
-
-    def _whole(self, ops: Sequence[Op]) -> bool:
-        if self._limits.atomic:
-            return True
-        return self._limits.atomic_rows and not any(isinstance(op, Append) for op in ops)
-
-    def _check_write(self, partition: bytes, ops: Sequence[Op]) -> None:
-        keys = [op.key for op in ops]
-        _check_address(partition, keys)
-        if not 1 <= len(ops) <= self._limits.ops:
-            raise ValueError(f"one write has 1 to {self._limits.ops} operations, not {len(ops)}")
-        if len(set(keys)) != len(keys):
-            raise ValueError("one write names each key once")
-        if self._whole(ops):
-            size = 0
-            for op in ops:
-                value = b"" if isinstance(op, Delete) else op.value
-                if not (isinstance(op, Append) and len(value) > self._limits.batch_bytes):
-                    size += len(op.key) + len(value)
-            if size > self._limits.batch_bytes:
-                raise ValueError(f"one atomic write has at most {self._limits.batch_bytes} bytes, not {size}")

@@ -7,7 +7,6 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
@@ -19,9 +18,6 @@ from .backend import MemoryBackend
 from .state import Service
 
 __all__ = ["MemoryDriver", "connect"]
-
-Atomic = Literal["batch", "rows", "key"]
-"""What one write of several operations applies all or not at all."""
 
 _named: dict[str, Service] = {}
 _named_lock = Mutex()
@@ -49,25 +45,11 @@ def _service(name: str) -> Service:
         return service
 
 
-def _limits(atomic: Atomic, page: int, remote: bool) -> Limits:
-    match atomic:
-        case "batch":
-            limits = Limits(
-                atomic=True, atomic_rows=True, ops=100, batch_bytes=2_900_000, inline=32 << 10, row=60 << 10
-            )
-        case "rows":
-            limits = Limits(atomic=False, atomic_rows=True)
-        case "key":
-            limits = Limits(atomic=False, inline=64 << 10, row=1 << 20, upkeep=64)
-        case _:
-            raise ValueError(f"atomic is 'batch', 'rows' or 'key', not {atomic!r}")
-    return limits._replace(page=page, remote=remote)
-
-
 class MemoryDriver:
     """The stores under one name; without a name they belong to this driver alone.
 
-    `latency` is in seconds and spent by `sleep` before every request; `clock` is what leases are judged by.
+    With `remote` it behaves as a network service does, see `streamkit.backend.Limits`. `latency` is in seconds, spent
+    by `sleep` before every request; `clock` is what leases are judged by.
     Drivers of one name share their stores, so give them the same clock.
     """
 
@@ -75,7 +57,7 @@ class MemoryDriver:
         self,
         name: str = "",
         *,
-        atomic: Atomic = "batch",
+        remote: bool = False,
         latency: float = 0.0,
         page: int = 1000,
         clock: Callable[[], float] = time.monotonic,
@@ -91,7 +73,7 @@ class MemoryDriver:
         self._clock = clock
         self._sleep = sleep
         self._closed = False
-        self._limits = _limits(atomic, page, latency > 0)
+        self._limits = Limits(remote or latency > 0, page)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._service.stores)} stores"
@@ -154,17 +136,17 @@ def _number(text: str, option: str, least: float) -> float:
 
 
 def connect(url: str, *, timeout: float) -> MemoryDriver:
-    """The driver of `memory://[name][?atomic=batch|rows|key][&latency=ms][&page=rows]`. ValueError otherwise."""
+    """The driver of `memory://[name][?remote=1][&latency=ms][&page=rows]`. ValueError otherwise."""
     parts = urlsplit(url)
     if parts.scheme != "memory" or parts.fragment:
-        raise ValueError(f"expected a URL such as memory:// or memory://name?atomic=key, not {url!r}")
-    options = url_options(url, ("atomic", "latency", "page"))
-    atomic: Any = options.get("atomic", "batch")
-    if atomic not in get_args(Atomic):
-        raise ValueError(f"the option 'atomic' of a memory:// URL is batch, rows or key, not {atomic!r}")
+        raise ValueError(f"expected a URL such as memory:// or memory://name?remote=1, not {url!r}")
+    options = url_options(url, ("remote", "latency", "page"))
+    remote = options.get("remote", "0")
+    if remote not in ("0", "1"):
+        raise ValueError(f"the option 'remote' of a memory:// URL is 0 or 1, not {remote!r}")
     return MemoryDriver(
         unquote(parts.netloc + parts.path.rstrip("/")),
-        atomic=atomic,
+        remote=remote == "1",
         latency=_number(options.get("latency", "0"), "latency", 0) / 1000,
         page=int(_number(options.get("page", "1000"), "page", 1)),
     )

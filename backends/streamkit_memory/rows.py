@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count
 
-from streamkit.backend import ABSENT, ANY, Append, Conflict, Delete, Etag, Op, Row, Value
+from streamkit.backend import ABSENT, ANY, NEXT, Conflict, Etag, Expect, Row, Value
 
 __all__ = ["Rows"]
 
@@ -20,13 +20,14 @@ class Rows:
     def __init__(self) -> None:
         self._values: dict[bytes, Value] = {}
         self._keys: list[bytes] = []
-        self._appended: bytes | None = None
-        self._applying: list[tuple[Op, Value | None]] = []
+        self._last: bytes | None = None
+        """The greatest key that was put with NEXT."""
+        self._change: tuple[bytes, Value | None, bool] | None = None
         """A write from the moment on that it counts; whoever comes next ends it, if its own thread did not."""
 
     @property
     def empty(self) -> bool:
-        return not self._keys and not self._applying
+        return not self._keys and self._change is None and self._last is None
 
     def __len__(self) -> int:
         self._end()
@@ -36,46 +37,47 @@ class Rows:
         self._end()
         return self._values.get(key)
 
-    def check(self, op: Op, ordered: bool) -> None:
-        """Conflict unless the precondition of `op` holds; with `ordered` also the order of the Appends."""
-        row = self.get(op.key)
-        if isinstance(op, Append):
-            if row is not None or (ordered and self._appended is not None and op.key <= self._appended):
-                raise Conflict(op.key)
-        elif op.expect is ANY:
-            return
-        elif op.expect is ABSENT:
+    def put(self, key: bytes, data: bytes, expect: Expect | Etag, ordered: bool) -> Etag:
+        """Set a row. Conflict unless the precondition holds, and with `ordered` also the order of a log's keys."""
+        row = self.get(key)
+        if expect is ANY:
+            pass
+        elif expect is ABSENT or expect is NEXT:
             if row is not None:
-                raise Conflict(op.key)
-        elif row is None or row.etag != op.expect:
-            raise Conflict(op.key)
-
-    def apply(self, ops: Sequence[Op]) -> list[Etag | None]:
-        """All of them or none, for whoever looks afterwards. Their preconditions were checked."""
-        values = [None if isinstance(op, Delete) else Value(bytes(op.value), str(next(_etags))) for op in ops]
-        self._applying = list(zip(ops, values, strict=True))
+                raise Conflict(key)
+            if expect is NEXT and ordered and self._last is not None and key <= self._last:
+                raise Conflict(key)
+        elif row is None or row.etag != expect:
+            raise Conflict(key)
+        value = Value(bytes(data), str(next(_etags)))
+        self._change = (key, value, expect is NEXT)
         self._end()
-        return [None if value is None else value.etag for value in values]
+        return value.etag
+
+    def delete(self, key: bytes) -> None:
+        self._end()
+        self._change = (key, None, False)
+        self._end()
 
     def _end(self) -> None:
         """Every step of it may be made twice."""
-        if not self._applying:
+        if self._change is None:
             return
+        key, value, last = self._change
         keys = self._keys
-        for op, value in self._applying:
-            at = len(keys) if not keys or op.key > keys[-1] else bisect_left(keys, op.key)
-            there = at < len(keys) and keys[at] == op.key
-            if value is None:
-                self._values.pop(op.key, None)
-                if there:
-                    del keys[at]
-                continue
-            self._values[op.key] = value
+        at = len(keys) if not keys or key > keys[-1] else bisect_left(keys, key)
+        there = at < len(keys) and keys[at] == key
+        if value is None:
+            self._values.pop(key, None)
+            if there:
+                del keys[at]
+        else:
+            self._values[key] = value
             if not there:
-                keys.insert(at, op.key)
-            if isinstance(op, Append):
-                self._appended = op.key if self._appended is None else max(op.key, self._appended)
-        self._applying = []
+                keys.insert(at, key)
+        if last:
+            self._last = key if self._last is None else max(key, self._last)
+        self._change = None
 
     def page(self, start: bytes, end: bytes, size: int) -> list[Row]:
         """The first `size` rows with start <= key < end."""

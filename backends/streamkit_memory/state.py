@@ -10,7 +10,7 @@ from itertools import count
 from tempfile import TemporaryDirectory
 from uuid import UUID
 
-from streamkit.backend import Put
+from streamkit.backend import ANY
 from streamkit.reentry import Mutex
 
 from .rows import Rows
@@ -39,7 +39,7 @@ class Service:
     def keep(self, store: UUID, partition: bytes, key: bytes, data: bytes) -> None:
         """Leave a row of a store that is being deleted."""
         rows = self.stores.setdefault(store, {}).setdefault(partition, Rows())
-        rows.apply([Put(key, data)])
+        rows.put(key, data, ANY, False)
         self.kept[store][partition] = self.kept[store].get(partition, 0) + 1
 
     def is_deleted(self, store: UUID) -> bool:

@@ -8,7 +8,7 @@ One row is one object, and one PUT with `If-None-Match: *` is a whole commit:
 | object, below `<prefix>/<store>/` | what it is |
 |---|---|
 | `p.<partition>/<key>` | a row; the key in a base64 whose order as text is the order of the bytes |
-| `b.<partition>/<key>` | the same, where the partition is too long to be spelled readably |
+| `h.<partition>/<key>` | the same, where the partition is too long: its beginning and a digest |
 | `leases/<name>` | a lease; it stays when released, so that its token grows for ever |
 | `FORMAT` | says that this is a store and in which format; objects beside these are left alone |
 

@@ -3,48 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
 from uuid import UUID
 
-from streamkit.backend import (
-    ABSENT,
-    ANY,
-    Append,
-    Delete,
-    Etag,
-    Expect,
-    Grant,
-    Limits,
-    Op,
-    Put,
-    Range,
-    Row,
-    ServiceTime,
-    Value,
-)
-from streamkit.errors import PermanentError, StoreClosed
+from streamkit.backend import ABSENT, ANY, NEXT, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
+from streamkit.errors import StoreClosed
 
-from .bucket import Bucket, Listed
+from .bucket import MOST, Bucket, Listed
 from .connection import Connection
-from .layout import check_address, decode, encode, is_long, label, listing
+from .layout import check_address, decode, encode, label, listing
 from .leases import Leases
 from .marker import Marker
 
 __all__ = ["S3Backend"]
-
-_LIMITS = Limits(
-    atomic=False,
-    ops=1000,
-    inline=256 << 10,
-    row=1 << 20,
-    upkeep=500,
-    poll=(0.25, 5.0),
-    remote=True,
-)
 
 
 class _Entry(NamedTuple):
@@ -55,8 +30,7 @@ class _Entry(NamedTuple):
 class S3Backend:
     """Made by `S3Driver.open`.
 
-    An Append is a Put with ABSENT: that its key is greater than all before it cannot be asked of one PUT, and the
-    engine sees to it by writing number n + 1 only when it has seen n.
+    NEXT is ABSENT: that a key is greater than all before it cannot be asked of one PUT.
     """
 
     def __init__(self, connection: Connection, store: UUID, path: str, page: int) -> None:
@@ -64,7 +38,7 @@ class S3Backend:
         self._store = store
         self._path = path
         self._requests: Counter[str] = Counter()
-        self._limits = _LIMITS._replace(page=page)
+        self._limits = Limits(remote=True, page=page)
         self._bucket = Bucket(connection, self._requests, page)
         self._marker = Marker(self._bucket, path)
         self._leases = Leases(self._bucket, path, self._marker)
@@ -88,10 +62,9 @@ class S3Backend:
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         self._check(partition, keys)
-        split = self._splits(partition, keys)
-        folder = self._folder(partition, split)
+        folder = self._folder(partition)
         with self._marker.beside():
-            return self._connection.together([partial(self._get, folder + encode(key, split)) for key in keys])
+            return self._connection.together([partial(self._get, folder + encode(key)) for key in keys])
 
     def _get(self, name: str) -> Value | None:
         found = self._bucket.get(name)
@@ -102,18 +75,15 @@ class S3Backend:
         for part in ranges:
             if part.start < 0 or part.length < 0:
                 raise ValueError(f"start and length of a range are zero or more: {part}")
-        split = self._splits(partition, [part.key for part in ranges])
-        folder = self._folder(partition, split)
+        folder = self._folder(partition)
+        read = self._bucket.get_range
         with self._marker.beside():
             return self._connection.together(
-                [
-                    partial(self._bucket.get_range, folder + encode(key, split), start, length)
-                    for key, start, length in ranges
-                ]
+                [partial(read, folder + encode(key), start, length, etag) for key, start, length, etag in ranges]
             )
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
-        """Values are fetched ahead: up to 32 at once and 64 MiB, or one that is larger."""
+        """Values are fetched ahead: up to 40 at once and 64 MiB, or one that is larger."""
         self._check(partition, ())
         if limit < 0:
             raise ValueError(f"limit is zero (no limit) or more, not {limit}")
@@ -122,9 +92,8 @@ class S3Backend:
     def _scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
         if start >= end:
             return
-        split = self._splits(partition, (start, end))
-        folder = self._folder(partition, split)
-        entries = self._entries(folder, listing(start, end, split), limit)
+        folder = self._folder(partition)
+        entries = self._entries(folder, listing(start, end), limit)
         with self._marker.beside():
             first = next(entries, None)
         if first is None:
@@ -163,46 +132,24 @@ class S3Backend:
                 if found == limit:
                     return
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        """Always durable: S3 answers when the object is stored."""
-        self._check(partition, [op.key for op in ops])
-        if not 1 <= len(ops) <= _LIMITS.ops:
-            raise ValueError(f"one write has 1 to {_LIMITS.ops} operations, not {len(ops)}")
-        if len({op.key for op in ops}) < len(ops):
-            raise ValueError("one write names each key once")
-        marker = self._marker.ensure()
-        conditional_deletes, split = marker.conditional_deletes, marker.split
-        folder = self._folder(partition, split)
-        etags: list[Etag | None] = [None] * len(ops)
-        plain: list[str] = []
-        calls: list[Callable[[], None]] = []
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        """One PUT. Always durable: S3 answers when the object is stored."""
+        self._check(partition, [key])
+        self._marker.ensure()
+        etag = None if isinstance(expect, Expect) else expect
+        name = self._folder(partition) + encode(key)
+        return self._bucket.put(name, value, absent=expect in (ABSENT, NEXT), etag=etag, key=key)
 
-        def put(at: int, op: Put | Append) -> None:
-            absent = isinstance(op, Append) or op.expect is ABSENT
-            etag = None if isinstance(op, Append) or isinstance(op.expect, Expect) else str(op.expect)
-            etags[at] = self._bucket.put(
-                folder + encode(op.key, split), bytes(op.value), absent=absent, etag=etag, key=op.key
-            )
-
-        for at, op in enumerate(ops):
-            if not isinstance(op, Delete):
-                calls.append(partial(put, at, op))
-            elif op.expect is ANY:
-                plain.append(folder + encode(op.key, split))
-            elif op.expect is ABSENT:
-                raise ValueError("a Delete that expects nothing to be there does nothing; leave it out")
-            elif conditional_deletes:
-                name = folder + encode(op.key, split)
-                calls.append(partial(self._bucket.delete, name, etag=str(op.expect), key=op.key))
-            else:
-                raise PermanentError(
-                    f"the S3 service of {self!r} does not honour If-Match on DELETE, so this row cannot be removed "
-                    "without the risk to remove another; use a service, or a version of it, that does"
-                )
-        if plain:
-            calls.append(partial(self._bucket.delete_all, plain))
-        self._connection.together(calls)
-        return etags
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        """One request for 1000 rows, several at once."""
+        self._check(partition, keys)
+        self._marker.check()
+        folder = self._folder(partition)
+        names = list(dict.fromkeys(folder + encode(key) for key in keys))
+        batches = [names[at : at + MOST] for at in range(0, len(names), MOST)]
+        self._connection.together([partial(self._bucket.delete_all, batch) for batch in batches])
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         self._check_open()
@@ -219,12 +166,8 @@ class S3Backend:
     def close(self) -> None:
         self._closed = True
 
-    def _folder(self, partition: bytes, split: bool) -> str:
-        return f"{self._path}{label(partition, split)}/"
-
-    def _splits(self, partition: bytes, keys: Sequence[bytes]) -> bool:
-        """See `layout`. Only where it matters is the marker waited for."""
-        return not is_long(partition, keys) or self._marker.splits()
+    def _folder(self, partition: bytes) -> str:
+        return f"{self._path}{label(partition)}/"
 
     def _check_open(self) -> None:
         if self._closed:

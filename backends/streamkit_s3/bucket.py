@@ -7,14 +7,15 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
+from streamkit.backend import Conflict
 from streamkit.errors import PermanentError
 
 from .connection import NO_DATE, Connection, Meter, Task
 from .failures import Beyond, Missing, Request, lost, refused
 
-__all__ = ["Bucket", "Listed", "Object"]
+__all__ = ["MOST", "Bucket", "Listed", "Object"]
 
-_ALL = 1000
+MOST = 1000
 """What one list, or one delete of many, takes at most."""
 
 
@@ -48,7 +49,7 @@ class _Page(NamedTuple):
 class Bucket:
     """Stateless; one for each meter. A list asks for `page` names at a time, at most 1000."""
 
-    def __init__(self, connection: Connection, meter: Meter, page: int = _ALL) -> None:
+    def __init__(self, connection: Connection, meter: Meter, page: int = MOST) -> None:
         self.connection = connection
         self._meter = meter
         self._size = page
@@ -65,12 +66,14 @@ class Bucket:
             return None
         return Object(answer["Body"], self._etag(answer, request), answer["ResponseMetadata"]["HTTPHeaders"])
 
-    def get_range(self, name: str, start: int, length: int) -> bytes | None:
-        """At most `length` bytes of the object from `start`, or None if there is none."""
+    def get_range(self, name: str, start: int, length: int, etag: str | None = None) -> bytes | None:
+        """At most `length` bytes of the object from `start`. None if there is none, or not the one with `etag`."""
         request = Request("GET", name)
+        condition = {} if etag is None else {"IfMatch": etag}
+        part = f"bytes={start}-{start + max(length, 1) - 1}"
         try:
-            answer = self._call("get_object", request, Key=name, Range=f"bytes={start}-{start + max(length, 1) - 1}")
-        except Missing:
+            answer = self._call("get_object", request, Key=name, Range=part, **condition)
+        except (Missing, Conflict):
             return None
         except Beyond:
             return b""
@@ -95,12 +98,10 @@ class Bucket:
         )
         return self._etag(answer, request)
 
-    def delete(self, name: str, *, etag: str | None = None, key: bytes | None = None) -> None:
-        """Remove the object, which may be missing; with `etag` only if it still is that, else Conflict."""
-        request = Request("DELETE", name, write=True, conditional=etag is not None, key=key)
-        condition = {} if etag is None else {"IfMatch": etag}
+    def delete(self, name: str) -> None:
+        """Remove the object, which may be missing."""
         with suppress(Missing):
-            self._call("delete_object", request, Key=name, **condition)
+            self._call("delete_object", Request("DELETE", name, write=True), Key=name)
 
     def delete_all(self, names: Sequence[str]) -> None:
         """Remove up to 1000 objects, which may be missing. All are tried, then the first error is raised."""

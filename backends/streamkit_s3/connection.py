@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 Meter = Counter[str]
 
 NO_DATE = "the service sends no Date and Last-Modified, so that no lease can be judged; leases need them"
-_THREADS = 32
+_THREADS = 40
 _WINDOW = 64 << 20
 """Bytes that are fetched before they are asked for, at most."""
 _LENGTHS = {"content-length", "transfer-encoding"}
@@ -47,8 +47,8 @@ class Process:
         self.clock = ServiceClock()
         self.marks: dict[str, Any] = {}
         """What is known of each store's marker, by the store's path."""
-        self.conditional_deletes: bool | None = None
-        """What the service was found to do; None: not tried by this process."""
+        self.probed = False
+        """Whether the service was seen to honour conditions."""
 
 
 class Task(Generic[T]):

@@ -59,10 +59,7 @@ class S3Driver:
         """The marker goes last: a store that is half gone is still listed. Foreign objects are left alone."""
         path = self._path(store)
         marker = f"{path}FORMAT"
-        spared = {marker}
-        if keep:
-            split = Marker(self._bucket, path).splits()
-            spared.update(f"{path}{label(partition, split)}/{encode(key, split)}" for partition, key in keep)
+        spared = {marker, *(f"{path}{label(partition)}/{encode(key)}" for partition, key in keep)}
         for _ in self._connection.each(self._bucket.delete_all, self._batches(path, spared), lambda _: _SHARE):
             pass
         for _ in self._connection.each(self._bucket.delete_all, self._archived(store), lambda _: _SHARE):

@@ -11,7 +11,7 @@ from streamkit.backend import Ambiguous, Conflict, Grant, first_token
 from streamkit.errors import CorruptData, LeaseLost, Unavailable
 
 from .bucket import Bucket
-from .layout import is_long, label
+from .layout import label
 from .marker import Marker
 
 __all__ = ["Leases"]
@@ -111,5 +111,4 @@ class Leases:
         return _Found(lease, found.etag, found.age)
 
     def _name(self, name: str) -> str:
-        text = name.encode()
-        return f"{self._path}leases/{label(text, not is_long(text) or self._marker.splits())}"
+        return f"{self._path}leases/{label(name.encode())}"

@@ -23,23 +23,11 @@ from streamkit.reentry import Mutex
 from .bucket import Bucket
 from .connection import Task
 
-__all__ = ["Content", "Marker"]
+__all__ = ["Marker"]
 
-_FORMAT = 2
+_FORMAT = 3
 _NEVER = '"00000000000000000000000000000000"'
 """An etag that no object has."""
-
-
-class Content(msgspec.Struct, frozen=True):
-    streamkit: int
-    """The version of the store's format."""
-    conditional_deletes: bool
-    """Whether the service was seen to honour If-Match on DELETE, as not all do."""
-
-    @property
-    def split(self) -> bool:
-        """Whether long names are split; see `layout`."""
-        return self.streamkit >= 2
 
 
 class _Known:
@@ -50,7 +38,7 @@ class _Known:
         self.founding = Mutex()
         self.look: Task[None] | None = None
         self.looked = False
-        self.content: Content | None = None
+        self.there = False
 
 
 class Marker:
@@ -89,95 +77,85 @@ class Marker:
             if isinstance(error, UnsupportedVersion | CorruptData):
                 raise
 
-    def splits(self) -> bool:
-        """Whether long names are split in this store; a store that is not there yet will be so."""
-        known = self._known
-        if not known.looked:
+    def check(self) -> None:
+        """Before a delete: UnsupportedVersion if the store has another format. One that is not there is fine."""
+        if not self._known.looked:
             self._look()
-        return known.content is None or known.content.split
 
-    def ensure(self) -> Content:
-        """Before a write: the marker, made if there is none."""
+    def ensure(self) -> None:
+        """Before a put: the marker is there, made if it was not."""
         known = self._known
-        if known.content is None:
-            with known.founding():
-                if not known.looked:
-                    self._look()
-                if known.content is None:
-                    try:
-                        known.content = self._found()
-                    except Ambiguous as error:
-                        raise Unavailable(f"the store could not be created: {error}") from None
-        assert known.content is not None
-        return known.content
+        if known.there:
+            return
+        with known.founding():
+            self.check()
+            if not known.there:
+                try:
+                    self._found()
+                except Ambiguous as error:
+                    raise Unavailable(f"the store could not be created: {error}") from None
 
     def _look(self) -> None:
         known = self._known
-        found = self._bucket.get(self._name)
-        if found is not None:
-            known.content = self._decode(found.data)
+        marker = self._bucket.get(self._name)
+        if marker is not None:
+            self._check_version(marker.data)
+            known.there = True
         known.looked = True
 
-    def _decode(self, data: bytes) -> Content:
+    def _check_version(self, data: bytes) -> None:
         where = f"s3://{self._bucket.connection.target.bucket}/{self._name}"
         try:
-            version = msgspec.json.decode(data)["streamkit"]
-            if version > _FORMAT:
-                raise UnsupportedVersion(
-                    f"{where}: the store has format {version}, this release reads up to {_FORMAT}; upgrade streamkit"
-                )
-            return msgspec.json.decode(data, type=Content)
-        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, IndexError):
+            version = int(msgspec.json.decode(data)["streamkit"])
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, ValueError, IndexError):
             raise CorruptData(
                 f"{where} is no marker of a streamkit store; if something else uses this prefix, choose another"
             ) from None
+        if version != _FORMAT:
+            what = "upgrade streamkit" if version > _FORMAT else "read it with the release that wrote it"
+            raise UnsupportedVersion(f"{where}: the store has format {version}, this release reads {_FORMAT}; {what}")
 
-    def _found(self) -> Content:
+    def _found(self) -> None:
         """Probe the service if this process has not, then make the marker: it stands for a probe that passed."""
         process = self._bucket.connection.process
-        if process.conditional_deletes is None:
-            process.conditional_deletes = self._probe()
-        content = Content(_FORMAT, process.conditional_deletes)
+        if not process.probed:
+            self._probe()
+            process.probed = True
         try:
-            self._bucket.put(self._name, msgspec.json.encode(content), absent=True)
+            self._bucket.put(self._name, msgspec.json.encode({"streamkit": _FORMAT}), absent=True)
         except Conflict:
             self._look()
-            known = self._known.content
-            if known is None:
+            if not self._known.there:
                 raise Unavailable("the store is being deleted by someone else; try again") from None
-            return known
-        return content
+        self._known.there = True
 
-    def _probe(self) -> bool:
-        """PermanentError if conditional PUTs are not honoured; else whether conditional DELETEs are."""
+    def _probe(self) -> None:
+        """PermanentError if the service does not honour conditions on PUT."""
         bucket = self._bucket
-        for_puts, for_delete = (f"{self._path}probe/{uuid4().hex}" for _ in range(2))
-        together = bucket.connection.together
+        name = f"{self._path}probe/{uuid4().hex}"
         try:
-            together([partial(bucket.put, for_puts, b"probe"), partial(bucket.put, for_delete, b"probe")])
-            created, replaced, deleted = together(
+            bucket.put(name, b"probe")
+            created, replaced = bucket.connection.together(
                 [
-                    partial(_refused, partial(bucket.put, for_puts, b"probe", absent=True)),
-                    partial(_refused, partial(bucket.put, for_puts, b"probe", etag=_NEVER)),
-                    partial(_refused, partial(bucket.delete, for_delete, etag=_NEVER)),
+                    partial(_is_refused, partial(bucket.put, name, b"probe", absent=True)),
+                    partial(_is_refused, partial(bucket.put, name, b"probe", etag=_NEVER)),
                 ]
             )
         finally:
             with suppress(StreamkitError):
-                bucket.delete_all([for_puts, for_delete])
+                bucket.delete_all([name])
         if not (created and replaced):
             raise PermanentError(
                 f"s3://{bucket.connection.target.bucket} ({bucket.connection.target}) does not honour "
                 f"{'If-Match' if created else 'If-None-Match'} on PUT, without which writers would overwrite each "
                 "other; nothing was written: use a service, or a version of it, with conditional writes"
             )
-        return deleted
 
 
-def _refused(write: Callable[[], object]) -> bool:
+def _is_refused(put: Callable[[], object]) -> bool:
     """Whether a write that has to be refused is."""
     try:
-        write()
+        put()
     except Conflict:
         return True
     except AccessDenied:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
@@ -23,6 +23,8 @@ from .transaction import AsyncTransaction
 from .writing import Lane, LoopRequest
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ..archive import ArchiveReport, CompactReport, RestoreReport
     from ..index.verify import VerifyReport
 
@@ -280,6 +282,21 @@ class AsyncStore:
     async def maintain(self, space: str | None = None) -> None:
         """Bring the index up to the log, in one space or in all. See Store.maintain."""
         await self.calls.call(self.sync.maintain, space, long=True)
+
+    async def to_arrow(
+        self,
+        space: str,
+        *,
+        offset: AnyOffset | None = None,
+        columns: Sequence[str] | None = None,
+        tier: Literal["all", "cold", "hot"] = "all",
+    ) -> pa.RecordBatchReader:
+        """A space's entries as Arrow record batches. See Store.to_arrow. The reader blocks: read it in a thread."""
+
+        def read() -> pa.RecordBatchReader:
+            return self.sync.to_arrow(space, offset=offset, columns=columns, tier=tier)
+
+        return await self.calls.call(read, long=True)
 
     async def archive(
         self,

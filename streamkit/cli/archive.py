@@ -42,7 +42,9 @@ def archive(
 
 def compact(
     space: SpaceName,
-    target_file_bytes: Annotated[int, typer.Option(metavar="BYTES", help="Of a file, compressed.")] = 64 << 20,
+    target_file_bytes: Annotated[
+        int, typer.Option(metavar="BYTES", help="Of payload in a file, before compression.")
+    ] = 64 << 20,
     retention_hours: Annotated[
         float, typer.Option(metavar="HOURS", help="Keep old files that are younger: longer than the longest read.")
     ] = 168.0,

@@ -1,235 +1,498 @@
-"""The index: a view of the log that tells where each segment's entries are. It can always be built again.
+"""Upkeep: brings index and packs forward to the log, and merges behind it what has become many.
 
-Where a backend writes atomically, a transaction's index rows go with it. Elsewhere they follow, many transactions at
-once: `bring_forward` may run in several processes at the same time, may stop anywhere, and may land late. It holds
-because a data row is true for ever, a segment row is replaced only by who has read it, the head moves last, and a data
-row is removed only when another one that holds all of it is there.
+It may run in several processes at the same time and may stop anywhere: files are immutable, the head names them, and it
+is moved by compare-and-set. What an upkeep that lost or was stopped has left behind, `sweep` removes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from os import urandom
+from typing import NamedTuple
 
-from ..backend import ABSENT, Ambiguous, Conflict, Delete, Etag, Expect, Op, Put, Value
-from ..errors import TransientError
-from ..log.idempotency import key_row
-from ..log.keys import HEAD, data_key, idempotency_key, segment_key
+from msgspec.structs import replace
+
+from ..backend import ABSENT, Ambiguous, Conflict, Etag, Range
+from ..errors import CorruptData, StoreClosed, TransientError, Unavailable, UnsupportedVersion
+from ..log.index_rows import encode_index_row
+from ..log.keys import HEAD, data_key, idempotency_key, run_key, segment_key
+from ..log.manifest import Merge, Run, RunGone
+from ..log.marks import Marks, reached, with_mark
+from ..log.pack_format import EncodedPack, encode_pack
+from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
-from ..log.record_format import Header, frames_start
-from ..log.rows import DataRow, Head, Piece, SegmentRow, decode_row, encode_row
+from ..log.ranges import read_ranges
+from ..log.rows import DataRow, Head, KeyRow, Piece, SegmentRow, encode_row
+from .compaction import Expiry
+from .merge import FANOUT, merge_inline, merge_step, next_merge
+from .run_format import build_section, decode_inline, encode_inline
+from .runs import Runs
+from .sweep import ids_of, sweep
 
-__all__ = ["bring_forward", "data_rows", "rows_of"]
+__all__ = ["Rows", "bring_forward", "encode", "index_rows", "merge_some", "store_file", "write_files"]
 
+Rows = tuple[Sequence[bytes], Sequence[bytes]]
+"""Keys in order, and their values."""
 _PIECES = 256
 """The most pieces in one data row."""
 _PIECE_BYTES = 48
+_ROW_BYTES = 8 << 10
+"""A data row is filled up to about so many bytes."""
+_SHRINKS = 8
+"""Rows and records are never smaller than by so much when they are compressed: then they need not be tried."""
+_CLEAR = 1000
+"""Rows that are removed by one call."""
+_TRIES = 5
+_LOSSES = 100
+_PACK = 64 << 10
+"""Bytes of a small pack."""
 
 
-def _data_put(segment: str, pieces: list[Piece]) -> Put:
-    key = data_key(segment, pieces[-1].last_sequence)
-    return Put(key, encode_row(key, DataRow(pieces)))
+class _Tail(NamedTuple):
+    """What is not indexed yet."""
 
-
-def rows_of(
-    partition: Partition,
-    header: Header,
-    record: bytes,
-    statuses: Mapping[str, SegmentRow],
-    etags: Mapping[str, Etag],
-) -> list[Put]:
-    """The index rows that go with a transaction. `statuses` are those after it, `etags` those of the rows before."""
-    inline = partition.limits.inline
-    base = frames_start(record)
-    pieces: dict[str, list[Piece]] = {}
-    for ref in header.frames:
-        start = base + ref.start
-        frame = record[start : start + ref.length] if ref.length <= inline else None
-        piece = Piece(header.number, header.timestamp, ref.first_sequence, ref.count, start, ref.length, frame)
-        pieces.setdefault(ref.segment, []).append(piece)
-    puts: list[Put] = []
-    for segment, found in pieces.items():
-        puts.append(_data_put(segment, found))
-        key = segment_key(segment)
-        puts.append(Put(key, encode_row(key, statuses[segment]), etags.get(segment, ABSENT)))
-    for use in header.keys:
-        key = idempotency_key(use.key)
-        puts.append(Put(key, encode_row(key, key_row(header, use))))
-    return puts
+    rows: Rows
+    first: int
+    """The first transaction that is not indexed."""
+    records: dict[int, bytes]
+    asked: bool
+    """What the index holds of its segments had to be looked up."""
 
 
 def bring_forward(partition: Partition) -> bool:
-    """Index every transaction that is known and not indexed yet. False if another process was at it: it will do."""
-    backend = partition.backend
-    with partition.lock:
-        if partition.watermark == partition.number:
-            return True
-        tail = {segment: list(pieces) for segment, pieces in partition.tail.items()}
-        keys = list(partition.tail_keys.items())
-        head, head_etag = partition.head, partition.head_etag
-        number = partition.number
-        after = Head(
-            partition.settings,
-            number,
-            partition.timestamp,
-            partition.position,
-            number,
-            head.archived,
-            dict(partition.fences),
-        )
+    """Index and pack every transaction that is known and not indexed yet; and merge a bounded part of what is due.
+
+    Where calls are requests, it merges only if it has done nothing else: nobody is to wait for both. `merge_some` is
+    to be called in between then. False if another process was at it: it will do.
+    """
+    head, etag, after, tail = _snapshot(partition)
+    if tail is None:
+        return True
+    if etag is None:
+        partition.check_space()  # no precondition says that the space is the one that was written to
+    made: list[bytes] = []
+    cleared = head.cleared
     try:
-        data, segments, gone = _merge(partition, tail)
-        uses = [Put(key, encode_row(key, row)) for key, row in ((idempotency_key(digest), row) for digest, row in keys)]
-        top = Put(bytes(HEAD), encode_row(HEAD, after), ABSENT if head_etag is None else head_etag)
-        etag: Etag | None
-        if backend.limits.atomic_rows and len(data) + len(segments) + len(gone) + len(uses) < backend.limits.ops:
-            etag = backend.write(partition.key, [*data, *segments, *uses, *gone, top])[-1]
-        else:
-            if not backend.limits.atomic:
-                partition.check_space()
-            _write_data(partition, data)
-            _write(partition, [*uses, *segments])
-            etag = backend.write(partition.key, [top])[0]
-            if gone:
-                _write(partition, gone)
-    except Conflict:
-        _catch_up(partition)
-        return False
-    except Ambiguous:
-        _catch_up(partition)
-        return partition.watermark >= number
+        if not partition.remote:
+            cleared = clear_log(partition, head)
+        after = _seen(partition, replace(after, cleared=cleared, packed=_marked(partition, head, cleared)))
+        extended = _extended(partition, after, tail, made)
+        if not partition.remote or not (made or tail.asked):
+            extended = _merged(partition, extended, made)
+    except RunGone as error:
+        return _overtaken(partition, etag, made, error)
+    return _move(partition, head, etag, extended, made)
+
+
+def merge_some(partition: Partition) -> bool:
+    """A step of a merge, if one is due; a bounded part of it. False if another process was at it."""
+    head, etag = _head(partition)
+    made: list[bytes] = []
+    try:
+        after = _merged(partition, head, made)
+    except RunGone as error:
+        return _overtaken(partition, etag, made, error)
+    return etag is None or after == head or _move(partition, head, etag, after, made)
+
+
+def _overtaken(partition: Partition, etag: Etag | None, made: Sequence[bytes], error: RunGone) -> bool:
+    """A file is gone that the head names which has this etag: False if another process was faster, else it is lost."""
+    partition.look_at_head()
+    if _head(partition)[1] == etag:
+        raise error
+    _remove(partition, made)
+    return False
+
+
+def maintain(partition: Partition) -> None:
+    """Do all that is due: index and packs as far as the log, merges, and what is to be removed."""
+    partition.look_at_head()
+    _file_inline(partition)
+    _merge_all(partition)
+    purge(partition)
+    head, etag = _head(partition)
+    if etag is None:
+        return
+    try:
+        cleared = clear_log(partition, head)
+    except RunGone as error:
+        _overtaken(partition, etag, (), error)
+    else:
+        after = replace(head, cleared=cleared, packed=_marked(partition, head, cleared))
+        if after != head:
+            _move(partition, head, etag, after, ())
+    sweep(partition)
+
+
+def _file_inline(partition: Partition) -> None:
+    """Write what the head itself holds to a file, if some of it is to leave the log."""
+    head, etag = _head(partition)
+    if etag is None or not head.pack or _over(partition, head) <= _filed(head):
+        return
+    made: list[bytes] = []
+    nothing = _Tail(((), ()), head.watermark + 1, {}, False)
+    _move(partition, head, etag, _extended(partition, head, nothing, made, inline=False), made)
+
+
+def _head(partition: Partition) -> tuple[Head, Etag | None]:
     with partition.lock:
-        if partition.head_etag == head_etag:
-            partition.indexed(after, etag, tail)
+        return partition.head, partition.head_etag
+
+
+def _merge_all(partition: Partition) -> None:
+    """Bring index and packs forward, and merge until nothing is due."""
+    while True:
+        bring_forward(partition)
+        head, etag = _head(partition)
+        if etag is None or not _is_due(partition, head):
+            return
+        merge_some(partition)
+
+
+def _is_due(partition: Partition, head: Head) -> bool:
+    """Whether something is to be merged."""
+    policy = partition.policy
+    return bool(packs_to_merge(head.packs, policy.merge) or next_merge(head.manifest, policy.fanout, policy.runs))
+
+
+def purge(partition: Partition) -> None:
+    """Write the index anew without the rows of what only the archive holds."""
+    partition.look_at_head()
+    head, etag = _head(partition)
+    released, manifest = head.released, head.manifest
+    if etag is None or head.purged >= released:
+        return
+    rules = Expiry(released, head.forgotten)
+    if manifest.inline:
+        keys, values = merge_inline(decode_inline(manifest.inline, partition.seed), {}, rules.__call__)
+        inline = encode_inline(keys, values, partition.seed)
+        manifest = manifest.with_inline(inline, manifest.inline_first, manifest.inline_last)
+    if manifest.runs:
+        manifest = replace(manifest, merges=(Merge(manifest.runs[-1].first, manifest.runs[0].last),))
+    if _move(partition, head, etag, replace(head, manifest=manifest), ()):
+        _merge_all(partition)
+        head, etag = _head(partition)
+        if etag is not None:
+            _move(partition, head, etag, replace(head, purged=released), ())
+
+
+def release(partition: Partition, number: int) -> None:
+    """Say that only the archive holds what was committed up to `number`, and forget the packs of it."""
+    for _ in range(_LOSSES):
+        partition.look_at_head()
+        head, etag = _head(partition)
+        if head.released >= number or etag is None:
+            return
+        packs = tuple(file for file in head.packs if file.last > number)
+        pack = head.pack if head.watermark > number else b""
+        if _move(partition, head, etag, replace(head, packs=packs, pack=pack, released=number), ()):
+            return
+    raise Unavailable(f"space {partition.space!r}: the head is written to all the time, try again later")
+
+
+def _merged(partition: Partition, head: Head, made: list[bytes]) -> Head:
+    """`head` after a step of a merge of runs or packs, if one is due. The index is that of the head before."""
+    policy = partition.policy
+    group = packs_to_merge(head.packs, policy.merge)
+    if group:
+        return _packs_merged(partition, head, group, made)
+    merge = next_merge(head.manifest, policy.fanout, policy.runs)
+    if merge is not None:
+        id = urandom(16)
+        index = partition.open_index(head)
+        assert isinstance(index, Runs)
+        forgotten = _forgotten(partition, head)
+        rules = Expiry(head.released, forgotten)
+        step = merge_step(index, merge, policy.merge, id, partition.seed, rules.__call__)
+        etag = ""
+        if step.data is not None:
+            made.append(id)
+            etag = store_file(partition, id, step.data)
+        manifest = step.apply(head.manifest, etag)
+        assert manifest is not None  # it is the step's own
+        return replace(head, manifest=manifest, forgotten=forgotten)
+    return head
+
+
+def _packs_merged(partition: Partition, head: Head, group: Sequence[PackFile], made: list[bytes]) -> Head:
+    first, last = group[0].first, group[-1].last
+    pack = encode(partition, first, last, _records_of(partition, group))
+    id = urandom(16)
+    made.append(id)
+    etag = store_file(partition, id, pack.data)
+    merged = PackFile(id, etag, 0, len(pack.data), pack.table, first, last, pack.timestamp)
+    at = head.packs.index(group[0])
+    return replace(head, packs=(*head.packs[:at], merged, *head.packs[at + len(group) :]))
+
+
+def _records_of(partition: Partition, packs: Sequence[PackFile]) -> Iterator[tuple[int, bytes]]:
+    """(number, record) of all that is in `packs`, which are read as a whole, in one call."""
+    backend, key, seed = partition.backend, partition.key, partition.seed
+    ranges = [Range(run_key(pack.id), pack.start, pack.length, pack.etag or None) for pack in packs]
+    for file, data in zip(packs, read_ranges(backend, key, ranges), strict=True):
+        try:
+            yield from Packs(backend, key, seed, (), data, TableCache()).all()
+        except (CorruptData, UnsupportedVersion) as error:
+            raise in_pack(file, error) from error
+
+
+def packs_to_merge(packs: Sequence[PackFile], most: int) -> Sequence[PackFile]:
+    """Neighbours that are to become one pack of at most `most` bytes: as many of one size as of runs."""
+    after, size = len(packs), _PACK
+    while size < most:
+        begin, limit = after, min(size * FANOUT, most // 2)  # with one that is larger hardly another fits
+        while begin and packs[begin - 1].length < limit:
+            begin -= 1
+        if after - begin >= FANOUT:
+            group = packs[begin:after]
+            while sum(pack.length for pack in group) > most:
+                group = group[:-1]
+            if len(group) > 1:
+                return group
+        size *= FANOUT
+    return ()
+
+
+def _forgotten(partition: Partition, head: Head) -> int:
+    """Up to which transaction the idempotency keys are past their window, by the service's clock."""
+    now = partition.freshness.now()
+    if now is None:
+        return head.forgotten
+    return max(head.forgotten, reached(head.seen, now - head.settings.idempotency_window - partition.freshness.margin))
+
+
+def _move(partition: Partition, head: Head, etag: Etag | None, after: Head, made: Sequence[bytes]) -> bool:
+    """Replace `head` by `after`. False if another process was faster: then the files that were `made` go."""
+    after = replace(after, version=head.version + 1)
+    if not _put_head(partition, after, etag, made):
+        return False
     partition.counters["upkeeps"] += 1
+    _remove(partition, ids_of(head) - ids_of(after))
     return True
 
 
-def _catch_up(partition: Partition) -> None:
+def _put_head(partition: Partition, after: Head, etag: Etag | None, made: Sequence[bytes]) -> bool:
+    """Whether `after` is in the place of the head with the etag `etag`. Unavailable if no answer comes."""
+    expect = etag or partition.foreign_head or ABSENT
+    data = encode_row(HEAD, after)
+    for attempt in range(_TRIES):
+        try:
+            new = partition.backend.put(partition.key, bytes(HEAD), data, expect)
+        except Conflict:
+            # It may be this very head that was there already, delivered twice, or one that goes on from it.
+            looked = _catch_up(partition, made)
+            if looked and partition.head != after:
+                _remove(partition, set(made) - ids_of(partition.head))
+            return partition.head == after
+        except Ambiguous:
+            # It can still land, so its files must be there; to send it again does no harm.
+            if _catch_up(partition, ()) and (partition.head == after or partition.head_etag != etag):
+                return partition.head == after
+            partition.clock.sleep(0.05 * 2**attempt)
+        else:
+            partition.indexed(after, new, etag)
+            return True
+    raise Unavailable(f"space {partition.space!r}: the storage's answers are lost one after the other; try again")
+
+
+def _remove(partition: Partition, ids: Iterable[bytes]) -> None:
+    """Remove files that nothing names. What remains, because it fails, is swept."""
+    keys = [run_key(id) for id in ids]
     try:
-        partition.look_at_head()
+        if keys:
+            partition.backend.delete(partition.key, keys)
     except (TransientError, Ambiguous):
         return
 
 
-def _write_data(partition: Partition, puts: Sequence[Put]) -> None:
-    """Two rows of one key end at the same sequence, so one of them holds the other: that one stays."""
-    todo = [put._replace(expect=ABSENT) for put in puts]
-    while todo:
-        try:
-            _write(partition, todo)
-            return
-        except Conflict:
-            values = partition.backend.get(partition.key, [put.key for put in todo])
-        rest = []
-        for put, value in zip(todo, values, strict=True):
-            if value is None:
-                rest.append(put._replace(expect=ABSENT))
-            elif _first(put.key, value.data) > _first(put.key, put.value):
-                rest.append(put._replace(expect=value.etag))
-        todo = rest
+def clear_log(partition: Partition, head: Head) -> int:
+    """Remove from the log what has been packed for longer than the grace; up to where. That it is done a later head
+    is to say."""
+    limit = _cleared(partition, head)
+    packs = partition.open_packs(head)
+    numbers = [number for number in range(head.cleared + 1, limit + 1) if packs.holds(number)]
+    for at in range(0, len(numbers), _CLEAR):
+        keys = [partition.transaction_key(number) for number in numbers[at : at + _CLEAR]]
+        partition.backend.delete(partition.key, keys)
+    return limit
 
 
-def _first(key: bytes, data: bytes) -> int:
-    return decode_row(DataRow, key, data).pieces[0].first_sequence
+def _cleared(partition: Partition, head: Head) -> int:
+    """Up to which transaction the log may be cleared, by the service's clock."""
+    # What the head itself holds stays in the log as well: a damaged head must not be the only copy.
+    return max(head.cleared, min(_over(partition, head), _filed(head)))
 
 
-def _write(partition: Partition, ops: Sequence[Op]) -> None:
-    limits = partition.limits
-    batch: list[Op] = []
-    size = 0
-    for op in ops:
-        length = len(op.key) + (0 if isinstance(op, Delete) else len(op.value)) + 256
-        if batch and (len(batch) >= limits.ops or size + length > limits.batch_bytes):
-            partition.backend.write(partition.key, batch)
-            batch, size = [], 0
-        batch.append(op)
-        size += length
-    if batch:
-        partition.backend.write(partition.key, batch)
+def _over(partition: Partition, head: Head) -> int:
+    """Up to which transaction all have been packed for longer than the grace."""
+    now = partition.freshness.now()
+    return 0 if now is None else reached(head.packed, now - partition.grace - partition.freshness.margin)
 
 
-def _merge(partition: Partition, tail: Mapping[str, list[Piece]]) -> tuple[list[Put], list[Put], list[Delete]]:
-    """The data rows, segment rows and deletions that bring `tail` into the index."""
-    backend = partition.backend
-    names = list(tail)
-    segment_keys = [segment_key(name) for name in names]
-    found: list[Value | None] = []
-    for at in range(0, len(names), 1000):
-        found += backend.get(partition.key, segment_keys[at : at + 1000])
-    rows: dict[str, SegmentRow] = {}
-    expects: dict[str, Expect | Etag] = {}
-    open_keys: dict[str, bytes] = {}
-    for name, key, value in zip(names, segment_keys, found, strict=True):
-        if value is None:
-            expects[name] = ABSENT
-            continue
-        rows[name] = decode_row(SegmentRow, key, value.data)
-        expects[name] = value.etag
-        open_keys[name] = data_key(name, rows[name].last_sequence)
-    open_rows: dict[str, DataRow] = {}
-    wanted = list(open_keys.items())
-    for at in range(0, len(wanted), 1000):
-        part = wanted[at : at + 1000]
-        for (name, key), value in zip(part, backend.get(partition.key, [key for _, key in part]), strict=True):
-            if value is not None:
-                open_rows[name] = decode_row(DataRow, key, value.data)
-    _check_unmoved(partition, [name for name in rows if name not in open_rows], expects)
-    data: list[Put] = []
-    segments: list[Put] = []
-    gone: list[Delete] = []
-    for name, pieces in tail.items():
-        row = rows.get(name)
-        if row is not None:
-            pieces = [piece for piece in pieces if piece.first_sequence > row.last_sequence]
-        if not pieces:
-            continue
-        if name in open_rows and _has_room(backend.limits.row, open_rows[name].pieces, pieces[0]):
-            pieces = [*open_rows[name].pieces, *pieces]
-            gone.append(Delete(open_keys[name]))
-        data += data_rows(backend.limits.row, name, pieces)
-        last = pieces[-1]
-        status = SegmentRow(
-            row.first_sequence if row else pieces[0].first_sequence,
-            row.first_timestamp if row else pieces[0].timestamp,
-            last.last_sequence,
-            last.timestamp,
-        )
-        key = segment_key(name)
-        segments.append(Put(key, encode_row(key, status), expects[name]))
-    return data, segments, gone
+def _filed(head: Head) -> int:
+    """Up to which transaction packs are in files."""
+    return head.packs[-1].last if head.packs else 0
 
 
-def _check_unmoved(partition: Partition, names: Sequence[str], expects: Mapping[str, Expect | Etag]) -> None:
-    """Conflict if a data row is not there because another process merged it into a larger one since its segment row was
-    read. Without it, a row would begin in the middle of that larger one, and hide it from who looks for its beginning.
-    A row that was archived and removed is missing as well; then its segment row has not changed.
+def _marked(partition: Partition, head: Head, cleared: int) -> Marks:
+    """The marks of the head after `head`: from now on the grace runs of what that one says is packed.
+
+    Not of what the next one packs: its writer may be stopped before it lands, and who reads `head` then looks for that
+    in the log.
     """
-    keys = [segment_key(name) for name in names]
-    for name, key, value in zip(names, keys, partition.backend.get(partition.key, keys) if keys else (), strict=True):
-        if value is None or value.etag != expects[name]:
-            raise Conflict(key)
+    now, number = partition.freshness.now(), head.watermark
+    if now is None or number <= max([cleared, *(number for number, _ in head.packed)]):
+        return head.packed
+    return with_mark([mark for mark in head.packed if mark[0] > cleared], number, now, partition.grace)
 
 
-def data_rows(limit: int, segment: str, pieces: Sequence[Piece]) -> list[Put]:
-    """The rows that hold `pieces`, each of up to about `limit` bytes."""
-    return [_data_put(segment, part) for part in _split(limit, pieces)]
+def _seen(partition: Partition, head: Head) -> Head:
+    """The head before it is written, with a mark of when the idempotency keys that it knows were there."""
+    now = partition.freshness.now()
+    if now is None:
+        return head
+    window = head.settings.idempotency_window
+    if window == float("inf") or (head.seen and head.watermark == head.seen[-1][0]):
+        return head
+    return replace(head, seen=with_mark(head.seen, head.watermark, now, window))
 
 
-def _size(piece: Piece) -> int:
-    return _PIECE_BYTES + (len(piece.frame) if piece.frame is not None else 0)
+def _catch_up(partition: Partition, made: Sequence[bytes]) -> bool:
+    """Whether the head could be read. If the store was deleted, the files that were `made` go, and the error comes."""
+    try:
+        partition.look_at_head()
+    except (TransientError, Ambiguous):
+        return False
+    except (CorruptData, StoreClosed):
+        _remove(partition, made)
+        raise
+    return True
 
 
-def _has_room(limit: int, pieces: Sequence[Piece], more: Piece) -> bool:
-    return len(pieces) < _PIECES and sum(map(_size, pieces)) + _size(more) <= limit
+def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | None]:
+    """The head, its etag, the one after it, and what that is to say more; None for the latter if it is nothing."""
+    asked = False
+    while True:
+        with partition.lock:
+            head, etag = partition.head, partition.head_etag
+            if partition.watermark == partition.number:
+                return head, etag, head, None
+            names = list(partition.tail)
+            known = partition.known
+            missing = [name for name in names if name not in known]
+            if not missing:
+                after = replace(
+                    head,
+                    settings=partition.settings,
+                    watermark=partition.number,
+                    timestamp=partition.timestamp,
+                    position=partition.position,
+                    fences=dict(partition.fences),
+                )
+                statuses = {name: known[name] for name in names}
+                tail = {name: list(pieces) for name, pieces in partition.tail.items()}
+                keys, records = dict(partition.tail_keys), dict(partition.records)
+                first = partition.watermark + 1
+                break
+        partition.learn(missing)
+        asked = True
+    return head, etag, after, _Tail(index_rows(tail, statuses, keys), first, records, asked)
 
 
-def _split(limit: int, pieces: Sequence[Piece]) -> list[list[Piece]]:
-    parts: list[list[Piece]] = []
-    size = limit
+# -- rows -----------------------------------------------------------------------------------------------------------
+
+
+def index_rows(
+    tail: Mapping[str, Sequence[Piece]], statuses: Mapping[str, SegmentRow], keys: Mapping[bytes, KeyRow]
+) -> Rows:
+    """The rows of the index for `tail`, whose segments are as `statuses` say after it, in order."""
+    rows: list[tuple[bytes, bytes]] = []
+    for segment, pieces in tail.items():
+        rows.append((segment_key(segment), encode_index_row(statuses[segment])))
+        rows += _data_rows(segment, pieces)
+    rows += [(idempotency_key(digest), encode_index_row(row)) for digest, row in keys.items()]
+    rows.sort(key=itemgetter(0))
+    return [key for key, _ in rows], [value for _, value in rows]
+
+
+def _data_rows(segment: str, pieces: Sequence[Piece]) -> list[tuple[bytes, bytes]]:
+    """The rows that hold `pieces`, each of up to about `_ROW_BYTES`."""
+    rows = []
+    part: list[Piece] = []
+    size = 0
     for piece in pieces:
-        size += _size(piece)
-        if size > limit or len(parts[-1]) >= _PIECES:
-            parts.append([])
-            size = _size(piece)
-        parts[-1].append(piece)
-    return parts
+        length = _PIECE_BYTES + (len(piece.frame) if piece.frame is not None else 0)
+        if part and (size + length > _ROW_BYTES or len(part) >= _PIECES):
+            rows.append(_data_row(segment, part))
+            part, size = [], 0
+        part.append(piece)
+        size += length
+    if part:
+        rows.append(_data_row(segment, part))
+    return rows
+
+
+def _data_row(segment: str, pieces: list[Piece]) -> tuple[bytes, bytes]:
+    return data_key(segment, pieces[-1].last_sequence), encode_index_row(DataRow(pieces))
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], *, inline: bool = True) -> Head:
+    """`head` with what is in `tail`: with `inline` in the head itself while it is little, else in a file."""
+    seed, manifest = partition.seed, head.manifest
+    first = manifest.inline_first or tail.first
+    records = tail.records
+    inline_block = decode_inline(manifest.inline, seed) if manifest.inline else None
+    keys, values = merge_inline(inline_block, dict(zip(*tail.rows, strict=True)), Expiry(head.released).__call__)
+    if head.pack:
+        packs = partition.open_packs(replace(head, packs=()))
+        records = {**dict(packs.all()), **records}  # a large transaction is in no pack: there are holes
+    numbers = sorted(records)
+    size = sum(map(len, keys)) + sum(map(len, values)) + sum(map(len, records.values()))
+    pack = encode(partition, first, head.watermark, [(number, records[number]) for number in numbers])
+    if inline and size <= _SHRINKS * partition.policy.inline:
+        rows = encode_inline(keys, values, seed)
+        if len(rows) + len(pack.data) <= partition.policy.inline:
+            return replace(head, manifest=manifest.with_inline(rows, first, head.watermark), pack=pack.data)
+    run, packed = write_files(partition, (keys, values), pack, made)
+    files = (*head.packs, packed) if pack.records else head.packs
+    return replace(head, manifest=manifest.with_run(run), packs=files, pack=b"")
+
+
+def encode(partition: Partition, first: int, last: int, records: Iterable[tuple[int, bytes]]) -> EncodedPack:
+    """A pack of the partition's transactions first..last, as far as they are in `records`."""
+    return encode_pack(
+        first,
+        last,
+        records,
+        lambda number, record: partition.decode_header(record, number).timestamp,
+        partition.seed,
+    )
+
+
+def write_files(partition: Partition, rows: Rows, pack: EncodedPack, made: list[bytes]) -> tuple[Run, PackFile]:
+    """One file with both: the rows and the packed records of the same transactions."""
+    id = urandom(16)
+    section, file = build_section(id, partition.seed, *rows) if rows[0] else (b"", None)
+    made.append(id)
+    etag = store_file(partition, id, section + pack.data)
+    packed = PackFile(id, etag, len(section), len(pack.data), pack.table, pack.first, pack.last, pack.timestamp)
+    return Run(pack.first, pack.last, 0, (file.stored(etag),) if file is not None else ()), packed
+
+
+def store_file(partition: Partition, id: bytes, data: bytes) -> Etag:
+    """Nobody else writes a row with this key: it may be sent again. What lands later changes nothing, nor the etag."""
+    backend, key = partition.backend, run_key(id)
+    for attempt in range(_TRIES):
+        try:
+            return backend.put(partition.key, key, data, ABSENT)
+        except Conflict:
+            value = backend.get(partition.key, [key])[0]
+            if value is not None:
+                return value.etag
+        except Ambiguous:
+            partition.clock.sleep(0.05 * 2**attempt)
+    raise Unavailable(f"space {partition.space!r}: the storage's answers are lost one after the other; try again")

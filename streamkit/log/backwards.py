@@ -10,11 +10,11 @@ from collections.abc import Generator, Iterator, Sequence
 from msgspec.structs import force_setattr
 
 from ..errors import CorruptData, UnsupportedVersion
-from .keys import transaction_number
 from .offsets import Offset
 from .partition import Partition
 from .read import Batch, Bounds, NotLogged, first_at, load, pieces_of, position_of
 from .record_format import decode_transaction
+from .records import records
 from .rows import Piece
 
 __all__ = ["logged_backwards", "segment_backwards", "space_backwards"]
@@ -104,15 +104,14 @@ def logged_backwards(partition: Partition, start: tuple[int, int], end: int) -> 
 
 def _records(partition: Partition, begin: int, end: int) -> tuple[list[bytes], int]:
     """The records of begin..end, and their bytes; fewer if they are large, or one is not there."""
-    records: list[bytes] = []
+    found: list[bytes] = []
     length = 0
-    start, after = partition.transaction_key(begin), partition.transaction_key(end + 1)
-    for row in partition.backend.scan(partition.key, start, after):
-        if transaction_number(row.key) != begin + len(records) or length > _BYTES:
+    for _, record in records(partition, begin, end):
+        if length > _BYTES:
             break
-        records.append(row.data)
-        length += len(row.data)
-    return records, length
+        found.append(record)
+        length += len(record)
+    return found, length
 
 
 def _decoded(partition: Partition, number: int, record: bytes, skip: int) -> Iterator[Batch]:
@@ -135,7 +134,7 @@ def segment_backwards(partition: Partition, segment: str, bounds: Bounds, since:
     """One segment's entries, the last sequence first."""
     if bounds.empty:
         return
-    partition.refresh(() if partition.limits.atomic else (segment,), since)
+    partition.refresh((segment,), since)
     row = partition.status(segment)
     first = max(bounds.min_sequence, row.first_sequence, 1)
     last = min(row.last_sequence, bounds.max_sequence or row.last_sequence)

@@ -18,24 +18,23 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import main_thread
-from typing import Protocol
 from uuid import UUID
 
-from ..backend import ABSENT, Ambiguous, Append, Conflict, Delete, Etag, Op, Put
+from ..backend import NEXT, Ambiguous, Conflict
 from ..errors import AccessDenied, OutcomeUnknown, StreamkitError, Unavailable
 from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
-from .keys import HEAD
 from .outcome import Outcome, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan, Snapshot
 from .record_format import Body, Header, KeyUse, encode_transaction
 from .request import Request
-from .rows import Head, SegmentRow, encode_row
+from .rows import SegmentRow
 
-__all__ = ["Committer", "Index", "new_id"]
+__all__ = ["Committer", "Upkeep", "new_id"]
 
 _MOST_FRAMES = 4096
 _ATTEMPTS = 6
@@ -43,6 +42,8 @@ _LOSSES = 1000
 _TAIL_BYTES = 16 << 20
 _TAIL_FRAMES = 1 << 15
 """Whoever opens the space reads them first, in a microsecond each."""
+_TURNS = 4
+"""Between two times that the index is brought forward, something may be merged at three others."""
 _UNKNOWN = 10_000
 """Transactions of unknown outcome that are kept, to be asked about by whoever wrote them."""
 _HEARTBEAT = 0.1
@@ -63,33 +64,13 @@ def new_id(milliseconds: int, tag: int) -> bytes:
     return whole.to_bytes(16, "big")
 
 
-class Index(Protocol):
-    """What the commit asks of the index."""
-
-    def rows_of(
-        self,
-        partition: Partition,
-        header: Header,
-        record: bytes,
-        statuses: Mapping[str, SegmentRow],
-        etags: Mapping[str, Etag],
-    ) -> list[Put]:
-        """The index rows that go with a transaction, where writes are atomic."""
-        ...
-
-    def bring_forward(self, partition: Partition) -> bool:
-        """Index what is known and not indexed yet. False if another process was at it."""
-        ...
+Upkeep = Callable[[Partition], bool]
+"""Brings the index forward to what is known, or merges some of it. False if another process was at it."""
 
 
 class Flight:
     """A transaction that is being written."""
 
-    head: Head | None = None
-    """What goes with it, where writes are atomic."""
-    indexed = False
-    etags: Sequence[Etag | None] = ()
-    """Of what was written; none if they are not known."""
     failed: StreamkitError | None = None
 
     def __init__(
@@ -109,7 +90,7 @@ class Flight:
         self.record = record
         self.count = count
         """Of entries."""
-        self.ops: list[Op] = [Append(key, record)]
+        self.key = key
 
     def clear(self) -> None:
         """It was not written, and never will be."""
@@ -124,13 +105,18 @@ def _stopped(error: BaseException) -> Unavailable:
 class Committer:
     """Commits requests to one partition, one transaction at a time."""
 
-    def __init__(self, partition: Partition, node: bytes, most_bytes: int, index: Index) -> None:
+    def __init__(
+        self, partition: Partition, node: bytes, most_bytes: int, bring_forward: Upkeep, merge: Upkeep
+    ) -> None:
         self.partition = partition
         self.node = node
         self.most_bytes = most_bytes
         self.unknown: dict[bytes, int] = {}
         """Transactions whose outcome could not be learned, and the numbers they were for."""
-        self._index = index
+        self._bring_forward = bring_forward
+        self._merge = merge
+        self._turn = max(1, partition.policy.upkeep // _TURNS) if partition.remote else 1 << 62
+        """After so many transactions there is time to merge, where calls are requests."""
         self._queue: deque[Request] = deque()
         """Requests that are not done, and some that are."""
         self._mutex = threading.RLock()
@@ -232,6 +218,9 @@ class Committer:
         """Queue it; whether its thread leads."""
         request.thread = threading.get_ident()
         self.partition.check_reentry()
+        if self._mutex._is_owned():  # type: ignore[attr-defined]
+            # A handler's call, in the middle of another one of this thread, which keeps all others out.
+            raise refused()
         with self._mutex:
             leader = self._leader
             if leader.leads and leader.thread == request.thread and leader.alive.locked():
@@ -323,12 +312,13 @@ class Committer:
         if len(waiting) == 1 and not waiting[0].done and not waiting[0].abandoned:
             return waiting
         with self._mutex:
-            queue = self._queue
-            while queue and (queue[0].done or queue[0].abandoned):
-                queue.popleft()
-            waiting = list(queue)
-        limits = self.partition.limits
-        most_frames = min(_MOST_FRAMES, (limits.ops - 4) // 2 if limits.atomic else _MOST_FRAMES)
+            waiting = list(self._queue)
+            for request in waiting:
+                if not (request.done or request.abandoned):
+                    break
+                # By name: the thread that it is of may be faster, and the first is then another one.
+                with suppress(ValueError):
+                    self._queue.remove(request)
         taken: list[Request] = []
         size = frames = 0
         for request in waiting:
@@ -337,7 +327,7 @@ class Committer:
             for part in request.parts:
                 size += part.size
             frames += len(request.parts) + (request.key is not None)
-            if taken and (size > self.most_bytes or frames > most_frames):
+            if taken and (size > self.most_bytes or frames > _MOST_FRAMES):
                 break
             taken.append(request)
         return taken
@@ -346,17 +336,14 @@ class Committer:
         self._taken = requests
         partition = self.partition
         segments = [part.segment for request in requests for part in request.parts]
-        atomic = partition.limits.atomic
         sure = not partition.is_fresh(partition.looked)
         if sure:
             partition.refresh(segments)
         alone = len(requests) == 1 and not self._submitted
         lost = 0
         while True:
-            if atomic and partition.watermark != partition.number:
-                self._index.bring_forward(partition)
             snapshot = Snapshot(partition)
-            plan = Plan(partition, snapshot, partition.learn_for_commit(segments))
+            plan = Plan(partition, snapshot, partition.learn(segments))
             for request in requests:
                 if not request.done and not request.withdrawn and (alone or not request.abandoned):
                     plan.add(request)
@@ -373,9 +360,6 @@ class Committer:
             # What was left out depends on a neighbour that is not committed yet: it is planned again after that is.
             if not plan.ready:
                 return
-            if atomic and partition.partition and snapshot.etag is None and not snapshot.number:
-                # This partition has no head yet that would refuse a writer to a space that was deleted.
-                partition.check_space()
             flight = self._prepare(plan)
             if self._submitted and not all(request.board(flight.header) for request in flight.requests):
                 # One was withdrawn, and others may build on it.
@@ -398,16 +382,14 @@ class Committer:
                     f"space {partition.space!r}, partition {partition.partition}: {lost} commits in a row met others' "
                     "writes; spread the writers over more partitions, or try again"
                 )
-            if partition.limits.remote and lost > 2:
+            if partition.remote and lost > 2:
                 partition.clock.sleep(random.random() * min(0.01 * 2**lost, 0.5))
-            partition.unlearn(segments)
             partition.refresh(segments)
             sure = True
 
     def _prepare(self, plan: Plan) -> Flight:
         """The transaction of the plan's requests."""
         partition, snapshot = self.partition, plan.snapshot
-        limits = partition.limits
         now = partition.clock.now()
         number = snapshot.number + 1
         timestamp = max(now, snapshot.timestamp)
@@ -444,30 +426,12 @@ class Committer:
             fences=plan.new_fences,
             seed=partition.seed,
         )
-        flight = Flight(plan, results, header, partition.transaction_key(number), record, count)
-        if limits.atomic:
-            rows = self._index.rows_of(partition, header, record, after, partition.etags)
-            size = min(len(record), 1 << 20) + sum(len(put.key) + len(put.value) + 256 for put in rows)
-            flight.indexed = len(rows) + 2 <= limits.ops and size <= limits.batch_bytes
-            flight.head = Head(
-                partition.settings,
-                number,
-                timestamp,
-                snapshot.position + count,
-                number if flight.indexed else snapshot.watermark,
-                snapshot.head.archived,
-                {**snapshot.fences, **plan.new_fences},
-            )
-            expect = ABSENT if snapshot.etag is None else snapshot.etag
-            flight.ops.append(Put(bytes(HEAD), encode_row(HEAD, flight.head), expect))
-            if flight.indexed:
-                flight.ops += rows
-        return flight
+        return Flight(plan, results, header, partition.transaction_key(number), record, count)
 
     def _finish(self, flight: Flight) -> None:
         """It is committed: say so. Stopped anywhere, it can be done again."""
         partition, header = self.partition, flight.header
-        partition.committed(header, flight.record, flight.before, flight.head, flight.ops, flight.etags, flight.indexed)
+        partition.committed(header, flight.record, flight.before)
         trx, count = header.trx, flight.count
         for request, result in zip(flight.requests, flight.results, strict=True):
             if not request.done:
@@ -486,7 +450,6 @@ class Committer:
         else:
             self._flight = None
             flight.clear()
-            self.partition.unlearn([ref.segment for ref in flight.header.frames])
             self.partition.refresh(())
 
     def _settle(self, flight: Flight, *, left: bool = False) -> bool:
@@ -495,16 +458,14 @@ class Committer:
         A lost answer, and a conflict that may be one's own first try, are settled by reading the transaction back:
         own id, it is committed; another's, it is not and never will be; nothing, the same bytes are sent again.
         """
-        partition, ops, header = self.partition, flight.ops, flight.header
+        partition, header = self.partition, flight.header
         durable = partition.settings.durability != "buffered"
         lost = left
         for attempt in range(_ATTEMPTS):
             cause: StreamkitError | None = None
             if attempt or not left:
                 try:
-                    flight.etags = partition.backend.write(partition.key, ops, durable=durable)
-                    if partition.limits.atomic or partition.is_fresh(flight.looked):
-                        return True
+                    partition.backend.put(partition.key, flight.key, flight.record, NEXT, durable=durable)
                     return self._still_counts(flight)
                 except Conflict as error:
                     cause = error
@@ -520,9 +481,7 @@ class Committer:
                         raise self._unknown(header) from error
                     raise
             try:
-                # The head before the transaction: if it has moved, whatever was sent is in the log by now, or never.
-                moved = lost and not isinstance(cause, Ambiguous) and self._moved(ops)
-                value = partition.backend.get(partition.key, [ops[0].key])[0]
+                value = partition.backend.get(partition.key, [flight.key])[0]
                 there = value and partition.decode_header(value.data, header.number)
             except StreamkitError as error:
                 raise self._unknown(header) from error
@@ -532,23 +491,14 @@ class Committer:
                 if there.id != header.id:
                     return False
                 partition.counters["settled"] += not lost
-                flight.etags = ()
                 return self._still_counts(flight)
-            if moved or (isinstance(cause, Conflict) and not lost):
-                # The head moved for another reason than a transaction, archiving for instance. Or the service is in
-                # two minds; then nothing that was sent can land any more, unless an answer was lost before.
+            if isinstance(cause, Conflict) and not lost:
+                # It was there, and was archived and removed since; or the service is in two minds. Nothing that was
+                # sent can land any more.
                 return False
             if cause is not None:
                 partition.clock.sleep(min(0.05 * 2**attempt, 1.0))
         raise self._unknown(header)
-
-    def _moved(self, ops: Sequence[Op]) -> bool:
-        """Whether the head is another than the one that `ops` demand, so that they can never be applied."""
-        demanded = next((op.expect for op in ops if isinstance(op, Put) and op.key == HEAD), None)
-        if demanded is None:
-            return False
-        value = self.partition.backend.get(self.partition.key, [bytes(HEAD)])[0]
-        return value is not None and value.etag != demanded
 
     def _unknown(self, header: Header) -> OutcomeUnknown:
         if len(self.unknown) >= _UNKNOWN:
@@ -562,14 +512,20 @@ class Committer:
         )
 
     def _still_counts(self, flight: Flight) -> bool:
-        """A commit that took very long may have landed where the archive already was: then it is none."""
+        """A commit that took very long may have landed where another was, which is in a pack or in the archive by now
+        and was removed from the log: then it is none."""
         partition, header, number = self.partition, flight.header, flight.header.number
-        if partition.limits.atomic or partition.is_fresh(flight.looked):
+        if not partition.remote or partition.is_fresh(flight.looked):
             return True
         try:
-            if not partition.archived_since(number) or partition.archive().has(partition, header.id, number, 0):
+            if partition.archived_since(number):
+                counts = partition.archive().has(partition, header.id, number, 0)
+            else:
+                packed = partition.ask_packs(lambda packs: packs.get([number])[0])
+                counts = packed is None or partition.decode_header(packed, number).id == header.id
+            if counts:
                 return True
-            partition.backend.write(partition.key, [Delete(partition.transaction_key(number))])
+            partition.backend.delete(partition.key, [flight.key])
         except StreamkitError as error:
             raise self._unknown(header) from error
         return False
@@ -577,18 +533,18 @@ class Committer:
     def keep_index(self) -> None:
         """Bring the index forward if it is far behind. Whoever comes along pays; the others go on."""
         partition = self.partition
-        upkeep = partition.limits.upkeep
-        if (
-            partition.number - partition.watermark < upkeep
-            and partition.tail_bytes < _TAIL_BYTES
-            and partition.tail_frames < _TAIL_FRAMES
-        ):
-            return
+        upkeep = partition.policy.upkeep
+        behind = partition.number - partition.watermark
+        due = self._bring_forward
+        if behind < upkeep and partition.tail_bytes < _TAIL_BYTES and partition.tail_frames < _TAIL_FRAMES:
+            if not behind or behind % self._turn:
+                return
+            due = self._merge
         if partition.number < self._next_upkeep or self._upkeep.locked():
             return
         with self._upkeep:
             try:
-                self._index.bring_forward(partition)
+                due(partition)
             except StreamkitError as error:
                 # What was acknowledged is in the log; the index may follow later.
                 self._next_upkeep = partition.number + max(1, upkeep // 4)

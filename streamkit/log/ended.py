@@ -1,14 +1,20 @@
-"""The end of a log: an empty transaction that is left when the store is deleted.
+"""The end of a log: empty transactions that are left when the store is deleted.
 
-Where no head guards a commit, it is what a process meets that still has the store open: its next transaction has the
-same number.
+No head guards a commit, so it is what a process meets that still has the store open: its next transaction has the same
+number as one of them. One is after the last transaction. The others are in the place of the latest transactions, for a
+process that has not seen these: its look at the log counts for a while (see freshness.py), and if their numbers were
+free it would be told that it had committed.
 """
 
 from __future__ import annotations
 
-from ..backend import Ambiguous, Append, Conflict
+from concurrent.futures import ThreadPoolExecutor
+
+from ..backend import ANY, NEXT, Ambiguous, Conflict, Expect
 from ..errors import StoreClosed, Unavailable
 from .commit import new_id
+from .keys import transaction_number
+from .marks import reached
 from .outcome import tag_of
 from .partition import Partition
 from .record_format import ENDED, encode_transaction
@@ -16,35 +22,80 @@ from .record_format import ENDED, encode_transaction
 __all__ = ["end_log"]
 
 _TRIES = 1000
+_REPLACES = 5
+_AT_ONCE = 16
+"""Records that are written at the same time, where there are more."""
 
 
-def end_log(partition: Partition) -> bytes:
-    """End it, unless it has ended. Returns the key of its last transaction.
+def end_log(partition: Partition) -> list[bytes]:
+    """End it, unless it has ended. The keys of the transactions that are to stay.
 
     It competes with the writers that are still there, as they do with each other.
     """
+    first = _first_unseen(partition)
+    last = _end(partition)
+    numbers = range(min(first, last), last)
+    if numbers:
+        # They are empty already where an earlier deletion was interrupted; again is fine.
+        with ThreadPoolExecutor(min(len(numbers), _AT_ONCE)) as threads:
+            list(threads.map(lambda number: _replace(partition, number), numbers))
+    return [partition.transaction_key(number) for number in (*numbers, last)]
+
+
+def _first_unseen(partition: Partition) -> int:
+    """The first transaction that a process may not have seen whose look at the log still counts."""
+    partition.look_at_head()
+    head, now = partition.head, partition.freshness.now()
+    if now is None:
+        return head.cleared + 1
+    since = now - partition.freshness.limit(partition.grace)
+    return 1 + max(head.cleared, reached(head.packed, since), reached(head.seen, since))
+
+
+def _end(partition: Partition) -> int:
+    """Write the empty transaction after the last one, if it is not there. Its number."""
     for _ in range(_TRIES):
         try:
             number = partition.refresh() + 1
         except StoreClosed:
-            return partition.transaction_key(partition.number + 1)
-        now = partition.clock.now()
-        _, record = encode_transaction(
-            number=number,
-            timestamp=max(now, partition.timestamp),
-            id=new_id(now, tag_of(partition)),
-            node=ENDED,
-            position=partition.position,
-            parts=(),
-            keys=(),
-            fences={},
-            seed=partition.seed,
-        )
-        key = partition.transaction_key(number)
+            return _last(partition)
         try:
-            partition.backend.write(partition.key, [Append(key, record)])
-            return key
+            _put_end(partition, number, NEXT)
+            return number
         except (Conflict, Ambiguous):
             continue
     where = partition.where(partition.number)
     raise Unavailable(f"{where}: others write to the store; stop them, and delete it again")
+
+
+def _last(partition: Partition) -> int:
+    """The last transaction of a log that has ended; what is known of it may end at an earlier empty one."""
+    start, end = partition.transaction_key(partition.number + 1), partition.transaction_key(1 << 64)
+    *_, row = partition.backend.scan(partition.key, start, end, values=False)
+    return transaction_number(row.key)
+
+
+def _replace(partition: Partition, number: int) -> None:
+    for left in reversed(range(_REPLACES)):
+        try:
+            _put_end(partition, number, ANY)
+            return
+        except Ambiguous:
+            if not left:
+                raise
+
+
+def _put_end(partition: Partition, number: int, expect: Expect) -> None:
+    now = partition.clock.now()
+    _, record = encode_transaction(
+        number=number,
+        timestamp=max(now, partition.timestamp),
+        id=new_id(now, tag_of(partition)),
+        node=ENDED,
+        position=partition.position,
+        parts=(),
+        keys=(),
+        fences={},
+        seed=partition.seed,
+    )
+    partition.backend.put(partition.key, partition.transaction_key(number), record, expect)

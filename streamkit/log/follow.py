@@ -11,8 +11,9 @@ from typing import Generic, TypeVar
 from ..clock import Clock
 from ..errors import CorruptData
 from ..model import SegmentStatus
-from .keys import transaction_number
-from .partition import News, Partition
+from .notifier import Notifier
+from .partition import Partition
+from .records import records
 
 __all__ = ["Following", "Patience", "changes", "changes_of_all"]
 
@@ -28,7 +29,7 @@ class Patience:
     def __init__(
         self,
         clock: Clock,
-        news: News,
+        news: Notifier,
         poll: tuple[float, float],
         timeout: float | None,
         known: Callable[[], tuple[int, ...]],
@@ -189,12 +190,8 @@ def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:
                 found[segment] = None
             after = archived
             continue
-        start, end = partition.transaction_key(after + 1), partition.transaction_key(until + 1)
-        for row in partition.backend.scan(partition.key, start, end):
-            number = transaction_number(row.key)
-            if number != after + 1:
-                break
-            for ref in partition.decode_header(row.data, number).frames:
+        for number, record in records(partition, after + 1, until):
+            for ref in partition.decode_header(record, number).frames:
                 found.pop(ref.segment, None)
                 found[ref.segment] = None
             after = number

@@ -63,6 +63,10 @@ class Freshness:
                 return look._replace(told=told.earliest)
         return look
 
+    def limit(self, grace: float) -> float:
+        """Seconds of the service's clock after which no look counts any more."""
+        return grace * _SHARE + self.margin
+
     def holds(self, look: Look | None, grace: float) -> bool:
         """Whether nothing that was in the log at `look` can have been removed before the service's latest answer."""
         limit = grace * _SHARE

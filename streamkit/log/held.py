@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .keys import ARCHIVE, transaction_number
+from .packs import Packs
 from .partition import Partition
 from .rows import ArchiveRow, decode_row
 
@@ -24,11 +25,14 @@ def held_from(partition: Partition, first: int, last: int) -> int | None:
 
 
 def whole_from(partition: Partition, first: int, last: int) -> int | None:
-    """From which transaction on all of first..last have a row; None if not even the last."""
+    """From which transaction on all of first..last are in the log; None if not even the last."""
+    return partition.ask_packs(lambda packs: _whole_from(partition, packs, first, last))
+
+
+def _whole_from(partition: Partition, packs: Packs, first: int, last: int) -> int | None:
     start, end = partition.transaction_key(first), partition.transaction_key(last + 1)
-    rows = partition.backend.scan(partition.key, start, end, values=False)
-    begin = expected = None
-    for number in (transaction_number(row.key) for row in rows):
-        begin = number if number != expected else begin
-        expected = number + 1
-    return begin if expected == last + 1 else None
+    rows = {transaction_number(row.key) for row in partition.backend.scan(partition.key, start, end, values=False)}
+    number = last
+    while number >= first and (number in rows or packs.holds(number)):
+        number -= 1
+    return number + 1 if number < last else None

@@ -6,19 +6,33 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from ..model import TRX
-from .keys import idempotency_key
-from .rows import KeyRow, SegmentRow, decode_row
+from .index_rows import decode_index_row
+from .keys import KEYS, idempotency_key
+from .rows import KeyRow, SegmentRow
 
 if TYPE_CHECKING:
     from .partition import Partition
     from .record_format import Header, KeyUse
 
-__all__ = ["digest_of", "find_use", "first_result", "key_row"]
+__all__ = ["LASTING", "all_uses", "digest_of", "find_use", "first_result", "key_row", "lasts"]
+
+
+_DIGEST = 16
+_LASTS = 0x80
+LASTING = "spark/"
+"""What the keys begin with of those who may repeat a write at any time: a stream goes on from an old checkpoint."""
 
 
 def digest_of(key: str) -> bytes:
-    """What stands for an idempotency key in the log."""
-    return hashlib.blake2b(key.encode(), digest_size=16).digest()
+    """What stands for an idempotency key in the log. Its first bit says whether it outlives the window."""
+    digest = hashlib.blake2b(key.encode(), digest_size=_DIGEST).digest()
+    first = digest[0] | _LASTS if key.startswith(LASTING) else digest[0] & ~_LASTS
+    return bytes((first,)) + digest[1:]
+
+
+def lasts(digest: bytes) -> bool:
+    """Whether the key is remembered beside the window."""
+    return digest[0] & _LASTS != 0
 
 
 def key_row(header: Header, use: KeyUse) -> KeyRow:
@@ -33,10 +47,16 @@ def find_use(partition: Partition, digest: bytes) -> KeyRow | None:
     if use is not None:
         return use
     row = idempotency_key(digest)
-    value = partition.backend.get(partition.key, [row])[0]
-    if value is None:
-        return None
-    return decode_row(KeyRow, row, value.data)
+    value = partition.ask(lambda index: index.get([row]))[0] if partition.watermark else None
+    return None if value is None else decode_index_row(KeyRow, row, value)
+
+
+def all_uses(partition: Partition) -> list[tuple[bytes, KeyRow]]:
+    """(digest, use) of the keys that are remembered, as of the last refresh; a later use of a key comes later."""
+    rows = partition.ask(lambda index: list(index.scan(*KEYS.children()))) if partition.watermark else []
+    uses = [(key[-_DIGEST:], decode_index_row(KeyRow, key, data)) for key, data in rows]
+    with partition.lock:
+        return [*uses, *partition.tail_keys.items()]
 
 
 def first_result(partition: Partition, use: KeyRow) -> tuple[dict[str, SegmentRow], TRX]:

@@ -1,14 +1,20 @@
-"""The rows of a store. Each is a lexkey, split at the seam into a backend partition and a key within it.
+"""The keys of a store. Each is a lexkey, split at the seam into a backend partition and a key within it.
 
 | partition | key | row |
 |---|---|---|
 | CATALOG | INV, SPACES, space | the space's settings |
-| space, partition | INV, PARTITIONS | the head: how far log, index and archive are |
+| space, partition | INV, PARTITIONS | the head: how far log, index and archive are, and what the index consists of |
 | space, partition | INV, ARCHIVE | what of the log was removed after archiving |
-| space, partition | INV, SEGMENTS, segment | first and last entry of a segment |
-| space, partition | INV, KEYS, idempotency key | which transaction an idempotency key belongs to |
-| space, partition | DAT, SEGMENTS, segment, last sequence | where a segment's entries up to that sequence are |
-| space, partition | TXN, incarnation, number | a transaction; before format 2: TXN, number |
+| space, partition | TXN, incarnation, number | a transaction |
+| space, partition | RUN, id | a file of the index |
+
+The rows of the index, which are in its files:
+
+| key | row |
+|---|---|
+| INV, SEGMENTS, segment | first and last entry of a segment |
+| INV, KEYS, idempotency key | which transaction an idempotency key belongs to |
+| DAT, SEGMENTS, segment, last sequence | where a segment's entries up to that sequence are |
 """
 
 from __future__ import annotations
@@ -23,12 +29,14 @@ __all__ = [
     "DATA",
     "HEAD",
     "KEYS",
+    "RUNS",
     "SEGMENTS",
     "SPACES",
     "data_key",
     "data_range",
     "idempotency_key",
     "partition_key",
+    "run_key",
     "segment_key",
     "segment_name",
     "space_key",
@@ -43,10 +51,12 @@ ARCHIVE = LexKey.encode("INV", "ARCHIVE")
 HEAD = LexKey.encode("INV", "PARTITIONS")
 SEGMENTS = LexKey.encode("INV", "SEGMENTS")
 KEYS = LexKey.encode("INV", "KEYS")
+RUNS = LexKey.encode("RUN")
 DATA = LexKey.encode("DAT", "SEGMENTS")
 _KEYS = LexKey.encode_first("INV", "KEYS")
 _SEGMENT = bytes(LexKey.encode_first("INV", "SEGMENTS"))
 _DATA = bytes(LexKey.encode_first("DAT", "SEGMENTS"))
+_RUN = bytes(LexKey.encode_first("RUN"))
 _TRANSACTION = bytes(LexKey.encode_first("TXN"))
 _U64 = struct.Struct(">Q")
 _LAST = (1 << 64) - 1
@@ -81,6 +91,10 @@ def data_range(segment: str, first_sequence: int) -> tuple[bytes, bytes]:
     """(start, end) of the rows that hold `first_sequence` and all after it."""
     name = segment.encode()
     return b"%b%b\x00%b" % (_DATA, name, _U64.pack(first_sequence)), b"%b%b\x01" % (_DATA, name)
+
+
+def run_key(id: bytes) -> bytes:
+    return _RUN + id
 
 
 def transaction_prefix(incarnation: bytes) -> bytes:

@@ -12,9 +12,9 @@ Version 1 has no incarnation. It is still what spaces get that were created befo
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..checksum import crc32
 from ..errors import InvalidOffset
 from ..lexkey import LexKey
 
@@ -54,7 +54,7 @@ class Offset(NamedTuple):
                 *(_PAIR.pack(*pair) for pair in self.positions),
             )
         )
-        return LexKey(body + _CRC.pack(zlib.crc32(body)))
+        return LexKey(body + _CRC.pack(crc32(body)))
 
     @classmethod
     def decode(cls, data: bytes | str, space: str) -> Offset:
@@ -75,7 +75,7 @@ class Offset(NamedTuple):
                 "was made by a newer streamkit"
             )
         body = data[:-4]
-        if len(data) < 11 or _CRC.pack(zlib.crc32(body)) != data[-4:]:
+        if len(data) < 11 or _CRC.pack(crc32(body)) != data[-4:]:
             raise InvalidOffset("the offset is damaged (its checksum does not match)")
         try:
             name_end = body.index(b"\x00", 6)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from ..errors import CorruptData
-from .keys import transaction_number
 from .partition import Partition
+from .records import records
 
 __all__ = ["Outcome", "is_id", "outcome_of", "tag_of"]
 
@@ -94,11 +94,8 @@ def _is_from(partition: Partition, id: bytes, first: int) -> bool:
     """Whether it is in the log from `first` on, or in the archive."""
     last = partition.refresh()
     number = first
-    start, end = partition.transaction_key(first), partition.transaction_key(last + 1)
-    for row in partition.backend.scan(partition.key, start, end):
-        if transaction_number(row.key) != number:
-            break
-        if partition.decode_header(row.data, number).id == id:
+    for number, record in records(partition, first, last):
+        if partition.decode_header(record, number).id == id:
             return True
         number += 1
     if number <= last and not partition.archived_since(number):

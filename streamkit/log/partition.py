@@ -7,57 +7,37 @@ is refused by the precondition that it carries.
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from ..backend import Backend, Etag, Op, Range, Value
-from ..clock import Clock
+from ..backend import Etag, Range
+from ..checksum import crc32
 from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion
 from ..reentry import inside_backend, refused
-from ..statistics import Counters
 from .archive_reader import Cold
+from .context import Context
 from .freshness import Freshness, Look
 from .idempotency import key_row
+from .index_reader import Index, RunGone
+from .index_rows import decode_index_row
 from .keys import HEAD, partition_key, segment_key, transaction_key, transaction_number, transaction_prefix
 from .latest import Latest
+from .pack_format import MOST
+from .packs import Packs
+from .policy import policy_of
 from .record_format import Header, decode_header, frames_start
 from .rows import Head, KeyRow, Piece, SegmentRow, Settings, decode_row
 
-__all__ = ["NOTHING", "News", "Partition"]
+__all__ = ["NOTHING", "Partition"]
+
+_T = TypeVar("_T")
 
 NOTHING = SegmentRow(0, 0, 0, 0)
 _KNOWN = 200_000
-_START = 2048
-"""Bytes of a record that hold the header of most."""
-
-
-class News(threading.Condition):
-    """Notified when a transaction of any partition of a store becomes known here."""
-
-    waiting = 0
-    """Who waits counts itself before its last look: so who tells need not take the lock if nobody does."""
-
-    def __init__(self) -> None:
-        self.mutex = threading.RLock()
-        """To be entered instead of the condition, whose `__exit__` is Python: an interrupt there leaves it locked."""
-        super().__init__(self.mutex)
-        self._listeners: tuple[Callable[[], None], ...] = ()
-
-    def tell(self) -> None:
-        if self.waiting:
-            with self.mutex:
-                self.notify_all()
-        for listener in self._listeners:
-            listener()
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Have it called whenever there is news, from any thread. It is quick, takes no lock and raises nothing."""
-        with self.mutex:
-            self._listeners = (*self._listeners, listener)
-
-    def unlisten(self, listener: Callable[[], None]) -> None:
-        with self.mutex:
-            self._listeners = tuple([other for other in self._listeners if other != listener])
+_TAIL_BYTES = 16 << 20
+"""Of a tail that has grown by so much it is looked up whether others have indexed it."""
+_WHOLE = 256 << 20
+"""The most bytes of a row."""
 
 
 class Partition:
@@ -67,31 +47,29 @@ class Partition:
     the next one makes them again.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        space: str,
-        partition: int,
-        settings: Settings,
-        clock: Clock,
-        counters: Counters,
-        news: News,
-    ) -> None:
-        self.backend = backend
-        self.limits = backend.limits
+    def __init__(self, context: Context, space: str, partition: int, settings: Settings) -> None:
+        self.backend = context.backend
+        self.policy = policy_of(self.backend.limits)
+        self.remote = self.backend.limits.remote
         self.space = space
         self.partition = partition
-        self.clock = clock
-        self.counters = counters
+        self.clock = context.clock
+        self.counters = context.counters
+        self.news = context.news
+        self._context = context
         self.key: bytes = bytes(partition_key(space, partition))
         self.seed = 0
         """Starts the checksums of this partition's transactions, so that a record of another one is not taken."""
         self._set(settings)
         self.lock = threading.RLock()
-        self.news = news
         self.head: Head = Head(settings)
         """The head row as last read or written."""
+        self.index: Index = self.open_index(self.head)
+        self.packs: Packs = self.open_packs(self.head)
+        """The packed part of the log. Both are what the head names."""
         self.head_etag: Etag | None = None
+        self.foreign_head: Etag | None = None
+        """Of a head that an upkeep left here which was late: the store was deleted and made again meanwhile."""
         self.cold: Callable[[], Cold] | None = None
         """Opens the archive of the space; it is asked for nothing above `head.archived`."""
         self.loaded = False
@@ -104,30 +82,30 @@ class Partition:
         self.fences: dict[str, int] = {}
         self.tail: dict[str, list[Piece]] = {}
         """Pieces of each segment in transactions after the watermark."""
+        self.records: dict[int, bytes] = {}
+        """Those transactions themselves, as far as they are packed one day."""
         self.tail_bytes = 0
         self.tail_frames = 0
         self.tail_keys: dict[bytes, KeyRow] = {}
         self.known: dict[str, SegmentRow] = {}
         """Segments' statuses as of `number`."""
-        self.etags: dict[str, Etag] = {}
-        """Of segment rows, where writes are atomic: a commit states what it relied on."""
-        self.guesses: dict[str, Value | None] = {}
-        """Segment rows that are good enough for a commit only."""
         self.latest = Latest()
         self.generation = 0
         """Changes whenever rows that were read before can no longer be combined with what is known."""
         self._refreshing = threading.RLock()
+        self._shortened = (0, 0)
+        """`number` and `tail_bytes` when the head was last looked at for the length of the tail."""
         self._looking = False
         """Somebody is in there, or was stopped in there."""
         self._started = 0
         self._completed = 0
-        self.freshness = Freshness(backend, clock)
+        self.freshness = Freshness(self.backend, self.clock)
         self.looked: Look | None = None
         """The latest look, by which nothing above `number` had been removed from the log."""
 
     def _set(self, settings: Settings) -> None:
         self.settings = settings
-        self.seed = zlib.crc32(settings.incarnation, zlib.crc32(self.key))
+        self.seed = crc32(settings.incarnation, crc32(self.key))
         self._transactions = transaction_prefix(settings.incarnation)
 
     def transaction_key(self, number: int) -> bytes:
@@ -170,16 +148,30 @@ class Partition:
 
     def header(self, number: int) -> Header | None:
         """The header of a transaction, from the log; None if it is not there."""
-        start = self._starts([self.transaction_key(number)])[0]
-        return None if start is None else self.decode_header(start, number, whole=False)
+        record = self.record(number)
+        return None if record is None else self.decode_header(record, number)
 
-    def _starts(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The starts of records, with their headers."""
-        starts = self.backend.read(self.key, [Range(key, 0, _START) for key in keys])
-        for at, start in enumerate(starts):
-            if start is not None and len(start) == _START and (end := frames_start(start)) > _START:
-                starts[at] = self.backend.read(self.key, [Range(keys[at], 0, end)])[0]
-        return starts
+    def record(self, number: int) -> bytes | None:
+        """A transaction, from the log; None if it is not there."""
+        record = self.records.get(number)
+        while record is None:
+            packs = self.packs
+            try:
+                record = packs.get([number])[0]
+            except RunGone as error:
+                self.check_moved(packs, error)
+                continue
+            if record is None:
+                value = self.backend.get(self.key, [self.transaction_key(number)])[0]
+                if value is not None or not self.packed_since(packs, number):
+                    return None if value is None else value.data
+        return record
+
+    def packed_since(self, packs: Packs, number: int) -> bool:
+        """Whether `number`, which was neither in `packs` nor in the log, is in a pack by now."""
+        if self.packs is packs:
+            self.look_at_head()
+        return self.packs is not packs and self.ask_packs(lambda packs: packs.holds(number))
 
     def decode_header(self, record: bytes, number: int, *, whole: bool = True) -> Header:
         try:
@@ -205,10 +197,7 @@ class Partition:
             if not self.loaded or self._completed <= arrived:
                 self._started += 1
                 ticket = self._started
-                if self.limits.atomic:
-                    self._look(segments)
-                else:
-                    self._look_at_log(segments)
+                self._look_at_log(segments)
                 self.loaded = True
                 self._completed = ticket
             self._looking = False
@@ -220,35 +209,13 @@ class Partition:
             raise refused()
 
     def is_fresh(self, look: Look | None) -> bool:
-        """False if archived rows may have been deleted between `look` and the service's latest answer."""
-        return self.freshness.holds(look, self.settings.archive_grace)
+        """False if rows may have been removed from the log between `look` and the service's latest answer."""
+        return self.freshness.holds(look, self.grace)
 
-    def _look(self, segments: Sequence[str]) -> None:
-        """Atomic writes: the head row tells all, and the index is as new as it is."""
-        look = self.freshness.begin()
-        names = [name for name in dict.fromkeys(segments) if name not in self.known]
-        generation, known = self.generation, self.head_etag is not None
-        value, *values = self.backend.get(self.key, [bytes(HEAD), *map(segment_key, names)])
-        if value is None and known:
-            raise self.gone()
-        if value is None or value.etag == self.head_etag:
-            self._learn(names, values, generation)
-            self.looked = self.freshness.complete(look)
-            return
-        self._adopt(decode_row(Head, HEAD, value.data), value.etag, look)
-        number = self.head.number
-        if number > self.number:
-            self._fold_tail(())
-            if number > self.number:
-                # Archived and removed before they were listed; or gone.
-                self.look_at_head()
-                if number > self.number:
-                    raise CorruptData(f"{self.where(self.number + 1)} is missing, and the head is at {number}")
-        if self.head.number == self.watermark == self.number:
-            # Read beside a head that has moved, these rows may be older than it. A commit may still rely on them, as
-            # it states their etags; a reader may not.
-            with self.lock:
-                self.guesses = dict(zip(names, values, strict=True))
+    @property
+    def grace(self) -> float:
+        """Seconds for which a transaction's row stays after the transaction is somewhere else as well."""
+        return min(self.settings.archive_grace, self.policy.clear)
 
     def _look_at_log(self, segments: Sequence[str]) -> None:
         """Fold what is in the log, one key at a time: is there a transaction after the last one that we know?"""
@@ -260,7 +227,7 @@ class Partition:
         while True:
             known, look = self.looked, self.freshness.begin()
             if listing:
-                self._fold_tail(() if self.loaded else segments)
+                self._fold_tail(segments)
             at_end = listing or self._fold_next()
             number = self.number
             if self.is_fresh(known):
@@ -275,9 +242,19 @@ class Partition:
             if at_end:
                 if listing:
                     self.news.tell()
+                    self._shortened = self.number, self.tail_bytes
+                else:
+                    self._shorten_tail()
                 return
             self.look_at_head()
             listing = True
+
+    def _shorten_tail(self) -> None:
+        """A reader learns in this way how far others have brought the index, and forgets the tail up to there."""
+        number, size = self._shortened
+        if self.number - number >= 2 * self.policy.upkeep or self.tail_bytes - size >= _TAIL_BYTES:
+            self.look_at_head()
+            self._shortened = self.number, self.tail_bytes
 
     def _fold_next(self) -> bool:
         """Fold a few transactions after `number`; whether there is none after them."""
@@ -297,13 +274,10 @@ class Partition:
     def _confirm(self, look: Look | None) -> None:
         """Before anything is folded that was read since `look`: a number that was archived and removed is free, and
         what is found there may be of a writer that came too late. What the head tells is above all such numbers."""
-        if not self.limits.atomic and look is not None and not self.is_fresh(look):
+        if look is not None and not self.is_fresh(look):
             self.look_at_head()
 
     def _records(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """As much of the records as folding takes: all where frames are kept, else the headers."""
-        if not self.limits.inline:
-            return self._starts(keys)
         return [None if value is None else value.data for value in self.backend.get(self.key, keys)]
 
     def look_at_head(self) -> None:
@@ -315,11 +289,21 @@ class Partition:
             head = decode_row(Head, HEAD, value.data)
             if head.watermark < least:
                 raise self.gone()
-            self._adopt(head, value.etag, look)
+            if self._is_foreign(head):
+                self.foreign_head, self.looked = value.etag, self.freshness.complete(look)
+            else:
+                self._adopt(head, value.etag, look)
         elif known:
             raise self.gone()
         else:
             self.looked = self.freshness.complete(look)
+
+    def _is_foreign(self, head: Head) -> bool:
+        """Whether the head of this partition is of a space that is gone, and not this process itself."""
+        if not self.partition or self.head_etag or head.settings.incarnation == self.settings.incarnation:
+            return False
+        self.check_space()
+        return True
 
     def check_space(self) -> None:
         """CorruptData if the space was deleted, or made again: for who is to write rows that no precondition guards."""
@@ -342,22 +326,30 @@ class Partition:
                 self._set(head.settings)
             elif head.settings.incarnation != self.settings.incarnation:
                 raise self.gone()
-            if head.watermark > self.number:
-                self._start_from(head)
-            else:
-                self.drop_tail(head.watermark)
-            self.head = head
-            self.head_etag = etag
+            if head.version < self.head.version:
+                return  # an older one: another thread has read a later one meanwhile
+            self._take_head(head, etag)
             self.looked = self.freshness.complete(look)
         self.news.tell()
+
+    def _take_head(self, head: Head, etag: Etag | None) -> None:
+        """Head and index are replaced before the tail is dropped that they hold now. The caller holds the lock."""
+        if etag is None or etag != self.head_etag:
+            self.head = head
+            self.index, self.packs = self.open_index(head), self.open_packs(head)
+        if head.watermark > self.number:
+            self._start_from(head)
+        else:
+            self.drop_tail(head.watermark)
+        self.head_etag = etag
 
     def _start_from(self, head: Head) -> None:
         """Forget what was folded, and go on from the index, which is ahead of it; the caller holds the lock."""
         self.tail.clear()
+        self.records.clear()
         self.tail_keys.clear()
         self.tail_bytes = self.tail_frames = 0
         self.known.clear()
-        self.etags.clear()
         self.generation += 1
         self.timestamp, self.position = head.timestamp, head.position
         for name, token in head.fences.items():
@@ -366,25 +358,40 @@ class Partition:
         self.number = head.watermark
 
     def _fold_tail(self, segments: Sequence[str]) -> None:
-        """Fold what is in the log after `number`; and learn `segments` in the same round trip."""
+        """Fold what is in the log after `number`. Where calls are requests, that is one of them for all that is
+        probably there, and for what must be known to look up `segments`."""
+        known, ahead = self.looked, self.policy.upkeep
+        while self.remote:
+            number, index = self.number, self.index
+            keys = [self.transaction_key(number + step) for step in range(1, ahead + 1)]
+            needed = index.needed(segments)
+            parts = self.backend.read(self.key, [*(Range(key, 0, _WHOLE) for key in keys), *needed.values()])
+            for id, part in zip(needed, parts[ahead:], strict=True):
+                if part is not None:
+                    index.receive(id, part)
+            self._confirm(known)
+            if self.number > number:
+                continue
+            records = parts[:ahead]
+            end = records.index(None) if None in records else ahead
+            for at, record in enumerate(records[:end], number + 1):
+                assert record is not None
+                self.fold(record, at)  # others may have folded it meanwhile
+            if end == ahead:
+                continue
+            if any(record is not None for record in records[end:]):
+                break  # it was written in between, or something is lost: a list tells
+            return
+        self._fold_listed()
+
+    def _fold_listed(self) -> None:
+        """Fold what a list of the log names after `number`."""
         known, start = self.looked, self.transaction_key(self.number + 1)
         rows = self.backend.scan(self.key, start, self.transaction_key(1 << 64), values=False)
         keys = [row.key for row in rows]
-        names = [name for name in dict.fromkeys(segments) if name not in self.known]
-        for at in range(0, max(len(keys), 1), 512):
+        for at in range(0, len(keys), 512):
             batch = keys[at : at + 512]
-            also = [] if at else [segment_key(name) for name in names]
-            if not batch and not also:
-                break
-            generation = self.generation
-            values: list[Value | None]
-            if self.limits.inline:
-                values = self.backend.get(self.key, [*batch, *also])
-                records = [None if value is None else value.data for value in values[: len(batch)]]
-                values = values[len(batch) :]
-            else:
-                records = self._starts(batch)
-                values = self.backend.get(self.key, also) if also else []
+            records = self._records(batch)
             self._confirm(known)
             for key, record in zip(batch, records, strict=True):
                 number = transaction_number(key)
@@ -396,8 +403,6 @@ class Partition:
                 if record is None:
                     raise CorruptData(f"{self.where(number)} is listed but not there")
                 self.fold(record, number)
-            if also:
-                self._learn(names, values, generation)
 
     # -- folding ------------------------------------------------------------------------------------------------
 
@@ -409,7 +414,7 @@ class Partition:
         with self.lock:
             if number <= self.number:
                 return
-            header = self.decode_header(record, number, whole=self.limits.inline > 0)
+            header = self.decode_header(record, number)
             if header.number != number or number != self.number + 1:
                 raise CorruptData(
                     f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}"
@@ -418,27 +423,24 @@ class Partition:
                 raise StoreClosed(f"the store with {self.where(number)} was deleted: open it again to start anew")
             self.take(header, record)
 
-    def take(self, header: Header, record: bytes, *, indexed: bool = False) -> int:
+    def take(self, header: Header, record: bytes) -> int:
         """Fold a transaction that follows on what is known; the caller holds the lock. How many entries it has."""
         number, timestamp = header.number, header.timestamp
         known, tail = self.known, self.tail
-        inline = self.limits.inline
+        most = self.policy.frame
         base = frames_start(record)
         count = 0
         for ref in header.frames:
             segment, first = ref.segment, ref.first_sequence
             count += ref.count
-            if not indexed:
-                start, length = base + ref.start, ref.length
-                frame = record[start : start + length] if length <= inline else None
-                piece = Piece(number, timestamp, first, ref.count, start, length, frame)
-                pieces = tail.get(segment)
-                if pieces is None:
-                    tail[segment] = [piece]
-                elif pieces[-1].last_sequence < first:
-                    pieces.append(piece)
-                if frame is not None:
-                    self.tail_bytes += length
+            start, length = base + ref.start, ref.length
+            frame = record[start : start + length] if length <= most else None
+            piece = Piece(number, timestamp, first, ref.count, start, length, frame)
+            pieces = tail.get(segment)
+            if pieces is None:
+                tail[segment] = [piece]
+            elif pieces[-1].last_sequence < first:
+                pieces.append(piece)
             row = known.get(segment)
             if row is None:
                 if first == 1:
@@ -450,10 +452,12 @@ class Partition:
                     first + ref.count - 1,
                     timestamp,
                 )
-        if not indexed:
-            self.tail_frames += len(header.frames)
-            for use in header.keys:
-                self.tail_keys[use.key] = key_row(header, use)
+        if len(record) <= MOST:
+            self.records[number] = record
+            self.tail_bytes += len(record)
+        self.tail_frames += len(header.frames)
+        for use in header.keys:
+            self.tail_keys[use.key] = key_row(header, use)
         for name, token in header.fences.items():
             if token > self.fences.get(name, 0):
                 self.fences[name] = token
@@ -461,26 +465,11 @@ class Partition:
         self.position = header.position + count
         self._counted = number, count
         self.number = number
-        if indexed:
-            self.watermark = number
         self.news.tell()
         return count
 
-    def committed(
-        self,
-        header: Header,
-        record: bytes,
-        before: Mapping[str, SegmentRow],
-        head: Head | None,
-        ops: Sequence[Op],
-        etags: Sequence[Etag | None],
-        indexed: bool,
-    ) -> None:
-        """A transaction of this process is in the log; `before` are its segments' statuses without it.
-
-        Where writes are atomic, with its `head`; then `ops` are what was written: the record, the head, and its rows of
-        the index. `etags` are theirs, or empty.
-        """
+    def committed(self, header: Header, record: bytes, before: Mapping[str, SegmentRow]) -> None:
+        """A transaction of this process is in the log; `before` are its segments' statuses without it."""
         counters = self.counters
         counters["transactions"] += 1
         with self.lock:
@@ -489,14 +478,7 @@ class Partition:
                 for ref in header.frames:
                     if ref.segment not in known:
                         self.know(ref.segment, before[ref.segment])
-                counters["entries"] += self.take(header, record, indexed=indexed)
-                if head is not None:
-                    rows = {op.key: etag for op, etag in zip(ops[2:], etags[2:], strict=False) if etag is not None}
-                    for ref in header.frames:
-                        if (etag := rows.get(segment_key(ref.segment))) is not None:
-                            self.etags[ref.segment] = etag
-                    self.head = head
-                    self.head_etag = etags[1] if etags else None
+                counters["entries"] += self.take(header, record)
             else:
                 counters["entries"] += header.count
 
@@ -513,20 +495,51 @@ class Partition:
                     # A new list: a reader may hold the old one.
                     self.tail[segment] = [piece for piece in pieces if piece.number > watermark]
             self.tail_frames = sum([len(pieces) for pieces in self.tail.values()])
-            self.tail_bytes = sum(
-                piece.length for pieces in self.tail.values() for piece in pieces if piece.frame is not None
-            )
+            self.records = {number: record for number, record in self.records.items() if number > watermark}
+            self.tail_bytes = sum(map(len, self.records.values()))
             self.tail_keys = {key: row for key, row in self.tail_keys.items() if row.number > watermark}
             self.watermark = watermark
 
-    def indexed(self, head: Head, etag: Etag | None, segments: Iterable[str]) -> None:
-        """The index holds everything up to `head.watermark`; rows of `segments` were replaced."""
+    def indexed(self, head: Head, etag: Etag | None, before: Etag | None) -> None:
+        """This process has written `head`, in the place of the one with the etag `before`."""
         with self.lock:
-            self.drop_tail(head.watermark)
-            if self.limits.atomic:
-                self.unlearn(segments)
-            self.head = head
-            self.head_etag = etag
+            if self.head_etag == before:
+                self._take_head(head, etag)
+
+    def open_index(self, head: Head) -> Index:
+        """The index that `head` names; asks nothing."""
+        return self._context.make_index(self, head.manifest)
+
+    def open_packs(self, head: Head) -> Packs:
+        """The packs that `head` names; asks nothing."""
+        return Packs(self.backend, self.key, self.seed, head.packs, head.pack, self._context.tables)
+
+    def ask(self, read: Callable[[Index], _T]) -> _T:
+        """What `read` finds in the index. Runs are merged into others under a reader: then it is asked again."""
+        while True:
+            index = self.index
+            try:
+                return read(index)
+            except RunGone as error:
+                self.check_moved(index, error)
+
+    def ask_packs(self, read: Callable[[Packs], _T]) -> _T:
+        """The same of the packs."""
+        while True:
+            packs = self.packs
+            try:
+                return read(packs)
+            except RunGone as error:
+                self.check_moved(packs, error)
+
+    def check_moved(self, known: Index | Packs, error: RunGone) -> None:
+        """CorruptData if `known`, of which a file is gone, is still what the head names."""
+        if known in (self.index, self.packs):
+            self.look_at_head()
+        if known in (self.index, self.packs):
+            raise CorruptData(
+                f"space {self.space!r}, partition {self.partition}: {error}; `streamkit repair`"
+            ) from error
 
     # -- segments -----------------------------------------------------------------------------------------------
 
@@ -549,20 +562,22 @@ class Partition:
         return found
 
     def _fetch(self, names: Sequence[str]) -> dict[str, SegmentRow]:
+        keys = [segment_key(name) for name in names]
         while True:
-            generation = self.generation
-            values: Sequence[Value | None]
-            if self.watermark or self.limits.atomic:
-                values = self.backend.get(self.key, [segment_key(name) for name in names])
-            else:
-                # The tail is the whole log, and says it all.
-                values = [None] * len(names)
+            with self.lock:
+                generation, index = self.generation, self.index
+            try:
+                # Without an index the tail is the whole log, and says it all.
+                values = index.get(keys) if self.watermark else [None] * len(keys)
+            except RunGone as error:
+                self.check_moved(index, error)
+                continue
             found = self._learn(names, values, generation)
             if found is not None:
                 return found
 
     def _learn(
-        self, names: Sequence[str], values: Sequence[Value | None], generation: int
+        self, names: Sequence[str], values: Sequence[bytes | None], generation: int
     ) -> dict[str, SegmentRow] | None:
         """Combine index rows with the tail; None if the tail was shortened after they were read."""
         found: dict[str, SegmentRow] = {}
@@ -572,11 +587,7 @@ class Partition:
             for name, value in zip(names, values, strict=True):
                 row = self.known.get(name)
                 if row is None:
-                    row = NOTHING
-                    if value is not None:
-                        row = decode_row(SegmentRow, segment_key(name), value.data)
-                        if self.limits.atomic:
-                            self.etags[name] = value.etag
+                    row = NOTHING if value is None else decode_index_row(SegmentRow, segment_key(name), value)
                     pieces = self.tail.get(name)
                     if pieces and pieces[-1].last_sequence > row.last_sequence:
                         first, last = pieces[0], pieces[-1]
@@ -593,28 +604,15 @@ class Partition:
     def know(self, segment: str, row: SegmentRow) -> None:
         known = self.known
         if len(known) >= _KNOWN:
-            oldest = next(iter(known))
-            del known[oldest]
-            self.etags.pop(oldest, None)
+            del known[next(iter(known))]
         known[segment] = row
 
-    def learn_for_commit(self, segments: Iterable[str]) -> dict[str, SegmentRow]:
-        """Like learn; but what a commit states as its precondition may be a guess."""
-        if self.guesses:
-            with self.lock:
-                guesses, self.guesses = self.guesses, {}
-                for name in segments:
-                    if name in guesses and name not in self.known:
-                        self._learn((name,), (guesses[name],), self.generation)
-        return self.learn(segments)
-
     def unlearn(self, segments: Iterable[str]) -> None:
-        """A commit that relied on these was refused: fetch them anew."""
+        """Fetch these anew."""
         with self.lock:
             self.generation += 1
             for name in segments:
                 self.known.pop(name, None)
-                self.etags.pop(name, None)
 
     def statuses(self, segments: Sequence[str]) -> tuple[dict[str, SegmentRow], tuple[int, int, int]]:
         """Of all `segments` at one moment after the last refresh, and the known end at that moment."""

@@ -17,7 +17,7 @@ __all__ = ["Plan", "Snapshot", "mismatch"]
 class Snapshot:
     """What a commit builds on; taken in one moment, and stated by the commit's precondition."""
 
-    __slots__ = ("etag", "fences", "generation", "head", "looked", "number", "position", "timestamp", "watermark")
+    __slots__ = ("fences", "generation", "looked", "number", "position", "timestamp")
 
     def __init__(self, partition: Partition) -> None:
         with partition.lock:
@@ -25,9 +25,6 @@ class Snapshot:
             self.number = partition.number
             self.timestamp = partition.timestamp
             self.position = partition.position
-            self.watermark = partition.watermark
-            self.head = partition.head
-            self.etag = partition.head_etag
             self.fences = partition.fences
             self.looked = partition.looked
             """By which the number after `number` was free for what is committed on it."""

@@ -8,7 +8,6 @@ on the way: a hole raises CorruptData.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -18,11 +17,15 @@ from msgspec.structs import force_setattr
 from ..backend import Range
 from ..errors import CorruptData, UnsupportedVersion
 from ..model import Entry, Origin
-from .keys import data_key, data_range, transaction_number
+from .index_reader import Index, RunGone
+from .index_rows import decode_index_row
+from .keys import data_range
 from .offsets import Offset
+from .packs import Frame
 from .partition import Partition
-from .record_format import decode_entries, decode_transaction
-from .rows import DataRow, Piece, decode_row
+from .record_format import decode_entries, decode_records, decode_transaction
+from .records import records
+from .rows import DataRow, Piece
 
 __all__ = [
     "Batch",
@@ -48,10 +51,6 @@ _PIECES = 512
 _BYTES = 4 << 20
 
 
-_range = partial(tuple.__new__, Range)
-"""Range from a tuple, in a third of the time."""
-
-
 class Bounds(NamedTuple):
     """Inclusive; 0 means no bound."""
 
@@ -59,6 +58,10 @@ class Bounds(NamedTuple):
     max_sequence: int = 0
     min_timestamp: int = 0
     max_timestamp: int = 0
+
+    @property
+    def by_time(self) -> bool:
+        return bool(self.min_timestamp or self.max_timestamp)
 
     @property
     def empty(self) -> bool:
@@ -78,12 +81,20 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 def partition_batches(
-    partition: Partition, start: tuple[int, int], end: int, bounds: Bounds, *, announce: bool = False
+    partition: Partition,
+    start: tuple[int, int],
+    end: int,
+    bounds: Bounds,
+    *,
+    announce: bool = False,
+    together: bool = False,
 ) -> Iterator[Batch]:
     """The log from (number, index in the transaction) `start` up to transaction `end`; what is archived, from there.
 
-    With `announce` a batch without entries comes before each transaction of the log, which is not decoded yet.
+    With `announce` a batch without entries comes before each transaction of the log, which is not decoded yet. With
+    `together` small transactions of the log are one batch, which tells its last one's place.
     """
+    together = together and not bounds.by_time
     number, skip = start
     while number <= end:
         archived = min(partition.head.archived, end)
@@ -95,10 +106,14 @@ def partition_batches(
             found = first_at(partition, bounds.min_timestamp, number, end)
             if found > number:
                 number, skip = found, 0
-        reached = yield from logged(partition, (number, skip), end, bounds, announce=announce)
+        until = number if together and skip else end
+        if together and not skip:
+            reached = yield from _together(partition, number, end)
+        else:
+            reached = yield from logged(partition, (number, skip), until, bounds, announce=announce)
         if reached > number:
             number, skip = reached, 0
-        if number <= end and not partition.archived_since(number):
+        if number <= until and not partition.archived_since(number):
             raise CorruptData(f"{partition.where(number)} is missing from the log")
 
 
@@ -107,16 +122,27 @@ def logged(
 ) -> Generator[Batch, None, int]:
     """What the log itself holds from `start` up to transaction `end`. Returns the number that it lacks, or end + 1."""
     number, skip = start
-    first, after = partition.transaction_key(number), partition.transaction_key(end + 1)
-    for row in partition.backend.scan(partition.key, first, after):
-        if transaction_number(row.key) != number:
-            break
+    for at, record in records(partition, number, end):
         if announce:
-            yield Batch(partition.decode_header(row.data, number).timestamp, number, _NOWHERE, [])
-        if not (yield from _transaction_batches(partition, row.data, number, skip, bounds)):
+            yield Batch(partition.decode_header(record, at).timestamp, at, _NOWHERE, [])
+        if not (yield from _transaction_batches(partition, record, at, skip, bounds)):
             return end + 1
-        number += 1
-        skip = 0
+        number, skip = at + 1, 0
+    return number
+
+
+def _together(partition: Partition, first: int, end: int) -> Generator[Batch, None, int]:
+    """What `logged` does, from the beginning of a transaction, of several small ones in one batch."""
+    space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
+    log = records(partition, first, end)
+    number = first
+    for last, entries in decode_records(
+        space, index, settings.partitions, log, seed, settings.incarnation, partition.located
+    ):
+        if entries:
+            latest = entries[-1]
+            yield Batch(latest.timestamp, last, latest.origin, entries)
+        number = last + 1
     return number
 
 
@@ -149,7 +175,7 @@ def _transaction_batches(
 def first_at(partition: Partition, timestamp: int, first: int, end: int) -> int:
     """The first transaction from `first` on that is not older than `timestamp`; end + 1 if there is none."""
     hot = max(first, min(partition.head.archived, end) + 1)
-    found, last = hot, end + 1
+    found, last = partition.ask_packs(lambda packs: packs.narrow(timestamp, hot, end))
     while found < last:
         middle = (found + last) // 2
         header = partition.header(middle)
@@ -173,8 +199,7 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: i
     """One segment's entries in sequence order. For `since` see Partition.refresh."""
     if bounds.empty:
         return
-    # Rows fetched beside a head are no use to a reader where writes are atomic; elsewhere they save a round trip.
-    partition.refresh(() if partition.limits.atomic else (segment,), since)
+    partition.refresh((segment,), since)
     last = partition.status(segment).last_sequence
     first = max(bounds.min_sequence, partition.status(segment).first_sequence, 1)
     last = min(last, bounds.max_sequence or last)
@@ -240,41 +265,48 @@ def pieces_of(partition: Partition, segment: str, first: int, last: int) -> Iter
     group: list[Piece] = []
     size = 0
     expected = first
-    for attempt in range(8):
+    attempt = 0
+    while attempt < 8:
+        looked_for = expected
         with partition.lock:
-            tail = list(partition.tail.get(segment, ()))
+            tail, index = list(partition.tail.get(segment, ())), partition.index
         indexed: Iterable[list[Piece]] = ()
-        if not tail or tail[0].first_sequence > expected:
-            indexed = _indexed(partition, segment, expected)
-        for pieces in chain(indexed, (tail,)):
-            for piece in pieces:
-                begin = piece.first_sequence
-                after = begin + piece.count
-                if after <= expected:
-                    continue
-                if begin > expected or expected > last:
-                    break
-                expected = after
-                group.append(piece)
-                size += piece.length
-                if len(group) >= _PIECES or size >= _BYTES:
-                    yield group
-                    group, size = [], 0
-            if expected > last:
-                if group:
-                    yield group
-                return
+        if partition.watermark and (not tail or tail[0].first_sequence > expected):
+            indexed = _indexed(index, segment, expected)
+        try:
+            for pieces in chain(indexed, (tail,)):
+                for piece in pieces:
+                    begin = piece.first_sequence
+                    after = begin + piece.count
+                    if after <= expected:
+                        continue
+                    if begin > expected or expected > last:
+                        break
+                    expected = after
+                    group.append(piece)
+                    size += piece.length
+                    if len(group) >= _PIECES or size >= _BYTES:
+                        yield group
+                        group, size = [], 0
+                if expected > last:
+                    if group:
+                        yield group
+                    return
+        except RunGone as error:
+            partition.check_moved(index, error)  # or another process made progress
+            continue
         # The index moved on, and took with it what was looked for: look again from there.
-        if attempt:
+        attempt = 0 if expected > looked_for else attempt + 1
+        if attempt > 1:
             partition.look_at_head()
     raise _hole(partition, segment, expected)
 
 
-def _indexed(partition: Partition, segment: str, expected: int) -> Iterator[list[Piece]]:
+def _indexed(index: Index, segment: str, expected: int) -> Iterator[list[Piece]]:
     """The rows of the index from the one that holds `expected`, as far as one follows on the other."""
     begin, end = data_range(segment, expected)
-    for row in partition.backend.scan(partition.key, begin, end):
-        pieces = decode_row(DataRow, row.key, row.data).pieces
+    for key, data in index.scan(begin, end, segment.encode()):
+        pieces = decode_index_row(DataRow, key, data).pieces
         if not pieces or pieces[0].first_sequence > expected:
             return
         yield pieces
@@ -289,9 +321,8 @@ def _hole(partition: Partition, segment: str, sequence: int) -> NotLogged:
 
 
 def load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int = 0) -> Iterator[Batch]:
-    absent = [piece for piece in pieces if piece.frame is None]
-    ranges = [_range((partition.transaction_key(piece.number), piece.start, piece.length)) for piece in absent]
-    loaded = iter(partition.backend.read(partition.key, ranges) if ranges else ())
+    absent = [(piece.number, piece.start, piece.length) for piece in pieces if piece.frame is None]
+    loaded = iter(_frames(partition, absent) if absent else ())
     space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
     partitions, incarnation = settings.partitions, settings.incarnation
     for piece in pieces:
@@ -306,6 +337,24 @@ def load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int
             where = partition.where(piece.number)
             raise CorruptData(f"{where}: the index points at a frame of {head.segment!r} instead of {segment!r}")
         yield Batch(head.timestamp, head.number, origin, entries)
+
+
+def _frames(partition: Partition, wanted: Sequence[Frame]) -> list[bytes | None]:
+    """Parts of transactions, from packs, else from rows of their own. None for what is in neither."""
+    while True:
+        packs = partition.packs
+        try:
+            parts = packs.frames(wanted)
+        except RunGone as error:
+            partition.check_moved(packs, error)
+            continue
+        rest = [at for at, part in enumerate(parts) if part is None]
+        ranges = [Range(partition.transaction_key(wanted[at][0]), *wanted[at][1:]) for at in rest]
+        for at, part in zip(rest, partition.backend.read(partition.key, ranges) if ranges else (), strict=True):
+            parts[at] = part
+        missing = next((wanted[at][0] for at in rest if parts[at] is None), None)
+        if missing is None or not partition.packed_since(packs, missing):
+            return parts
 
 
 def last_entry(partition: Partition, segment: str, since: int | None = None) -> Entry | None:
@@ -355,15 +404,13 @@ def _last_piece(partition: Partition, segment: str, last: int) -> Piece | None:
         tail = partition.tail.get(segment)
         if tail and tail[-1].last_sequence >= last:
             return next((piece for piece in reversed(tail) if piece.first_sequence <= last), None)
-    key = data_key(segment, last)
-    value = partition.backend.get(partition.key, [key])[0]
-    if value is not None:
-        return decode_row(DataRow, key, value.data).pieces[-1]
-    # The row that holds it was merged into a longer one since.
-    for row in partition.backend.scan(partition.key, *data_range(segment, last), limit=1):
-        for piece in decode_row(DataRow, row.key, row.data).pieces:
-            if piece.first_sequence <= last <= piece.last_sequence and piece.last_sequence == last:
-                return piece
+    if not partition.watermark:
+        return None
+    start, end = data_range(segment, last)
+    row = partition.ask(lambda index: next(index.scan(start, end, segment.encode()), None))
+    for piece in decode_index_row(DataRow, *row).pieces if row is not None else ():
+        if piece.last_sequence == last:
+            return piece
     return None
 
 
@@ -383,8 +430,11 @@ class Cursor:
         """(number, index in the transaction) of what is next in each partition."""
         self._watermark = offset.timestamp if offset else 0
 
-    def batches(self, bounds: Bounds, since: int | None = None) -> Iterator[Batch]:
-        """What is there from the cursor on; read to its end, the cursor is behind it. For `since` see Partition."""
+    def batches(self, bounds: Bounds, since: int | None = None, *, together: bool = False) -> Iterator[Batch]:
+        """What is there from the cursor on; read to its end, the cursor is behind it. For `since` see Partition.
+
+        `together`: of one partition, small transactions may be one batch.
+        """
         if bounds.empty:
             return
         partitions = self.partitions
@@ -394,8 +444,9 @@ class Cursor:
                 position_of(partition, self._offset, end) for partition, end in zip(partitions, ends, strict=True)
             ]
         positions = self._positions
+        several = len(partitions) > 1
         logs = [
-            partition_batches(partition, start, end, bounds, announce=len(partitions) > 1)
+            partition_batches(partition, start, end, bounds, announce=several, together=together and not several)
             for partition, start, end in zip(partitions, positions, ends, strict=True)
         ]
         if len(logs) == 1:

@@ -17,13 +17,13 @@ from __future__ import annotations
 import hashlib
 import struct
 import sys
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from ..errors import CorruptData, UnsupportedVersion
+from ..checksum import crc32
+from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
 
@@ -37,9 +37,11 @@ __all__ = [
     "decode_body",
     "decode_entries",
     "decode_header",
+    "decode_records",
     "decode_transaction",
     "encode_body",
     "encode_transaction",
+    "load_zstd",
     "split_frames",
 ]
 
@@ -59,6 +61,8 @@ _SMALL = 512
 _SAMPLE = 4096
 _MOST = 1 << 31
 _SHORT = 4096
+_TOGETHER = 256
+"""Entries of small transactions that are handed out together."""
 
 
 class FrameRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -137,7 +141,7 @@ _payloads_metadata = msgspec.msgpack.Decoder(tuple[list[bytes], list[dict[str, s
 _zstd: Any = None
 
 
-def _load_zstd() -> Any:
+def load_zstd() -> Any:
     global _zstd
     if _zstd is None:
         if sys.version_info >= (3, 14):
@@ -158,7 +162,7 @@ def encode_body(
     flags = 0 if metadata is None else _METADATA
     content = hashlib.blake2b(data, digest_size=16).digest() if digest else b""
     if raw >= _SMALL:
-        zstd = _zstd or _load_zstd()
+        zstd = _zstd or load_zstd()
         if raw <= 2 * _SAMPLE or len(zstd.compress(data[:_SAMPLE], 1)) < _SAMPLE * 0.9:
             packed = zstd.compress(data, 1)
             if len(packed) < raw * 0.95:
@@ -172,7 +176,7 @@ def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | 
     if body.flags & _ZSTD:
         if body.raw > _MOST:
             raise ValueError("the body claims to be larger than any body is")
-        zstd = _zstd or _load_zstd()
+        zstd = _zstd or load_zstd()
         try:
             data = zstd.ZstdDecompressor().decompress(data, max_length=body.raw)
         except (zstd.ZstdError, EOFError) as error:
@@ -212,7 +216,7 @@ def encode_transaction(
             FrameHead(number, timestamp, id, node, position + index, index, segment, first_sequence, count)
         )
         front = _FRAME_REST.pack(len(head), body.flags, len(data), body.raw) + head
-        frames += (_CRC.pack(zlib.crc32(data, zlib.crc32(front, seed))), front, data)
+        frames += (_CRC.pack(crc32(data, crc32(front, seed))), front, data)
         length = 4 + len(front) + len(data)
         refs.append(FrameRef(segment, first_sequence, count, start, length))
         start += length
@@ -220,7 +224,7 @@ def encode_transaction(
     header = Header(number, timestamp, id, node, position, tuple(refs), keys, fences or {})
     packed = _encoder.encode(header)
     rest = _PREFIX_REST.pack(VERSION, len(packed), _HEADER_AT + len(packed) + start) + packed
-    return header, b"".join((_MAGIC, _CRC.pack(zlib.crc32(rest, seed)), rest, *frames))
+    return header, b"".join((_MAGIC, _CRC.pack(crc32(rest, seed)), rest, *frames))
 
 
 def _open(record: bytes, seed: int, *, whole: bool = True) -> tuple[bytes | memoryview, int]:
@@ -231,7 +235,7 @@ def _open(record: bytes, seed: int, *, whole: bool = True) -> tuple[bytes | memo
         raise CorruptData(f"the transaction record is cut short ({len(view)} bytes)")
     magic, crc, version, header_bytes, record_bytes = _PREFIX.unpack_from(view)
     end = _HEADER_AT + header_bytes
-    if magic != _MAGIC or zlib.crc32(view[8:end], seed) != crc:
+    if magic != _MAGIC or crc32(view[8:end], seed) != crc:
         raise CorruptData("the header of the transaction record is damaged")
     if version != VERSION:
         raise UnsupportedVersion(
@@ -307,6 +311,89 @@ def decode_transaction(
     return frames
 
 
+def decode_records(
+    space: str,
+    partition: int,
+    partitions: int,
+    records: Iterable[tuple[int, bytes]],
+    seed: int,
+    incarnation: bytes,
+    located: Callable[[StreamkitError, int], StreamkitError],
+) -> Iterator[tuple[int, list[Entry]]]:
+    """(last number, entries) of whole `records`, each (number, record): those of many small ones together. An empty
+    transaction has none.
+
+    CorruptData or UnsupportedVersion for one that is damaged, `located`, after all that is before it.
+    """
+    prefix, frame = _PREFIX.unpack_from, _FRAME.unpack_from
+    decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
+    head_at = _FRAME.size
+    entries: list[Entry] = []
+    last = 0
+    try:
+        for number, record in records:
+            # Most of the time of many readers is spent on transactions of one entry, so for these there is one look
+            # at each part, and whatever is not as it is with them is left to `decode_transaction`.
+            size = len(record)
+            if _HEADER_AT < size <= _SHORT:
+                magic, crc, version, header_bytes, record_bytes = prefix(record)
+                at = _HEADER_AT + header_bytes
+                begin = at + head_at
+                if (
+                    record_bytes == size
+                    and begin <= size
+                    and magic == _MAGIC
+                    and version == VERSION
+                    and crc32(record[8:at], seed) == crc
+                ):
+                    crc, head_bytes, flags, body_bytes, raw = frame(record, at)
+                    body = begin + head_bytes
+                    if (
+                        not flags
+                        and raw == body_bytes
+                        and body + body_bytes == size
+                        and crc32(record[at + 4 :], seed) == crc
+                    ):
+                        try:
+                            head = decode_head(record[begin:body])
+                            (payloads,) = decode_payloads(record[body:])
+                        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                            raise located(CorruptData("a frame of the transaction is damaged"), number) from error
+                        if len(payloads) == 1 == head.count and head.number == number:
+                            first = head.first_sequence
+                            origin = Origin(
+                                partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation
+                            )
+                            trx = TRX(head.id, head.node, number)
+                            entries.append(
+                                Entry(space, head.segment, first, head.timestamp, trx, payloads[0], NO_METADATA, origin)
+                            )
+                            last = number
+                            if len(entries) >= _TOGETHER:
+                                yield last, entries
+                                entries = []
+                            continue
+            try:
+                frames = decode_transaction(space, partition, partitions, record, seed, incarnation)
+            except (CorruptData, UnsupportedVersion) as error:
+                raise located(error, number) from error
+            if entries:
+                yield last, entries
+                entries = []
+            if not frames:
+                yield number, []
+            for head, _, found in frames:
+                if head.number != number:
+                    raise located(CorruptData(f"a frame of transaction {head.number} is in its place"), number)
+                yield number, found
+    except StreamkitError:
+        if entries:
+            yield last, entries
+        raise
+    if entries:
+        yield last, entries
+
+
 def _decode_at(
     space: str,
     partition: int,
@@ -322,7 +409,7 @@ def _decode_at(
         crc, head_bytes, flags, body_bytes, raw = _FRAME.unpack_from(view, at)
         body_at = at + _FRAME.size + head_bytes
         after = body_at + body_bytes
-        if after > len(view) or zlib.crc32(view[at + 4 : after], seed) != crc:
+        if after > len(view) or crc32(view[at + 4 : after], seed) != crc:
             raise CorruptData("a frame of the transaction is damaged")
         head = _frame_heads.decode(view[at + _FRAME.size : body_at])
     except (struct.error, msgspec.MsgspecError, UnicodeDecodeError) as error:

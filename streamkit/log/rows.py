@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Any, TypeVar
 
 import msgspec
 
+from ..checksum import crc32
 from ..errors import CorruptData, UnsupportedVersion
+from .manifest import Manifest
+from .marks import Marks
+from .packs import PackFile
 
 __all__ = ["ArchiveRow", "DataRow", "Head", "KeyRow", "Piece", "SegmentRow", "Settings", "decode_row", "encode_row"]
 
-VERSION = 2
-"""The newest format of any row. Only what names an incarnation is of format 2, so that older releases refuse it."""
+VERSION = 3
+"""The format of every row; what is older was never released."""
 _CRC = struct.Struct("<I")
 
 
@@ -27,22 +30,40 @@ class Settings(msgspec.Struct, frozen=True, array_like=True):
     archive_grace: float = 3600.0
     """Seconds for which transactions stay in the log after they were archived."""
     incarnation: bytes = b""
-    """Drawn when the space is created, so that it is told from another one of its name; empty before format 2."""
+    """Drawn when the space is created, so that it is told from another one of its name."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """How far a partition is. Where writes are atomic it is exact, else as of the last upkeep."""
+    """How far a partition's index is, and what it consists of."""
 
     settings: Settings
-    number: int = 0
-    timestamp: int = 0
-    position: int = 0
-    """Entries up to `number`."""
     watermark: int = 0
     """The index holds everything up to this number."""
+    timestamp: int = 0
+    position: int = 0
+    """Entries up to the watermark."""
     archived: int = 0
     """The cold tier holds everything up to this number."""
     fences: dict[str, int] = {}
+    manifest: Manifest = Manifest()
+    packs: tuple[PackFile, ...] = ()
+    """The packed part of the log, in order."""
+    pack: bytes = b""
+    """The newest pack, while it is small."""
+    cleared: int = 0
+    """What is packed up to here is not in the log a second time."""
+    packed: Marks = ()
+    """(number, ms): what is packed up to the number has been since then, by the service's clock."""
+    released: int = 0
+    """Up to here only the archive holds what was committed."""
+    purged: int = 0
+    """The index has no rows of entries up to here."""
+    seen: Marks = ()
+    """(number, ms): the number was committed by then, by the service's clock. Now and then one."""
+    forgotten: int = 0
+    """Idempotency keys that were used up to here may be forgotten."""
+    version: int = 0
+    """One more with each head: of two, the greater one is the newer. No head is ever written again."""
 
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -78,7 +99,7 @@ class ArchiveRow(msgspec.Struct, frozen=True, array_like=True):
 
     removed: int = 0
     """The log holds nothing up to this number any more, nor does the index."""
-    since: tuple[tuple[int, int], ...] = ()
+    since: Marks = ()
     """(number, ms): transactions up to the number have been in the archive since then, by the service's clock."""
 
 
@@ -91,39 +112,33 @@ class KeyRow(msgspec.Struct, frozen=True, array_like=True):
     node: bytes
     content: bytes
     segments: tuple[tuple[str, int], ...]
-    count: int = 0
-    """Entries of the transaction; 0 in rows of earlier releases."""
+    count: int
+    """Entries of the transaction."""
 
 
-_Row = TypeVar("_Row", Settings, Head, SegmentRow, DataRow, KeyRow, ArchiveRow)
+_Row = TypeVar("_Row", Settings, Head, ArchiveRow)
 _encoder = msgspec.msgpack.Encoder()
-_decoders: dict[type, Any] = {
-    row: msgspec.msgpack.Decoder(row) for row in (Settings, Head, SegmentRow, DataRow, KeyRow, ArchiveRow)
-}
+_decoders: dict[type, Any] = {row: msgspec.msgpack.Decoder(row) for row in (Settings, Head, ArchiveRow)}
 
 
-_NEWEST: dict[type, int] = {Settings: 2, Head: 2}
-
-
-def _version(row: object) -> int:
-    settings = row.settings if isinstance(row, Head) else row
-    return 2 if isinstance(settings, Settings) and settings.incarnation else 1
-
-
-def encode_row(key: bytes, row: Settings | Head | SegmentRow | DataRow | KeyRow | ArchiveRow) -> bytes:
-    body = b"%c%b" % (_version(row), _encoder.encode(row))
-    return _CRC.pack(zlib.crc32(body, zlib.crc32(key))) + body
+def encode_row(key: bytes, row: Settings | Head | ArchiveRow) -> bytes:
+    body = b"%c%b" % (VERSION, _encoder.encode(row))
+    return _CRC.pack(crc32(body, crc32(key))) + body
 
 
 def decode_row(kind: type[_Row], key: bytes, data: bytes) -> _Row:
     """The row of `kind` in `data`. CorruptData or UnsupportedVersion, naming the key."""
     body = data[4:]
-    if len(body) < 2 or zlib.crc32(body, zlib.crc32(key)) != _CRC.unpack_from(data)[0]:
+    if len(body) < 2 or crc32(body, crc32(key)) != _CRC.unpack_from(data)[0]:
         raise CorruptData(f"the row {key!r} is damaged")
-    newest = _NEWEST.get(kind, 1)
-    if not 1 <= body[0] <= newest:
+    if body[0] < VERSION:
         raise UnsupportedVersion(
-            f"the row {key!r} has format version {body[0]}; this release reads {newest}. Upgrade streamkit."
+            f"the row {key!r} has format version {body[0]}, of a release before the first one that was published; this "
+            f"release reads {VERSION}. Copy the data with the release that wrote it."
+        )
+    if body[0] > VERSION:
+        raise UnsupportedVersion(
+            f"the row {key!r} has format version {body[0]}; this release reads {VERSION}. Upgrade streamkit."
         )
     try:
         row: _Row = _decoders[kind].decode(memoryview(body)[1:])

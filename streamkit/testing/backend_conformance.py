@@ -23,8 +23,8 @@ from typing import ClassVar
 from unittest import SkipTest
 
 from ..backend import Driver
-from .backend_checks.batching import Batching
 from .backend_checks.leasing import Leasing
+from .backend_checks.logs import Logs
 from .backend_checks.racing import Racing
 from .backend_checks.reading import Reading
 from .backend_checks.scanning import Scanning
@@ -35,7 +35,7 @@ from .report import Report, Result, run_checks
 __all__ = ["BackendConformance", "Report", "Result", "run_conformance"]
 
 
-class BackendConformance(Writing, Batching, Reading, Scanning, Racing, Leasing, Storing):
+class BackendConformance(Writing, Logs, Reading, Scanning, Racing, Leasing, Storing):
     """All checks. Override `make_driver`; and `clock` and `sleep` if leases are judged by an injected clock."""
 
     skip: ClassVar[Mapping[str, str]] = {}

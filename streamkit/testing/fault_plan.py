@@ -1,7 +1,7 @@
 """Which call meets which fault: an immutable value, so that a failing run can be repeated.
 
 Plan.at(3, Fault.LOST_ANSWER)                     the fourth call, of whatever kind
-Plan.at(0, Fault.LATE, kind="write", delay=5)     the first write; it lands five calls later
+Plan.at(0, Fault.LATE, kind="put", delay=5)       the first put; it lands five calls later
 Plan.random(seed=7, rate=0.1, menu=SURVIVABLE)    one call in ten, chosen by the seed
 for plan in every_fault(trace): ...               each fault at each call of a run that was recorded
 """
@@ -28,11 +28,11 @@ class Fault(Enum):
     LATE = "Ambiguous now; it is applied some calls later, or when it is released"
     TWICE = "delivered twice; the answer is the second's, which met the first"
     CONFLICT = "Conflict although the precondition holds; an acquire gets None, a renew LeaseLost"
-    PARTIAL = "some operations of a write that is not atomic were applied: Ambiguous or Unavailable"
+    PARTIAL = "a delete removed some of its rows: Ambiguous or Unavailable"
     TRUNCATED = "a value that was read is cut short"
     CORRUPT = "a value that was read has one bit flipped"
     CRASH_BEFORE = "the process stops before the call has an effect: Crash, now and for ever"
-    CRASH_PARTIAL = "the process stops after some operations of a write that is not atomic"
+    CRASH_PARTIAL = "the process stops when a delete has removed some of its rows"
     CRASH_AFTER = "the process stops after the call had its effect, before the answer"
 
 
@@ -59,15 +59,16 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = MappingProxyType(
         "get": (*_ANY, *DAMAGE),
         "read": (*_ANY, *DAMAGE),
         "scan": (*_ANY, *DAMAGE),
-        "write": (*_CHANGE, Fault.CONFLICT, Fault.PARTIAL, Fault.CRASH_PARTIAL),
+        "put": (*_CHANGE, Fault.CONFLICT),
+        "delete": (*_CHANGE, Fault.PARTIAL, Fault.CRASH_PARTIAL),
         "acquire": (*_CHANGE, Fault.CONFLICT),
         "renew": (*_CHANGE, Fault.CONFLICT),
         "release": _CHANGE,
         "stores": _ANY,
-        "delete": _CHANGE,
+        "delete_store": _CHANGE,
     }
 )
-"""The kinds of call, those of Backend and Driver, and what can happen to each."""
+"""The kinds of call, those of Backend and Driver (`delete_store` is Driver.delete), and what can happen to each."""
 
 
 class Call(NamedTuple):
@@ -116,7 +117,7 @@ class Plan:
     """What happens to which calls. The first of `faults` that fits a call counts, then chance.
 
     `rate` of the other calls, 0 to 1, meet one of `menu`, as `seed` says; so does what a fault leaves open: which
-    bit is flipped, which operations of a write are applied. A fault that cannot happen to the call it falls on does
+    bit is flipped, which rows a delete removes. A fault that cannot happen to the call it falls on does
     not happen. Calls are told apart by their number, so with one thread the same plan gives the same trace.
     """
 

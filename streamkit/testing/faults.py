@@ -1,6 +1,6 @@
 """A backend on a bad day: one wrapper for every backend, and a plan that says what goes wrong.
 
-    driver = FaultyDriver(inner, Plan.at(0, Fault.LOST_ANSWER, kind="write"))
+    driver = FaultyDriver(inner, Plan.at(0, Fault.LOST_ANSWER, kind="put"))
     ...                                  # use it as any driver
     driver.faults.trace                  # what was called, what went wrong, how it ended
     driver.faults.release()              # apply now what is still on its way
@@ -18,14 +18,13 @@ from uuid import UUID
 
 from ..backend import (
     ANY,
-    Append,
     Backend,
     Conflict,
     Driver,
     Etag,
+    Expect,
     Grant,
     Limits,
-    Op,
     Range,
     Row,
     ServiceTime,
@@ -38,17 +37,10 @@ from .injector import Injector, Turn, effect_of, name_of
 __all__ = ["FaultyBackend", "FaultyDriver"]
 
 
-def _describe(op: Op) -> str:
-    expect = "" if isinstance(op, Append) or op.expect is ANY else f" if {_expectation(op.expect)}"
-    return f"{type(op).__name__.lower()} {bytes(op.key)!r}{expect}"
-
-
-def _expectation(expect: object) -> str:
-    return "etag" if isinstance(expect, str | bytes) else str(getattr(expect, "value", expect))
-
-
-def _conditional(ops: Sequence[Op]) -> list[bytes]:
-    return [op.key for op in ops if isinstance(op, Append) or op.expect is not ANY]
+def _describe(expect: Expect | Etag) -> str:
+    if expect is ANY:
+        return ""
+    return f" if {expect.value}" if isinstance(expect, Expect) else " if etag"
 
 
 class FaultyBackend:
@@ -131,33 +123,31 @@ class FaultyBackend:
         if pending is not None and pending not in DAMAGE:
             self.faults.perform(turn, lambda: None)
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        ops = list(ops)
-        what = f"{partition!r} [{', '.join(map(_describe, ops))}]" + ("" if durable else " not durable")
-        conditional = _conditional(ops)
-        impossible = [] if conditional else [Fault.CONFLICT]
-        if self._whole(ops):
-            impossible += [Fault.PARTIAL, Fault.CRASH_PARTIAL]
-        turn = self._begin("write", what, impossible)
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        what = f"{partition!r} {bytes(key)!r}{_describe(expect)}" + ("" if durable else " not durable")
+        turn = self._begin("put", what, (Fault.CONFLICT,) if expect is ANY else ())
         if turn.fault is Fault.CONFLICT:
             self.faults.end(turn, "Conflict", turn.fault)
-            raise Conflict(turn.dice.choice((conditional[0], None)))
-        if turn.fault in (Fault.PARTIAL, Fault.CRASH_PARTIAL):
-            some = sorted(turn.dice.sample(range(len(ops)), turn.dice.randint(1, len(ops) - 1)))
-            effect_of(lambda: self.inner.write(partition, [ops[at] for at in some], durable=durable))
-            effect = f"{len(some)} of {len(ops)}"
+            raise Conflict(turn.dice.choice((key, None)))
+        return self.faults.perform(turn, lambda: self.inner.put(partition, key, value, expect, durable=durable))
+
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        keys = list(keys)
+        partial = (Fault.PARTIAL, Fault.CRASH_PARTIAL)
+        turn = self._begin("delete", f"{partition!r} {[bytes(key) for key in keys]}", partial if len(keys) < 2 else ())
+        if turn.fault in partial:
+            some = turn.dice.sample(keys, turn.dice.randint(1, len(keys) - 1))
+            effect_of(lambda: self.inner.delete(partition, some))
+            effect = f"{len(some)} of {len(keys)}"
             if turn.fault is Fault.CRASH_PARTIAL:
                 raise self.faults.crash(turn, effect)
             if turn.dice.random() < 0.5:
                 raise self.faults.ambiguous(turn, effect)
             self.faults.end(turn, f"Unavailable after {effect}", turn.fault)
-            raise Unavailable("injected: some operations could not be sent")
-        return self.faults.perform(turn, lambda: self.inner.write(partition, ops, durable=durable))
-
-    def _whole(self, ops: Sequence[Op]) -> bool:
-        if len(ops) == 1 or self.limits.atomic:
-            return True
-        return self.limits.atomic_rows and not any(isinstance(op, Append) for op in ops)
+            raise Unavailable("injected: some rows could not be deleted")
+        self.faults.perform(turn, lambda: self.inner.delete(partition, keys))
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         turn = self._begin("acquire", repr(name))
@@ -209,7 +199,7 @@ class FaultyDriver:
         return FaultyBackend(self.inner.open(store), self.faults)
 
     def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
-        turn = self.faults.begin("delete", "")
+        turn = self.faults.begin("delete_store", "")
         self.faults.perform(turn, lambda: self.inner.delete(store, keep))
 
     def close(self) -> None:

@@ -21,9 +21,10 @@ from streamkit.aio import AsyncStore
 from streamkit.aio.writing import Lane
 from streamkit.client import Client
 from streamkit.errors import OutcomeUnknown, Unavailable
+from streamkit.log import plan
 from streamkit.testing import ManualClock
 
-KINDS = ("batch", "rows", "key")
+KINDS = ("memory", "remote")
 
 
 def write(store: AsyncStore, payload: str, segment: str = "a", **options: Any) -> asyncio.Task[Any]:
@@ -135,8 +136,10 @@ async def test_one_that_others_build_on_takes_nobody_along(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @in_loop
-async def test_one_that_is_withdrawn_while_its_transaction_is_planned_is_not_written(kind: str) -> None:
-    """It was taken from the queue, and the storage is asked about its idempotency key."""
+async def test_one_that_is_withdrawn_while_its_transaction_is_planned_is_not_written(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken from the queue, and the index is asked about its idempotency key."""
     async with held_store(kind) as held:
         await held.hold()
         first = write(held.store, "first", "x")
@@ -146,15 +149,15 @@ async def test_one_that_is_withdrawn_while_its_transaction_is_planned_is_not_wri
         plain = write(held.store, "plain", "y")
         await queued()
         planning, go = threading.Event(), threading.Event()
-        get = held.driver.inner.open(held.id).get
+        find_use = plan.find_use
 
         def blocked(*args: Any) -> Any:
-            if held.driver.go.is_set() and not planning.is_set():
+            if not planning.is_set():
                 planning.set()
                 assert go.wait(20)
-            return get(*args)
+            return find_use(*args)
 
-        held.store.sync._shared.spaces["s"].partitions[0].backend.get = blocked  # type: ignore[method-assign]
+        monkeypatch.setattr(plan, "find_use", blocked)
         held.release()
         assert await asyncio.to_thread(planning.wait, 20)
         assert await cancelled(doomed) is None
@@ -167,7 +170,7 @@ async def test_one_that_is_withdrawn_while_its_transaction_is_planned_is_not_wri
 
 @in_loop
 async def test_a_timeout_says_so_too() -> None:
-    async with held_store("key") as held:
+    async with held_store("remote") as held:
         await held.hold()
         with pytest.raises(TimeoutError) as raised:
             async with asyncio.timeout(0.1):
@@ -181,7 +184,7 @@ async def test_a_timeout_says_so_too() -> None:
 
 @in_loop
 async def test_a_transaction_says_so_too() -> None:
-    async with held_store("key") as held:
+    async with held_store("remote") as held:
         await held.hold()
 
         async def several() -> None:
@@ -267,7 +270,7 @@ async def test_many_that_are_cancelled_leave_nothing_queued(memory: AsyncSubject
 
 @in_loop
 async def test_closing_waits_for_what_is_on_its_way() -> None:
-    async with held_store("key") as held:
+    async with held_store("remote") as held:
         await held.hold()
         task = write(held.store, "on its way")
         await held.held()

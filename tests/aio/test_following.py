@@ -172,7 +172,7 @@ async def test_a_slow_subscriber_gets_the_latest_and_keeps_no_writer_waiting(mem
 
 @in_loop
 async def test_a_follower_that_fails_says_so() -> None:
-    async with held_store("key") as held:
+    async with held_store("remote") as held:
         held.release()
         await put(held.store, "1")
         following = held.store.follow_space("s")

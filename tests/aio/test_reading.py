@@ -59,7 +59,7 @@ async def test_entries_come_without_a_thread_switch_each(aio: AsyncSubject) -> N
 @in_loop
 async def test_nothing_is_fetched_that_nobody_asks_for(make_url: Callable[[str], str]) -> None:
     """A reader that stops keeps a chunk, not the space: 64 MiB are there, few are read."""
-    async with AsyncSubject(make_url("key") + "&page=2").store() as store:
+    async with AsyncSubject(make_url("remote") + "&page=2").store() as store:
         for _ in range(64):
             await store.produce("s", "a", [Record(os.urandom(1 << 20))])
         before = (await store.statistics()).requests["bytes_read"]

@@ -33,20 +33,20 @@ class InMemory(BackendConformance):
         self.time.sleep(seconds)
 
 
-class TestMemoryWithBatches(InMemory):
-    options: ClassVar = {"atomic": "batch"}
+class TestMemory(InMemory):
+    options: ClassVar = {"page": 7}
 
 
-class TestMemoryWithAtomicRows(InMemory):
-    options: ClassVar = {"atomic": "rows", "page": 7}
+class TestMemoryOfManyRowsAPage(InMemory):
+    options: ClassVar = {}
 
 
-class TestMemoryWithSingleKeys(InMemory):
-    options: ClassVar = {"atomic": "key", "page": 20}
+class TestMemoryFarAway(InMemory):
+    options: ClassVar = {"page": 20, "remote": True}
 
 
-class TestMemoryWithSingleKeysFarAway(InMemory):
-    options: ClassVar = {"atomic": "key", "page": 1, "latency": 0.01}
+class TestMemoryFarAwayWithSmallPages(InMemory):
+    options: ClassVar = {"page": 1, "latency": 0.01}
 
 
 class TestLocal(BackendConformance):
@@ -73,7 +73,7 @@ def test_the_suite_runs_without_pytest_and_reports_every_check() -> None:
 
 def test_the_report_names_the_check_that_failed_and_what_is_broken() -> None:
     class Forgetful(streamkit_memory.MemoryDriver):
-        def delete(self, store: object) -> None:
+        def delete(self, store: object, keep: object = ()) -> None:
             pass
 
     report = run_conformance(lambda: Forgetful("forgetful"), only="store")

@@ -21,6 +21,7 @@ from streamkit import Record
 from streamkit.cli.app import run
 from streamkit.index.verify import Finding, VerifyReport
 from streamkit.names import partition_of
+from streamkit.testing import ManualClock
 
 COMMAND = [sys.executable, "-m", "streamkit.cli"]
 ORDERS = b"".join(b'{"order": "order-%d", "line": %d}\n' % (line % 3, line) for line in range(1, 11))
@@ -291,8 +292,11 @@ def test_times_are_milliseconds_or_iso_8601_in_utc(cli: CommandLine, monkeypatch
 
 
 def test_several_spaces_are_merged_each_from_its_own_offset(cli: CommandLine) -> None:
-    for number in range(4):
-        cli.append(f"space-{number % 2}", "one", b"%d" % number)
+    clock = ManualClock()
+    with streamkit.connect(cli.url, clock=clock) as client, client.store(cli.store) as store:
+        for number in range(4):
+            store.produce(f"space-{number % 2}", "one", [Record(b"%d" % number)])
+            clock.sleep(1)
     both = cli("consume", "space-0", "space-1", "--json")
     assert payloads(both) == [0, 1, 2, 3]
     offset = both.lines[0]["offset"]
@@ -597,7 +601,14 @@ def test_compact_and_restore_tell_what_they_did(cli: CommandLine) -> None:
     assert cli("compact", "orders", "--retention-hours", "-1").code == 2
     new = str(uuid4())
     (report,) = cli("restore", "orders", "--from", str(cli.store), "--store", new, "--json").lines
-    assert report == {"space": "orders", "transactions": 2, "entries": 20, "present": 0}
+    assert report == {
+        "space": "orders",
+        "transactions": 2,
+        "entries": 20,
+        "present": 0,
+        "keys": 0,
+        "keys_left": 0,
+    }
     payloads = [line["payload"] for line in cli("consume", "orders", "--json").lines]
     assert [line["payload"] for line in cli("consume", "orders", "--json", "--store", new).lines] == payloads
     assert "2 transactions were there" in cli("restore", "orders", "--from", str(cli.store), "--store", new).out

@@ -85,7 +85,7 @@ def test_no_command_sends_a_terminal_what_it_would_interpret(name: str, call: Ca
     args = [name, *ARGUMENTS.get(name, [SPACE])]
     flags = {option for parameter in COMMANDS[name].params for option in parameter.opts}
     code, text = call(*args)
-    assert code == 0
+    assert code == 0, text
     if "--json" in flags:
         code, text = call(name, "--json", *args[1:])
         assert code == 0

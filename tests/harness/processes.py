@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from streamkit import Client
-from streamkit.backend import Backend, Etag, Op, Row, ServiceTime, Value
+from streamkit.backend import ANY, Backend, Etag, Expect, Range, Row, ServiceTime, Value
 from streamkit.errors import Unavailable
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
@@ -21,9 +21,10 @@ class Process:
     def __init__(self, driver: MemoryDriver, *, dated: bool) -> None:
         self._driver = driver
         self._dated = dated
-        self.before_write: Callable[[], None] | None = None
-        self.after_write: Callable[[], None] | None = None
+        self.before_put: Callable[[], None] | None = None
+        self.after_put: Callable[[], None] | None = None
         self.before_scan: Callable[[], None] | None = None
+        self.before_read: Callable[[], None] | None = None
         self.deaf = False
         """Reads fail."""
 
@@ -37,7 +38,7 @@ class Process:
         return self._driver.stores()
 
     def open(self, store: UUID) -> Backend:
-        return _Stoppable(self._driver.open(store), self, self._dated)  # type: ignore[return-value]
+        return _Stoppable(self._driver.open(store), self, self._dated)
 
     def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         self._driver.delete(store, keep)
@@ -66,29 +67,35 @@ class _Stoppable:
             raise Unavailable("the service cannot be reached")
         return self._inner.get(partition, keys)
 
+    def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        self._process.take("before_read")
+        return self._inner.read(partition, ranges)
+
     def scan(self, partition: bytes, start: bytes, end: bytes, **options: Any) -> Iterator[Row]:
         self._process.take("before_scan")
         return self._inner.scan(partition, start, end, **options)
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        self._process.take("before_write")
-        etags = self._inner.write(partition, ops, durable=durable)
-        self._process.take("after_write")
-        return etags
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        self._process.take("before_put")
+        etag = self._inner.put(partition, key, value, expect, durable=durable)
+        self._process.take("after_put")
+        return etag
 
 
 class Service:
     """A memory service with a clock of its own, and one store in it."""
 
-    def __init__(self, atomic: Any, *, remote: bool = False, dated: bool = True) -> None:
+    def __init__(self, kind: str, *, dated: bool = True) -> None:
         self.clock = ManualClock(5_000_000.0)
         self.id = uuid4()
         self._name = uuid4().hex
-        self._options = {"atomic": atomic, "latency": 1e-6 if remote else 0.0}
+        self._remote = kind == "remote"
         self._dated = dated
 
     def process(self, clock: ManualClock | None = None) -> tuple[Process, Client]:
         """A process with its own clock; the service's if it is not given one."""
-        driver = MemoryDriver(self._name, clock=self.clock, sleep=self.clock.sleep, **self._options)
+        driver = MemoryDriver(self._name, clock=self.clock, sleep=self.clock.sleep, remote=self._remote)
         process = Process(driver, dated=self._dated)
         return process, Client("memory://", process, 30.0, None, 64 << 20, clock or self.clock)

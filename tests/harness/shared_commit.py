@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from streamkit import Entry, Record
-from streamkit.backend import Append, Backend, Driver, Etag, Grant, Limits, Op, Range, Row, Value
+from streamkit.backend import ANY, NEXT, Backend, Driver, Etag, Expect, Grant, Limits, Range, Row, Value
 from streamkit.client import Client
 from streamkit.errors import OutcomeUnknown, SequenceMismatch, StreamkitError
 from streamkit.store import Store
@@ -91,16 +91,22 @@ class _HeldBackend:
         self._driver.step()
         return self._inner.scan(partition, start, end, limit=limit, values=values)
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
         driver = self._driver
-        if driver.hold and any(isinstance(op, Append) for op in ops):
+        if driver.hold and expect is NEXT:
             driver.hold = False
             driver.held.set()
             assert driver.go.wait(PATIENCE)
         driver.step()
-        found = self._inner.write(partition, ops, durable=durable)
+        etag = self._inner.put(partition, key, value, expect, durable=durable)
         driver.step()
-        return found
+        return etag
+
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        self._driver.step()
+        self._inner.delete(partition, keys)
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         return self._inner.acquire(name, ttl)

@@ -27,10 +27,14 @@ from streamkit.testing.fault_plan import CRASHES, Call, Fault, Plan, every_fault
 from streamkit.testing.faults import FaultyDriver
 from streamkit.testing.injector import Crash
 
+from .cramped import CLEAR
 from .history import History
 from .oracle import Violation, judge, violations
 
-__all__ = ["Process", "StillClock", "Sweep", "Workload", "everyday", "maintain", "recover"]
+__all__ = ["Process", "StillClock", "Sweep", "Workload", "everyday", "hurried", "maintain", "recover"]
+
+GRACE = 4000.0
+"""Seconds; longer than anything is kept in the log after it was packed."""
 
 
 class Process:
@@ -77,6 +81,27 @@ def everyday(process: Process) -> None:
     history.look(store, "s", "a")
     history.page(store, reader)
     history.write(store, "s", {"c": 3}, size=700)
+    process.clock.sleep(GRACE)
+    maintain(store)
+    _settle(process)
+
+
+def hurried(process: Process) -> None:
+    """For a `cramped` engine: files, merges of both kinds, records too large for a pack, and a log that is cleared."""
+    store, history = process.store, process.history
+    reader = history.reader("s", 3)
+    for turn in range(12):
+        large = turn % 5 == 3
+        history.write(store, "s", dict.fromkeys("abcdef" if large else "ab", 1), key=f"turn {turn}")
+        if turn % 3 == 2:
+            history.look(store, "s", "ab"[turn % 2])
+            history.page(store, reader)
+            process.clock.sleep(CLEAR)
+    maintain(store)
+    process.clock.sleep(2 * CLEAR)
+    history.write(store, "s", {"a": 1}, key="turn 0")
+    maintain(store)
+    history.look(store, "s")
     _settle(process)
 
 
@@ -118,6 +143,8 @@ def recover(process: Process) -> None:
     with suppress(StreamkitError), store.lease("leader") as lease:
         for space in spaces:
             history.write(store, space, {"c": 1}, lease=lease)
+    maintain(store)
+    process.clock.sleep(GRACE)
     maintain(store)
 
 

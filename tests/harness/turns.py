@@ -2,8 +2,8 @@
 
     report = every_interleaving(make_driver, [one_writer, another], preemptions=2)
 
-A schedule switches from one process to another before a call, between the operations of a write that is not atomic,
-between the keys of a get, and between the rows of a scan: wherever the seam lets another process in. Changing over
+A schedule switches from one process to another before a call, between the keys of a get or a delete, and between the
+rows of a scan: wherever the seam lets another process in. Changing over
 although the process could go on is a preemption; all schedules with few of them are tried, then random ones with any
 number, with faults. The same schedule gives the same run.
 
@@ -21,8 +21,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 from uuid import UUID, uuid4
 
-from streamkit.backend import Append, Backend, Driver, Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
-from streamkit.errors import StreamkitError
+from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
 from streamkit.log import commit, partition, request
 from streamkit.testing.clock import ManualClock
 from streamkit.testing.fault_plan import CRASHES, SURVIVABLE, Plan
@@ -224,22 +223,16 @@ class _TurnBackend:
             yield row
             self._step()
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        appends = any(isinstance(op, Append) for op in ops)
-        if self.limits.atomic or (self.limits.atomic_rows and not appends):
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        self._step()
+        return self._inner.put(partition, key, value, expect, durable=durable)
+
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        for key in keys:
             self._step()
-            return self._inner.write(partition, ops, durable=durable)
-        etags: list[Etag | None] = []
-        first: StreamkitError | None = None
-        for op in ops:
-            self._step()
-            try:
-                etags += self._inner.write(partition, [op], durable=durable)
-            except StreamkitError as error:
-                first = first or error
-        if first is not None:
-            raise first
-        return etags
+            self._inner.delete(partition, [key])
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         self._step()

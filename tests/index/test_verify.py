@@ -9,12 +9,27 @@ import msgspec
 import pytest
 
 import streamkit
+from harness.index_rows import read_rows, write_rows
 from harness.log_keys import transaction_keys
 from harness.sweep import StillClock
 from streamkit import Record
-from streamkit.backend import Backend, Delete, Put
+from streamkit.backend import Backend
 from streamkit.errors import CorruptData, StreamkitError
-from streamkit.log.keys import CATALOG, DATA, HEAD, KEYS, data_key, data_range, partition_key, segment_key, space_key
+from streamkit.log import policy
+from streamkit.log.index_rows import decode_index_row, encode_index_row
+from streamkit.log.keys import (
+    CATALOG,
+    DATA,
+    HEAD,
+    KEYS,
+    RUNS,
+    SEGMENTS,
+    data_key,
+    data_range,
+    partition_key,
+    segment_key,
+    space_key,
+)
 from streamkit.log.rows import DataRow, Head, KeyRow, SegmentRow, decode_row, encode_row
 from streamkit.store import Store
 from streamkit_memory.driver import MemoryDriver
@@ -25,10 +40,10 @@ P = bytes(partition_key("s", 0))
 class Patient:
     """A store to be damaged: its rows, and a new process that looks at it each time."""
 
-    def __init__(self, atomic: str) -> None:
+    def __init__(self, kind: str, *, indexed: bool = True) -> None:
         self.clock = StillClock()
         self.id = uuid4()
-        self.driver = MemoryDriver(atomic=atomic, clock=self.clock, sleep=self.clock.sleep)  # type: ignore[arg-type]
+        self.driver = MemoryDriver(remote=kind == "remote", clock=self.clock, sleep=self.clock.sleep)
         self.backend: Backend = self.driver.open(self.id)
         store = self.open()
         for at in range(3):
@@ -36,42 +51,93 @@ class Patient:
             store.produce("s", "b", [Record(b"b" * 200)])
             with store.lease("leader") as lease:
                 store.produce("s", "c", [Record(b"c")], lease=lease)
-        store.maintain()
+        if indexed:
+            store.maintain()
         self.entries = list(store.consume_space("s"))
 
     def open(self) -> Store:
         client = streamkit.Client("memory://", self.driver, 5.0, None, 1 << 26, self.clock)
         return client.store(self.id)
 
-    def data(self, key: bytes, partition: bytes = P) -> bytes:
+    def _rows(self) -> dict[bytes, bytes]:
+        return read_rows(self.backend, P)
+
+    def _write_rows(self, rows: dict[bytes, bytes]) -> None:
+        write_rows(self.backend, P, rows)
+
+    def _row(self, key: bytes, partition: bytes) -> bytes:
         value = self.backend.get(partition, [key])[0]
         assert value is not None
         return value.data
 
+    def data(self, key: bytes, partition: bytes = P) -> bytes:
+        return self._rows()[bytes(key)] if of_index(key) else self._row(key, partition)
+
     def put(self, key: bytes, data: bytes, partition: bytes = P) -> None:
-        self.backend.write(partition, [Put(bytes(key), data)])
+        if of_index(key):
+            self._write_rows({**self._rows(), bytes(key): data})
+        else:
+            self.backend.put(partition, bytes(key), data)
 
     def delete(self, key: bytes, partition: bytes = P) -> None:
-        self.backend.write(partition, [Delete(bytes(key))])
+        if of_index(key):
+            self._write_rows({row: data for row, data in self._rows().items() if row != key})
+        else:
+            self.backend.delete(partition, [bytes(key)])
 
     def change(self, kind: type, key: bytes, **fields: object) -> None:
         """Another row with a right checksum."""
-        row = decode_row(kind, bytes(key), self.data(bytes(key)))
-        self.put(key, encode_row(bytes(key), msgspec.structs.replace(row, **fields)))
+        if of_index(key):
+            row = decode_index_row(kind, bytes(key), self.data(bytes(key)))
+            self.put(key, encode_index_row(msgspec.structs.replace(row, **fields)))
+        else:
+            row = decode_row(kind, bytes(key), self.data(bytes(key)))
+            self.put(key, encode_row(bytes(key), msgspec.structs.replace(row, **fields)))
 
     def log_key(self, number: int) -> bytes:
         return transaction_keys(self.backend, "s")(number)
 
     def one(self, prefix: bytes) -> bytes:
-        return next(iter(self.backend.scan(P, prefix + b"\x00", prefix + b"\x01"))).key
+        return min(key for key in self._rows() if key.startswith(prefix + b"\x00"))
+
+    def files(self) -> list[bytes]:
+        """The keys of the files of index and packs."""
+        return [row.key for row in self.backend.scan(P, *RUNS.children(), values=False)]
 
 
-@pytest.fixture(params=["batch", "rows", "key"])
+def of_index(key: bytes) -> bool:
+    return bytes(key).startswith((bytes(DATA), bytes(SEGMENTS), bytes(KEYS)))
+
+
+@pytest.fixture(params=["memory", "remote"])
 def patient(request: pytest.FixtureRequest) -> Patient:
     return Patient(request.param)
 
 
+@pytest.fixture(params=["memory", "remote"])
+def unindexed(request: pytest.FixtureRequest) -> Patient:
+    """All of it is the tail of the log."""
+    return Patient(request.param, indexed=False)
+
+
+@pytest.fixture(params=["memory", "remote"])
+def filed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Patient:
+    """Index and log are in a file, and the log is cleared."""
+    for name in ("LOCAL", "REMOTE"):
+        monkeypatch.setattr(policy, name, getattr(policy, name)._replace(inline=0, clear=0.001))
+    patient = Patient(request.param)
+    patient.clock.sleep(60)
+    patient.open().produce("s", "b", [Record(b"b" * 200)])
+    patient.open().maintain()
+    patient.entries = list(patient.open().consume_space("s"))
+    return patient
+
+
 def flip(patient: Patient, key: bytes, partition: bytes = P) -> None:
+    """A bit of a row; of one of the index, so that it is none any more."""
+    if of_index(key):
+        patient.put(key, b"\xc1" + patient.data(key)[1:])
+        return
     data = bytearray(patient.data(bytes(key), partition))
     data[len(data) // 2] ^= 4
     patient.put(key, bytes(data), partition)
@@ -79,31 +145,32 @@ def flip(patient: Patient, key: bytes, partition: bytes = P) -> None:
 
 def _stretch_pieces(patient: Patient) -> None:
     key = patient.one(DATA)
-    pieces = decode_row(DataRow, key, patient.data(key)).pieces
+    pieces = decode_index_row(DataRow, key, patient.data(key)).pieces
     patient.change(DataRow, key, pieces=[msgspec.structs.replace(pieces[0], start=pieces[0].start + 1), *pieces[1:]])
 
 
 def _change_copy(patient: Patient) -> None:
     key = patient.one(DATA)
-    pieces = decode_row(DataRow, key, patient.data(key)).pieces
+    pieces = decode_index_row(DataRow, key, patient.data(key)).pieces
     frame = b"something else" if pieces[0].frame is None else pieces[0].frame[:-1] + b"?"
     patient.change(DataRow, key, pieces=[msgspec.structs.replace(pieces[0], frame=frame), *pieces[1:]])
 
 
 def _begin_elsewhere(patient: Patient) -> None:
     key = patient.one(DATA)
-    pieces = decode_row(DataRow, key, patient.data(key)).pieces
+    pieces = decode_index_row(DataRow, key, patient.data(key)).pieces
     piece = msgspec.structs.replace(pieces[0], first_sequence=2, count=1)
-    patient.put(data_key("a", 2), encode_row(data_key("a", 2), DataRow([piece])))
+    patient.put(data_key("a", 2), encode_index_row(DataRow([piece])))
 
 
 def _hide_the_beginning(patient: Patient) -> None:
-    rows = list(patient.backend.scan(P, *data_range("a", 1)))
-    pieces = [piece for row in rows for piece in decode_row(DataRow, row.key, row.data).pieces]
-    patient.backend.write(P, [Delete(row.key) for row in rows])
+    rows = patient._rows()
+    start, end = data_range("a", 1)
+    mine = [key for key in sorted(rows) if start <= key < end]
+    pieces = [piece for key in mine for piece in decode_index_row(DataRow, key, rows.pop(key)).pieces]
     for part in (pieces[1:2], pieces):
-        key = data_key("a", part[-1].last_sequence)
-        patient.put(key, encode_row(key, DataRow(part)))
+        rows[data_key("a", part[-1].last_sequence)] = encode_index_row(DataRow(part))
+    patient._write_rows(rows)
 
 
 INDEX: dict[str, tuple[Callable[[Patient], object], Callable[[Patient], bytes]]] = {
@@ -126,7 +193,7 @@ INDEX: dict[str, tuple[Callable[[Patient], object], Callable[[Patient], bytes]]]
         lambda p: segment_key("a"),
     ),
     "a segment that was never written": (
-        lambda p: p.put(segment_key("x"), encode_row(segment_key("x"), SegmentRow(1, 1, 1, 1))),
+        lambda p: p.put(segment_key("x"), encode_index_row(SegmentRow(1, 1, 1, 1))),
         lambda p: segment_key("x"),
     ),
     "a data row is gone": (lambda p: p.delete(p.one(DATA)), lambda p: bytes(DATA) + b"\x00a"),
@@ -158,7 +225,6 @@ INDEX: dict[str, tuple[Callable[[Patient], object], Callable[[Patient], bytes]]]
         lambda p: p.change(Head, bytes(HEAD), fences={"leader": 1 << 40}),
         lambda p: bytes(HEAD),
     ),
-    "the head is behind its watermark": (lambda p: p.change(Head, bytes(HEAD), watermark=99), lambda p: bytes(HEAD)),
     "the catalog row is gone": (lambda p: p.delete(space_key("s"), bytes(CATALOG)), lambda p: bytes(space_key("s"))),
     "the catalog row is damaged": (
         lambda p: flip(p, bytes(space_key("s")), bytes(CATALOG)),
@@ -203,7 +269,8 @@ LOG: dict[str, Callable[[Patient], object]] = {
 
 
 @pytest.mark.parametrize("damage", LOG)
-def test_damage_of_the_log_is_found_and_never_repaired(patient: Patient, damage: str) -> None:
+def test_damage_of_the_log_is_found_and_never_repaired(unindexed: Patient, damage: str) -> None:
+    patient = unindexed
     LOG[damage](patient)
     wanted = patient.log_key(9 if "last" in damage else 4)
     findings = patient.open().verify("s").findings
@@ -217,10 +284,57 @@ def test_damage_of_the_log_is_found_and_never_repaired(patient: Patient, damage:
 
 
 def test_transactions_that_are_gone_from_the_end_are_missed(patient: Patient) -> None:
-    for number in (8, 9):
-        patient.delete(patient.log_key(number))
+    patient.change(Head, bytes(HEAD), watermark=11)
     findings = patient.open().verify("s").findings
-    assert [finding.key for finding in findings if finding.key.startswith(b"TXN")] == [patient.log_key(8)]
+    assert [finding.key for finding in findings if finding.key.startswith(b"TXN")] == [patient.log_key(10)]
+    with pytest.raises(CorruptData, match="missing"):
+        patient.open().repair()
+
+
+def test_a_damaged_file_is_found_and_its_index_is_built_again_from_its_log(filed: Patient) -> None:
+    """Every seventh bit of the first file: either half of it may be hit, and nothing else holds the log."""
+    key = filed.files()[0]
+    sound = filed.data(key)
+    head = filed._row(bytes(HEAD), P)
+    repaired = 0
+    for at in range(0, len(sound) * 8, 7):
+        damaged = bytearray(sound)
+        damaged[at // 8] ^= 1 << at % 8
+        filed.put(key, bytes(damaged))
+        findings = filed.open().verify().findings
+        assert findings, at
+        try:
+            filed.open().repair()
+        except CorruptData:
+            filed.put(key, sound)
+        else:
+            repaired += 1
+            assert filed.open().verify().findings == ()
+            assert list(filed.open().consume_space("s")) == filed.entries
+            for made in filed.files():
+                filed.delete(made)
+            filed.put(key, sound)
+            filed.put(bytes(HEAD), head)
+    assert repaired
+
+
+def test_a_file_that_is_gone_is_missed(filed: Patient) -> None:
+    for key in filed.files():
+        filed.delete(key)
+    assert filed.open().verify().findings
+    with pytest.raises(CorruptData):
+        list(filed.open().consume_space("s"))
+    with pytest.raises(CorruptData):
+        filed.open().peek("s", "a")
+    with pytest.raises(CorruptData):
+        filed.open().repair()
+
+
+def test_a_log_in_files_is_found_again_without_its_head(filed: Patient) -> None:
+    filed.delete(HEAD)
+    assert filed.open().repair() > 0
+    assert filed.open().verify().findings == ()
+    assert list(filed.open().consume_space("s")) == filed.entries
 
 
 def test_verifying_while_others_write_finds_nothing(patient: Patient) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -11,14 +10,16 @@ import pytest
 from fix_stores import Subject
 
 import streamkit
+from harness.cramped import cramped
 from harness.log_keys import transaction_keys
 from streamkit import Record
 from streamkit.errors import CorruptData
 from streamkit.log.keys import partition_key
+from streamkit.testing import ManualClock
 
 
 def test_the_last_few_of_many_are_read_without_the_others(make_url: Callable[[str], str]) -> None:
-    with streamkit.connect(make_url("key")) as client:
+    with streamkit.connect(make_url("remote")) as client:
         id = uuid4()
         store = client.store(id)
         for number in range(3000):
@@ -58,15 +59,48 @@ def test_memory_is_bounded_where_transactions_grow(subject: Subject, monkeypatch
     assert [e.sequence for e in subject.store.consume_segment("space", "s", reverse=True)] == sequences
 
 
-def test_a_hole_is_not_passed_over_backwards(subject: Subject) -> None:
-    for number in range(50):
-        subject.store.produce("space", "s", [Record(b"%d" % number)])
-    store = subject.stranger()
-    begun = store.consume_space("space", reverse=True)
-    assert [entry.sequence for entry in islice(begun, 3)] == [50, 49, 48]
-    backend = subject.store._backend
-    if subject.url.startswith("file"):
-        pytest.skip("a local log has no single rows to take away")
-    backend.write(bytes(partition_key("space", 0)), [streamkit.backend.Delete(transaction_keys(backend, "space")(20))])
-    with pytest.raises(CorruptData, match="transaction 20 is missing"):
-        list(begun)
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+def test_a_hole_is_not_passed_over_backwards(kind: str, make_url: Callable[[str], str]) -> None:
+    """Of a transaction that is too large for a pack."""
+    with cramped(), streamkit.connect(make_url(kind)) as client:
+        id = uuid4()
+        store = client.store(id)
+        for number in range(50):
+            with store.transaction("space") as trx:
+                for at in range(20 if number % 10 == 9 else 1):
+                    trx.produce(f"s{at}", [Record(b"%d" % number)])
+        reader = client.store(id)
+        begun = reader.consume_space("space", reverse=True)
+        assert next(begun).trx.number == 50
+        backend = store._backend
+        backend.delete(bytes(partition_key("space", 0)), [transaction_keys(backend, "space")(20)])
+        with pytest.raises(CorruptData, match="transaction 20 is missing"):
+            list(begun)
+        with pytest.raises(CorruptData, match="transaction 20 is missing"):
+            list(store.consume_space("space"))
+
+
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+def test_a_large_transaction_that_begins_a_pack_is_within_the_times_that_it_is_of(
+    kind: str, make_url: Callable[[str], str]
+) -> None:
+    """It is in no pack, and the pack says when its first record was written."""
+    clock = ManualClock()
+    with cramped(), streamkit.connect(make_url(kind), clock=clock) as client:
+        store = client.store(uuid4())
+        for number in range(12):
+            clock.sleep(1)
+            with store.transaction("space") as trx:
+                for at in range(20 if number % 2 == 0 else 1):
+                    trx.produce(f"s{at}", [Record(b"%d" % number)])
+        store.maintain()
+        entries = list(store.consume_space("space"))
+        for entry in entries:
+            for bounds in ({"max_timestamp": entry.timestamp}, {"min_timestamp": entry.timestamp}):
+                wanted = [
+                    other
+                    for other in entries
+                    if bounds.get("min_timestamp", 0) <= other.timestamp <= bounds.get("max_timestamp", 1 << 60)
+                ]
+                assert list(store.consume_space("space", **bounds)) == wanted
+                assert list(store.consume_space("space", reverse=True, **bounds)) == wanted[::-1]

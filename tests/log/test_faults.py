@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from streamkit.backend import ABSENT, Ambiguous, Append, Backend, Conflict, Delete, Driver, Op, Put, Range
+from streamkit.backend import ABSENT, NEXT, Ambiguous, Backend, Conflict, Driver, Range
 from streamkit.errors import LeaseLost, StoreClosed, StreamkitError, Throttled, Unavailable
 from streamkit.testing import (
     CRASHES,
@@ -28,17 +27,25 @@ from streamkit.testing import (
 from streamkit_memory import MemoryDriver
 
 STORE = UUID(int=7)
-ONE: list[Op] = [Append(b"1", b"one")]
+KEYS = [b"%d" % number for number in range(5)]
+
+
+def put_one(backend: Backend) -> None:
+    backend.put(b"p", b"1", b"one", NEXT)
 
 
 class World:
     """A root in memory: `calm` is another process beside the one that has the faults."""
 
-    def __init__(self, plan: Plan, atomic: Any = "batch") -> None:
+    def __init__(self, plan: Plan, *, remote: bool = False) -> None:
         name = f"faults-{uuid4()}"
-        self.calm = MemoryDriver(name, atomic=atomic).open(STORE)
-        self.driver = FaultyDriver(MemoryDriver(name, atomic=atomic), plan)
+        self.calm = MemoryDriver(name, remote=remote).open(STORE)
+        self.driver = FaultyDriver(MemoryDriver(name, remote=remote), plan)
         self.faulty = self.driver.open(STORE)
+
+    def fill(self, keys: list[bytes]) -> None:
+        for key in keys:
+            self.calm.put(b"p", key, b"")
 
     def rows(self) -> dict[bytes, bytes]:
         return {row.key: row.data for row in self.calm.scan(b"p", b"", b"\xff")}
@@ -74,18 +81,18 @@ def test_a_fault_decides_what_a_write_does_and_what_it_answers(
 ) -> None:
     world = World(Plan.at(0, fault))
     with pytest.raises(error):
-        world.faulty.write(b"p", ONE)
+        put_one(world.faulty)
     assert world.rows() == ({b"1": b"one"} if applied else {})
-    assert world.outcomes == [("write", fault, outcome)]
+    assert world.outcomes == [("put", fault, outcome)]
 
 
 def test_the_next_call_is_well_again() -> None:
     world = World(Plan.at(0, Fault.UNAVAILABLE))
     with pytest.raises(Unavailable):
-        world.faulty.write(b"p", ONE)
-    world.faulty.write(b"p", ONE)
+        put_one(world.faulty)
+    put_one(world.faulty)
     assert world.rows() == {b"1": b"one"}
-    assert world.outcomes == [("write", Fault.UNAVAILABLE, "Unavailable"), ("write", None, "ok")]
+    assert world.outcomes == [("put", Fault.UNAVAILABLE, "Unavailable"), ("put", None, "ok")]
 
 
 def test_a_fault_may_go_on_for_several_calls() -> None:
@@ -101,34 +108,34 @@ def test_a_fault_may_go_on_for_several_calls() -> None:
 
 
 def test_a_fault_of_one_kind_counts_the_calls_of_that_kind() -> None:
-    world = World(Plan.at(1, Fault.LOST_ANSWER, kind="write"))
+    world = World(Plan.at(1, Fault.LOST_ANSWER, kind="put"))
     world.faulty.get(b"p", [b"k"])
-    world.faulty.write(b"p", ONE)
+    put_one(world.faulty)
     world.faulty.get(b"p", [b"k"])
     with pytest.raises(Ambiguous):
-        world.faulty.write(b"p", [Append(b"2", b"two")])
+        world.faulty.put(b"p", b"2", b"two", NEXT)
     assert list(world.rows()) == [b"1", b"2"]
 
 
 def test_a_late_write_lands_before_the_call_that_it_is_due_at() -> None:
     world = World(Plan.at(0, Fault.LATE, delay=2))
     with pytest.raises(Ambiguous):
-        world.faulty.write(b"p", ONE)
+        put_one(world.faulty)
     assert world.faulty.get(b"p", [b"1"]) == [None]
     (call,) = world.driver.faults.zombies
     assert (call.number, call.fault) == (0, Fault.LATE)
     (value,) = world.faulty.get(b"p", [b"1"])
     assert value is not None
     assert value.data == b"one"
-    assert [call.kind for call in world.driver.faults.trace] == ["write", "get", "zombie", "get"]
+    assert [call.kind for call in world.driver.faults.trace] == ["put", "get", "zombie", "get"]
     assert world.driver.faults.zombies == ()
 
 
 def test_a_late_write_meets_what_another_process_did_in_between() -> None:
     world = World(Plan.at(0, Fault.LATE))
     with pytest.raises(Ambiguous):
-        world.faulty.write(b"p", ONE)
-    world.calm.write(b"p", [Append(b"1", b"the other's")])
+        put_one(world.faulty)
+    world.calm.put(b"p", b"1", b"the other's", NEXT)
     (landed,) = world.driver.faults.release()
     assert (landed.kind, landed.outcome) == ("zombie", "Conflict")
     assert world.rows() == {b"1": b"the other's"}
@@ -137,7 +144,7 @@ def test_a_late_write_meets_what_another_process_did_in_between() -> None:
 def test_a_late_write_lands_although_its_process_has_stopped() -> None:
     world = World(Plan((At(0, Fault.LATE), At(1, Fault.CRASH_BEFORE))))
     with pytest.raises(Ambiguous):
-        world.faulty.write(b"p", ONE)
+        put_one(world.faulty)
     with pytest.raises(Crash):
         world.faulty.get(b"p", [b"1"])
     assert world.rows() == {}
@@ -149,7 +156,7 @@ def test_a_late_write_lands_although_its_process_has_stopped() -> None:
 def test_a_late_write_lands_although_its_backend_was_closed() -> None:
     world = World(Plan.at(0, Fault.LATE))
     with pytest.raises(Ambiguous):
-        world.faulty.write(b"p", ONE)
+        put_one(world.faulty)
     world.faulty.close()
     world.driver.close()
     with pytest.raises(StoreClosed):
@@ -163,7 +170,7 @@ def test_a_late_write_lands_although_its_backend_was_closed() -> None:
 def test_after_a_crash_every_call_of_the_process_raises() -> None:
     world = World(Plan.at(2, Fault.CRASH_AFTER))
     second = world.driver.open(STORE)
-    world.faulty.write(b"p", ONE)
+    put_one(world.faulty)
     grant = world.faulty.acquire("leader", 10)
     assert grant is not None
     scan = second.scan(b"p", b"", b"\xff")
@@ -174,7 +181,8 @@ def test_after_a_crash_every_call_of_the_process_raises() -> None:
         lambda: world.faulty.get(b"p", [b"1"]),
         lambda: world.faulty.read(b"p", [Range(b"1", 0, 1)]),
         lambda: world.faulty.scan(b"p", b"", b"\xff"),
-        lambda: world.faulty.write(b"p", ONE),
+        lambda: put_one(world.faulty),
+        lambda: world.faulty.delete(b"p", [b"1"]),
         lambda: second.acquire("other", 1),
         lambda: second.renew(grant),
         lambda: second.release(grant),
@@ -191,8 +199,8 @@ def test_after_a_crash_every_call_of_the_process_raises() -> None:
 
 
 def test_a_scan_under_way_ends_when_its_process_stops() -> None:
-    world = World(Plan.at(2, Fault.CRASH_BEFORE))
-    world.faulty.write(b"p", [Put(b"%d" % number, b"") for number in range(5)])
+    world = World(Plan.at(1, Fault.CRASH_BEFORE))
+    world.fill(KEYS)
     scan = world.faulty.scan(b"p", b"", b"\xff")
     next(scan)
     with pytest.raises(Crash):
@@ -204,16 +212,16 @@ def test_a_scan_under_way_ends_when_its_process_stops() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 3, 5, 99])
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.THROTTLED, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_a_scan_fails_after_some_rows_and_never_just_ends(fault: Fault, rows: int) -> None:
-    world = World(Plan.at(1, fault, rows=rows))
-    world.faulty.write(b"p", [Put(b"%d" % number, b"") for number in range(5)])
+    world = World(Plan.at(0, fault, rows=rows))
+    world.fill(KEYS)
     with pytest.raises((Unavailable, Throttled, Crash)):
         list(world.faulty.scan(b"p", b"", b"\xff"))
-    assert world.outcomes[1][1] is fault
+    assert world.outcomes[0][1] is fault
 
 
 def test_a_scan_gives_the_rows_before_the_failure() -> None:
-    world = World(Plan.at(1, Fault.UNAVAILABLE, rows=2))
-    world.faulty.write(b"p", [Put(b"%d" % number, b"") for number in range(5)])
+    world = World(Plan.at(0, Fault.UNAVAILABLE, rows=2))
+    world.fill(KEYS)
     scan = world.faulty.scan(b"p", b"", b"\xff")
     assert [next(scan).key, next(scan).key] == [b"0", b"1"]
     with pytest.raises(Unavailable):
@@ -225,7 +233,8 @@ def test_a_scan_gives_the_rows_before_the_failure() -> None:
 def test_damage_spoils_one_value_and_leaves_the_others(kind: str, fault: Fault) -> None:
     world = World(Plan.at(0, fault, kind=kind))
     whole = {b"1": b"one" * 9, b"2": b"", b"3": b"three" * 9, b"4": b"four" * 9}
-    world.calm.write(b"p", [Put(key, data) for key, data in whole.items()])
+    for key, data in whole.items():
+        world.calm.put(b"p", key, data)
 
     def look() -> list[bytes]:
         match kind:
@@ -255,39 +264,40 @@ def test_a_fault_that_finds_nothing_to_spoil_is_not_in_the_trace() -> None:
     world = World(Plan.at(0, Fault.CORRUPT, times=9))
     assert world.faulty.get(b"p", [b"1"]) == [None]
     assert list(world.faulty.scan(b"p", b"", b"\xff")) == []
-    world.faulty.write(b"p", [Put(b"1", b"")])
+    world.faulty.put(b"p", b"1", b"")
     assert world.faulty.read(b"p", [Range(b"1", 0, 9)]) == [b""]
     assert {fault for _, fault, _ in world.outcomes} == {None}
 
 
 @pytest.mark.parametrize("fault", [Fault.PARTIAL, Fault.CRASH_PARTIAL])
-def test_a_write_that_is_not_atomic_may_be_applied_in_part(fault: Fault) -> None:
-    ops: list[Op] = [Put(b"%d" % number, b"") for number in range(6)]
+def test_a_delete_may_remove_some_of_its_rows(fault: Fault) -> None:
     sizes = set()
     for seed in range(20):
-        world = World(Plan.at(0, fault, seed=seed), atomic="key")
+        world = World(Plan.at(0, fault, seed=seed))
+        world.fill(KEYS)
         with pytest.raises((Ambiguous, Unavailable, Crash)):
-            world.faulty.write(b"p", ops)
+            world.faulty.delete(b"p", KEYS)
         sizes.add(len(world.rows()))
-    assert sizes <= set(range(1, 6))
+    assert sizes <= set(range(1, 5))
     assert len(sizes) > 1
 
 
-def test_an_atomic_write_is_never_applied_in_part() -> None:
-    world = World(Plan.at(0, Fault.PARTIAL, times=9))
-    world.faulty.write(b"p", [Append(b"1", b""), Put(b"2", b"")])
-    world = World(Plan.at(0, Fault.CRASH_PARTIAL, times=9), atomic="rows")
-    world.faulty.write(b"p", [Delete(b"1"), Put(b"2", b"")])
-    with pytest.raises(Crash):
-        world.faulty.write(b"p", [Append(b"3", b""), Put(b"4", b"")])
-    assert len(world.rows()) == 2
+def test_one_row_is_never_written_or_deleted_in_part() -> None:
+    for fault in (Fault.PARTIAL, Fault.CRASH_PARTIAL):
+        world = World(Plan.at(0, fault, times=9))
+        put_one(world.faulty)
+        world.faulty.delete(b"p", [b"1"])
+        assert world.rows() == {}
+        assert {fault for _, fault, _ in world.outcomes} == {None}
 
 
-def test_a_write_without_a_precondition_cannot_conflict() -> None:
+def test_a_put_without_a_precondition_cannot_conflict() -> None:
     world = World(Plan.at(0, Fault.CONFLICT, times=9))
-    world.faulty.write(b"p", [Put(b"1", b""), Delete(b"2")])
-    with pytest.raises(Conflict):
-        world.faulty.write(b"p", [Put(b"1", b""), Put(b"2", b"", ABSENT)])
+    world.faulty.put(b"p", b"1", b"")
+    world.faulty.delete(b"p", [b"2"])
+    for expect in (ABSENT, NEXT, "etag"):
+        with pytest.raises(Conflict):
+            world.faulty.put(b"p", b"2", b"", expect)
     assert list(world.rows()) == [b"1"]
 
 
@@ -307,8 +317,8 @@ def test_the_answers_of_leases_are_lost_too() -> None:
 
 
 def test_deleting_a_store_may_go_wrong_too() -> None:
-    world = World(Plan.at(0, Fault.LOST_ANSWER, kind="delete"))
-    world.faulty.write(b"p", ONE)
+    world = World(Plan.at(0, Fault.LOST_ANSWER, kind="delete_store"))
+    put_one(world.faulty)
     with pytest.raises(Ambiguous):
         world.driver.delete(STORE)
     assert list(world.driver.stores()) == []
@@ -317,13 +327,13 @@ def test_deleting_a_store_may_go_wrong_too() -> None:
 def work(backend: Backend) -> None:
     """A small program that shrugs errors off."""
     steps: list[Callable[[int], object]] = [
-        lambda at: backend.write(b"p", [Append(b"%03d" % at, b"data %d" % at), Put(b"head", b"%d" % at)]),
+        lambda at: backend.put(b"p", b"%03d" % at, b"data %d" % at, NEXT),
+        lambda at: backend.put(b"p", b"head", b"%d" % at),
         lambda at: backend.get(b"p", [b"head", b"%03d" % at]),
         lambda at: list(backend.scan(b"p", b"", b"\xff")),
         lambda at: backend.read(b"p", [Range(b"head", 0, 1)]),
-        lambda at: backend.write(b"p", [Put(b"x%d" % number, b"x") for number in range(4)]),
         lambda at: next(backend.scan(b"p", b"", b"\xff", limit=2), None),
-        lambda at: backend.write(b"p", [Delete(b"%03d" % (at - 3))]),
+        lambda at: backend.delete(b"p", [b"%03d" % (at - 3), b"head", b"none"]),
     ]
     for at in range(20):
         for step in steps:
@@ -335,10 +345,10 @@ def work(backend: Backend) -> None:
                 return
 
 
-@pytest.mark.parametrize("atomic", ["batch", "rows", "key"])
-def test_the_same_seed_gives_the_same_trace_and_the_same_rows(atomic: str) -> None:
+@pytest.mark.parametrize("remote", [False, True])
+def test_the_same_seed_gives_the_same_trace_and_the_same_rows(remote: bool) -> None:
     def run(seed: int) -> tuple[tuple[Call, ...], dict[bytes, bytes]]:
-        world = World(Plan.random(seed, 0.3, Fault), atomic)
+        world = World(Plan.random(seed, 0.3, Fault), remote=remote)
         work(world.faulty)
         world.driver.faults.release()
         return world.driver.faults.trace, world.rows()
@@ -352,7 +362,7 @@ def test_chance_brings_every_fault_that_can_happen_and_about_as_often_as_asked()
     calls = 0
     for seed in range(60):
         menu = CRASHES if seed % 2 else (*SURVIVABLE, *DAMAGE)
-        world = World(Plan.random(seed, 0.2, menu), atomic="key")
+        world = World(Plan.random(seed, 0.2, menu))
         work(world.faulty)
         trace = world.driver.faults.trace
         calls += sum(call.kind != "zombie" for call in trace)
@@ -362,14 +372,14 @@ def test_chance_brings_every_fault_that_can_happen_and_about_as_often_as_asked()
 
 
 def test_every_fault_is_tried_at_every_call_of_a_trace() -> None:
-    world = World(Plan(), atomic="key")
+    world = World(Plan())
     work(world.faulty)
     trace = world.driver.faults.trace[:14]
     plans = list(every_fault(trace, rows=(0,), delays=(None,)))
     assert len(plans) == len(set(plans)) == sum(len(FAULTS[call.kind]) for call in trace)
     effective = 0
     for plan in plans:
-        world = World(plan, atomic="key")
+        world = World(plan)
         work(world.faulty)
         (at,) = plan.faults
         (hit,) = [call for call in world.driver.faults.trace if call.number == at.call and call.kind != "zombie"]
@@ -379,7 +389,7 @@ def test_every_fault_is_tried_at_every_call_of_a_trace() -> None:
 
 
 def test_the_menu_limits_what_is_tried() -> None:
-    calls = [Call(0, "get", "", None, "ok"), Call(1, "write", "", None, "ok"), Call(1, "zombie", "", None, "ok")]
+    calls = [Call(0, "get", "", None, "ok"), Call(1, "put", "", None, "ok"), Call(1, "zombie", "", None, "ok")]
     for menu in (SURVIVABLE, CRASHES, (Fault.LATE,)):
         plans = list(every_fault(calls, menu))
         assert plans
@@ -391,7 +401,7 @@ def test_the_menu_limits_what_is_tried() -> None:
     ("make", "wrong"),
     [
         (lambda: At(0, Fault.TWICE, kind="get"), "TWICE cannot happen to get; what can: UNAVAILABLE"),
-        (lambda: At(0, Fault.TWICE, kind="put"), "one of get, read, scan, write"),
+        (lambda: At(0, Fault.TWICE, kind="write"), "one of get, read, scan, put"),
         (lambda: At(-1, Fault.TWICE), "from 0"),
         (lambda: At(1, Fault.LATE, delay=0), "delay from 1"),
         (lambda: Plan(rate=2.0), "from 0 to 1"),
@@ -406,12 +416,16 @@ def test_a_plan_that_makes_no_sense_is_refused(make: Callable[[], object], wrong
 def test_the_trace_reads_well_and_tells_no_values() -> None:
     world = World(Plan.at(0, Fault.LATE, delay=1))
     with pytest.raises(Ambiguous):
-        world.faulty.write(b"p", [Append(b"1", b"secret"), Put(b"2", b"secret", ABSENT), Delete(b"3")])
+        world.faulty.put(b"p", b"1", b"secret", NEXT)
+    world.faulty.put(b"p", b"2", b"secret", ABSENT, durable=False)
+    world.faulty.delete(b"p", [b"1", b"3"])
     list(world.faulty.scan(b"p", b"a", b"b", limit=3, values=False))
     assert [str(call) for call in world.driver.faults.trace] == [
-        "   0 write b'p' [append b'1', put b'2' if absent, delete b'3'] !LATE -> Ambiguous after nothing yet",
-        "   0 zombie b'p' [append b'1', put b'2' if absent, delete b'3'] !LATE -> ok",
-        "   1 scan b'p' b'a' to b'b' limit 3 keys only -> ok",
+        "   0 put b'p' b'1' if next !LATE -> Ambiguous after nothing yet",
+        "   0 zombie b'p' b'1' if next !LATE -> ok",
+        "   1 put b'p' b'2' if absent not durable -> ok",
+        "   2 delete b'p' [b'1', b'3'] -> ok",
+        "   3 scan b'p' b'a' to b'b' limit 3 keys only -> ok",
     ]
 
 

@@ -20,7 +20,7 @@ from streamkit.testing import ManualClock
 
 LEAST, MOST = 1.0, 8.0
 DEADLINE = 60.0
-KINDS = ("batch", "rows", "key", "local")
+KINDS = ("memory", "remote", "local")
 
 
 class Silence(Exception):
@@ -110,7 +110,7 @@ def statuses(subscriber: Iterator[SegmentStatus]) -> list[tuple[str, int]]:
 @pytest.fixture(params=KINDS)
 def setting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setting]:
     kind = request.param
-    url = f"file://{tmp_path}/root" if kind == "local" else f"memory://{uuid4().hex}?atomic={kind}"
+    url = f"file://{tmp_path}/root" if kind == "local" else f"memory://{uuid4().hex}?remote={int(kind == 'remote')}"
     found = Setting(url)
     yield found
     for client in found.clients:

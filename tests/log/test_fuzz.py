@@ -29,14 +29,19 @@ import streamkit_memory
 import streamkit_s3
 from streamkit import LexKey
 from streamkit.errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, UnsupportedVersion
+from streamkit.log.index_rows import decode_index_row, encode_index_row
 from streamkit.log.keys import HEAD
+from streamkit.log.manifest import Manifest, Merge, Run, RunFile
 from streamkit.log.offsets import Offset
+from streamkit.log.pack_format import check_start, encode_pack, open_block, read_table, table_bytes
+from streamkit.log.packs import PackFile
 from streamkit.log.record_format import (
     KeyUse,
     decode_entries,
     decode_header,
     encode_body,
     encode_transaction,
+    load_zstd,
     split_frames,
 )
 from streamkit.log.rows import ArchiveRow, DataRow, Head, KeyRow, Piece, SegmentRow, Settings, decode_row, encode_row
@@ -175,24 +180,40 @@ def test_a_frame(covered: Callable[[str, int], None]) -> None:
     covered("fuzzed frames", COUNT)
 
 
-ROWS = [
+FILE = RunFile(b"i" * 16, "etag", 7, 900, 60, b"first", b"last", 12)
+ROWS: list[Settings | Head | ArchiveRow] = [
     Settings(3, "buffered"),
-    Head(Settings(), 5, 6, 7, 5, 2, {"leader": 4}),
-    SegmentRow(1, 2, 3, 4),
-    DataRow([Piece(1, 2, 3, 4, 5, 6, b"frame"), Piece(2, 2, 7, 1, 5, 6)]),
-    KeyRow(1, 2, bytes(16), bytes(16), bytes(16), (("a", 1), ("b", 2))),
+    Head(
+        Settings(),
+        47,
+        6,
+        7,
+        5,
+        {"leader": 4},
+        Manifest(b"inline", 41, 47, (Run(1, 40, 1, (FILE,)),), (Merge(1, 40, (FILE,), b"resume"),)),
+        (PackFile(b"p" * 16, "etag", 900, 4000, 80, 1, 40, 5),),
+        b"pack",
+        30,
+        ((40, 6),),
+    ),
     ArchiveRow(3, ((1, 2), (3, 4))),
 ]
+INDEX_ROWS: list[SegmentRow | DataRow | KeyRow] = [
+    SegmentRow(1, 2, 3, 4),
+    DataRow([Piece(1, 2, 3, 4, 5, 6, b"frame"), Piece(2, 2, 7, 1, 5, 6)]),
+    KeyRow(1, 2, bytes(16), bytes(16), bytes(16), (("a", 1), ("b", 2)), 3),
+]
+VERSION = b"\x03"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row).__name__)
-def test_a_row(row: Settings | Head, covered: Callable[[str, int], None]) -> None:
+def test_a_row(row: Settings | Head | ArchiveRow, covered: Callable[[str, int], None]) -> None:
     kind, key = type(row), bytes(HEAD)
 
     def wrap(dice: Random, body: bytes) -> bytes:
         if dice.random() < 0.1:
             return body
-        body = b"\x01" + body[5:]
+        body = VERSION + body[5:]
         return zlib.crc32(body, zlib.crc32(key)).to_bytes(4, "little") + body
 
     count = attack(
@@ -204,6 +225,80 @@ def test_a_row(row: Settings | Head, covered: Callable[[str, int], None]) -> Non
     )
     assert count
     covered("fuzzed rows", COUNT)
+
+
+@pytest.mark.parametrize("row", INDEX_ROWS, ids=lambda row: type(row).__name__)
+def test_an_index_row(row: SegmentRow | DataRow | KeyRow, covered: Callable[[str, int], None]) -> None:
+    kind = type(row)
+    data = [encode_index_row(row)]
+    assert attack(
+        kind.__name__, data, lambda dice, data: data, lambda data: decode_index_row(kind, b"key", data), (CorruptData,)
+    )
+    covered("fuzzed index rows", COUNT)
+
+
+def pack_of(count: int) -> bytes:
+    found = [
+        (number, encode_transaction(number=number, timestamp=number, id=bytes(16), node=bytes(16), position=number,
+                                    parts=[("a", number, encode_body([b"%d" % number * size], None))], keys=(),
+                                    fences={})[1])
+        for number, size in zip(range(1, count + 1), (1, 30, 20_000, 5, 9) * count, strict=False)
+    ]  # fmt: skip
+    return encode_pack(1, count + 1, found, lambda number, record: number, 0).data
+
+
+def believable_pack(dice: Random, data: bytes) -> bytes:
+    """Mostly with a checksum of its table that is right again."""
+    if len(data) < 16 or dice.random() < 0.2:
+        return data
+    size = int.from_bytes(data[-16:-12], "little")
+    stored, sizes = data[-16 - size : -16], data[-16:-4]
+    return data[:-4] + zlib.crc32(sizes, zlib.crc32(stored, 0)).to_bytes(4, "little")
+
+
+def believable_table(dice: Random, table: bytes) -> bytes:
+    """The footer around a table whose bytes were changed before they were compressed."""
+    stored = load_zstd().compress(table, 1)
+    sizes = b"".join(number.to_bytes(4, "little") for number in (len(stored), len(table), 1))
+    return stored + sizes + zlib.crc32(sizes, zlib.crc32(stored, 0)).to_bytes(4, "little")
+
+
+def read_pack(data: bytes) -> None:
+    size = table_bytes(data)
+    table = read_table(data[len(data) - size :], 0)
+    check_start(data)
+    for at, block in enumerate(table.blocks):
+        raw = open_block(block, data[block.place : block.place + block.stored], 0)
+        assert sum(1 for _ in table.records(at, raw)) <= table.last - table.first + 1
+    for number in (0, table.first, table.last, 1 << 63):
+        assert not table.holds(number) or table.block_of(number) >= 0
+    table.first_at(5)
+
+
+def test_a_pack(covered: Callable[[str, int], None]) -> None:
+    packs = [pack_of(count) for count in (1, 3, 12)]
+    assert attack("pack", packs, believable_pack, read_pack, (CorruptData, UnsupportedVersion))
+    covered("fuzzed packs", COUNT)
+
+
+def test_the_table_of_a_pack(covered: Callable[[str, int], None]) -> None:
+    tables = []
+    for count in (1, 3, 12):
+        data = pack_of(count)
+        size = table_bytes(data)
+        tables.append(load_zstd().decompress(data[-size:-16]))
+
+    def decode(data: bytes) -> None:
+        table = read_table(data, 0)
+        for number in (table.first, table.last):
+            if table.holds(number):
+                block = table.block_of(number)
+                assert block >= 0
+                table.start(block, number)
+        table.first_at(5)
+
+    assert attack("pack table", tables, believable_table, decode, (CorruptData, UnsupportedVersion))
+    covered("fuzzed tables of packs", COUNT)
 
 
 def test_an_offset(covered: Callable[[str, int], None]) -> None:
@@ -274,7 +369,7 @@ def test_a_lexkey(covered: Callable[[str, int], None]) -> None:
 
 
 URLS = {
-    b"memory://name?atomic=key&latency=3&page=2": streamkit_memory.connect,
+    b"memory://name?remote=1&latency=3&page=2": streamkit_memory.connect,
     b"file:///var/lib/app%20x": streamkit_local.connect,
     b"s3://bucket/prefix?endpoint_url=http://127.0.0.1:1&region=eu-west-1": streamkit_s3.connect,
     b"azure://account/prefix": streamkit_azure.connect,
@@ -336,7 +431,7 @@ def claims() -> list[tuple[Callable[[bytes], object], bytes]]:
     found: list[tuple[Callable[[bytes], object], bytes]] = []
     for hostile in HOSTILE[:5]:
         for prefix in (b"", b"\x91", b"\x92\xc0", b"\x96\x91\x01\x01\x01\x01\x01\x01"):
-            body = b"\x01" + prefix + hostile
+            body = VERSION + prefix + hostile
             data = zlib.crc32(body, zlib.crc32(HEAD)).to_bytes(4, "little") + body
             for kind in (type(row) for row in ROWS):
                 found.append((lambda data, kind=kind: decode_row(kind, bytes(HEAD), data), data))

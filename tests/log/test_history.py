@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -10,16 +10,23 @@ import msgspec
 import pytest
 
 import streamkit
+from harness.cramped import cramped
 from harness.history import History
 from harness.oracle import Violation, judge, violations
-from harness.sweep import Sweep
+from harness.sweep import Sweep, hurried
 from streamkit import errors
-from streamkit.backend import Ambiguous, Conflict
+from streamkit.backend import ABSENT, NEXT, Ambiguous, Conflict
 from streamkit.index import upkeep
+from streamkit.index.sweep import ids_of
 from streamkit.log import commit, plan, read
+from streamkit.log.keys import HEAD, run_key
+from streamkit.log.pack_format import EncodedPack
+from streamkit.log.packs import Packs
+from streamkit.log.partition import Partition
+from streamkit.log.rows import Head, encode_row
 from streamkit.model import Entry
 from streamkit.store import Store
-from streamkit.testing import ManualClock, Plan
+from streamkit.testing import Fault, ManualClock, Plan
 from streamkit_memory.driver import MemoryDriver
 
 Log = list[Entry]
@@ -130,12 +137,16 @@ def test_an_error_of_the_seam_is_noticed(history: History, store: Store, monkeyp
 # -- an engine that is broken on purpose ----------------------------------------------------------------------------
 
 
+def _put(self: commit.Committer, flight: commit.Flight) -> None:
+    self.partition.backend.put(self.partition.key, flight.key, flight.record, NEXT)
+
+
 def _believes_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A lost answer is taken for a yes."""
 
     def settle(self: commit.Committer, flight: commit.Flight) -> bool:
         try:
-            flight.etags = self.partition.backend.write(self.partition.key, flight.ops)
+            _put(self, flight)
         except Ambiguous:
             return True
         except Conflict:
@@ -150,7 +161,7 @@ def _forgets_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
 
     def settle(self: commit.Committer, flight: commit.Flight) -> bool:
         try:
-            flight.etags = self.partition.backend.write(self.partition.key, flight.ops)
+            _put(self, flight)
         except (Ambiguous, Conflict):
             return False
         return True
@@ -165,24 +176,77 @@ def _forgets_keys(patch: pytest.MonkeyPatch) -> None:
 def _forgets_fences(patch: pytest.MonkeyPatch) -> None:
     original = plan.Snapshot.__init__
 
-    def forget(self: plan.Snapshot, partition: plan.Partition) -> None:
+    def forget(self: plan.Snapshot, partition: Partition) -> None:
         original(self, partition)
         self.fences = {}
 
     patch.setattr(plan.Snapshot, "__init__", forget)
 
 
-def _moves_the_head_first(patch: pytest.MonkeyPatch) -> None:
+def _moves_the_head_too_far(patch: pytest.MonkeyPatch) -> None:
     """The watermark is ahead of the index."""
-    original = upkeep._write_data
-    patch.setattr(upkeep, "_write_data", lambda partition, puts: original(partition, puts[:-1]))
+    original = upkeep.index_rows
+
+    def index_rows(*tail: Any) -> upkeep.Rows:
+        keys, values = original(*tail)
+        return keys[1:], values[1:]
+
+    patch.setattr(upkeep, "index_rows", index_rows)
+
+
+def _packs_too_little(patch: pytest.MonkeyPatch) -> None:
+    """What the head says was packed is cleared, and one record is in no pack."""
+    original = upkeep.encode
+
+    def encode(partition: Partition, first: int, last: int, records: Iterable[tuple[int, bytes]]) -> EncodedPack:
+        return original(partition, first, last, list(records)[1:])
+
+    patch.setattr(upkeep, "encode", encode)
+    patch.setattr(Packs, "holds", lambda packs, number: number <= packs.last)
+
+
+def _believes_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
+    def store_file(partition: Partition, id: bytes, data: bytes) -> str:
+        try:
+            return partition.backend.put(partition.key, run_key(id), data, ABSENT)
+        except Ambiguous:
+            return ""
+
+    patch.setattr(upkeep, "store_file", store_file)
+
+
+def _removes_what_a_lost_head_may_name(patch: pytest.MonkeyPatch) -> None:
+    """A head whose answer was lost is taken for refused, and its files are removed."""
+
+    def put_head(partition: Partition, after: Head, etag: str | None, made: Sequence[bytes]) -> bool:
+        try:
+            new = partition.backend.put(partition.key, bytes(HEAD), encode_row(HEAD, after), etag or ABSENT)
+        except (Ambiguous, Conflict):
+            partition.look_at_head()
+            upkeep._remove(partition, made)
+            return False
+        partition.indexed(after, new, etag)
+        return True
+
+    patch.setattr(upkeep, "_put_head", put_head)
+
+
+def _removes_files_too_early(patch: pytest.MonkeyPatch) -> None:
+    """What is to be replaced goes before the head is moved."""
+    original = upkeep._move
+
+    def move(partition: Partition, head: Head, etag: str | None, after: Head, made: Sequence[bytes]) -> bool:
+        upkeep._remove(partition, ids_of(head) - ids_of(after))
+        return original(partition, head, etag, after, made)
+
+    patch.setattr(upkeep, "_move", move)
 
 
 def _loses_the_rest_of_a_transaction(patch: pytest.MonkeyPatch) -> None:
     """A page that ends within a transaction is followed by one from the next."""
     original = read.partition_batches
 
-    def batches(partition: read.Partition, start: tuple[int, int], *rest: Any, **options: Any) -> Iterator[object]:
+    def batches(partition: Partition, start: tuple[int, int], *rest: Any, **options: Any) -> Iterator[object]:
         number, skip = start
         return original(partition, (number + 1, 0) if skip == 1 else start, *rest, **options)
 
@@ -197,6 +261,10 @@ def broken(sweep: Sweep, plan: Plan) -> bool:
     return False
 
 
+def make_driver(clock: ManualClock) -> MemoryDriver:
+    return MemoryDriver("sabotage", remote=True, clock=clock, sleep=clock.sleep)
+
+
 @pytest.mark.parametrize(
     "sabotage",
     [
@@ -204,17 +272,34 @@ def broken(sweep: Sweep, plan: Plan) -> bool:
         _forgets_a_lost_answer,
         _forgets_keys,
         _forgets_fences,
-        _moves_the_head_first,
+        _moves_the_head_too_far,
         _loses_the_rest_of_a_transaction,
     ],
 )
 def test_a_sweep_finds_an_engine_that_is_broken(
     sabotage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make_driver(clock: ManualClock) -> MemoryDriver:
-        return MemoryDriver("sabotage", atomic="key", clock=clock, sleep=clock.sleep)
-
     plans = list(Sweep(make_driver).plans())
     sabotage(monkeypatch)
     sweep = Sweep(make_driver)
     assert any(broken(sweep, plan) for plan in plans)
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "fault", "row"),
+    [
+        (_packs_too_little, Fault.LOST_REQUEST, "RUN"),
+        (_believes_that_a_file_is_there, Fault.LOST_REQUEST, "RUN"),
+        (_removes_what_a_lost_head_may_name, Fault.LATE, "PARTITIONS"),
+        (_removes_files_too_early, Fault.CRASH_BEFORE, "PARTITIONS"),
+    ],
+)
+def test_a_sweep_finds_an_upkeep_that_is_broken(
+    sabotage: Callable[[pytest.MonkeyPatch], None], fault: Fault, row: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cramped():
+        puts = [call.what for call in Sweep(make_driver, hurried).trace if call.kind == "put"]
+        plans = [Plan.at(nth, fault, kind="put", delay=3) for nth, what in enumerate(puts) if row in what]
+        sabotage(monkeypatch)
+        sweep = Sweep(make_driver, hurried)
+        assert any(broken(sweep, plan) for plan in plans)

@@ -35,7 +35,7 @@ def test_peeking_at_many_segments_holds_a_few_megabytes(make_url: Callable[[str]
         assert reader.peek("space", names[-1]).metadata == (large if metadata else {})
 
 
-@pytest.mark.parametrize("kind", ["batch", "key", "local"])
+@pytest.mark.parametrize("kind", ["memory", "remote", "local"])
 def test_merging_many_partitions_decodes_one_transaction_at_a_time(make_url: Callable[[str], str], kind: str) -> None:
     with streamkit.connect(make_url(kind)) as client:
         store = client.store(uuid4())

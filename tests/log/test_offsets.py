@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import streamkit
 from streamkit import Entry, InvalidOffset, LexKey, Record, Store
-from streamkit.backend import ABSENT, Put
+from streamkit.backend import ABSENT
 from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
 from streamkit.log.offsets import Offset
 from streamkit.log.rows import Head, Settings, encode_row
@@ -146,11 +146,11 @@ def test_an_offset_leads_on_after_the_index_was_brought_forward(subject: Subject
 
 
 @settings(max_examples=60)
-@given(st.data(), st.sampled_from(["batch", "rows", "key"]), st.sampled_from([1, 2, 4]))
+@given(st.data(), st.sampled_from(["memory", "remote"]), st.sampled_from([1, 2, 4]))
 def test_pages_of_any_size_between_any_writes_hold_every_entry_once(
-    data: st.DataObject, atomic: str, partitions: int
+    data: st.DataObject, kind: str, partitions: int
 ) -> None:
-    with streamkit.connect(f"memory://?atomic={atomic}&page=2") as client:
+    with streamkit.connect(f"memory://?remote={int(kind == 'remote')}&page=2") as client:
         store = client.store("7d9f2c1e-0000-4000-8000-000000000000")
         store.create_space("space", partitions=partitions)
         found: list[Entry] = []
@@ -212,8 +212,8 @@ def test_offsets_of_the_first_format_are_good_in_the_spaces_that_gave_them(subje
     """A space of a release that knew no incarnations has none, and goes on to give such offsets."""
     settings = Settings(partitions)
     backend = subject.store._backend
-    backend.write(bytes(CATALOG), [Put(bytes(space_key("space")), encode_row(space_key("space"), settings), ABSENT)])
-    backend.write(bytes(partition_key("space", 0)), [Put(bytes(HEAD), encode_row(HEAD, Head(settings)), ABSENT)])
+    backend.put(bytes(CATALOG), bytes(space_key("space")), encode_row(space_key("space"), settings), ABSENT)
+    backend.put(bytes(partition_key("space", 0)), bytes(HEAD), encode_row(HEAD, Head(settings)), ABSENT)
     for number in range(8):
         subject.store.produce("space", f"s{number % 5}", [Record(b"%d" % number)])
     subject.store.maintain()
@@ -231,20 +231,20 @@ def test_offsets_of_the_first_format_are_good_in_the_spaces_that_gave_them(subje
 
 def test_two_that_create_a_space_at_once_agree_on_its_incarnation(make_url: Callable[[str], str]) -> None:
     """The one that loses at the catalog writes the head: it repeats what the catalog says."""
-    url = make_url("key")
+    url = make_url("remote")
     with streamkit.connect(url) as one, streamkit.connect(url) as two:
         id = uuid4()
         backend = one.store(id)._backend
-        write = backend.write
+        put = backend.put
 
-        def late(partition: bytes, ops: Any, **options: Any) -> Any:
+        def late(partition: bytes, *row: Any, **options: Any) -> Any:
             """Between the catalog's row and the head of the first, all of the second."""
-            done = write(partition, ops, **options)
+            done = put(partition, *row, **options)
             if partition == CATALOG:
                 two.store(id).produce("space", "s", [Record(b"2")])
             return done
 
-        backend.write = late  # type: ignore[method-assign]
+        backend.put = late  # type: ignore[method-assign]
         one.store(id).produce("space", "s", [Record(b"1")])
         with streamkit.connect(url) as third:
             entries = list(third.store(id).consume_space("space"))

@@ -21,13 +21,15 @@ from streamkit.errors import Fenced
 from streamkit.reentry import Reentered
 from streamkit.store import Store
 
-KINDS = ("batch", "key", "local")
+KINDS = ("memory", "remote", "local")
 PATIENCE = 20.0
 
 
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = tmp_path.as_uri() if request.param == "local" else f"memory://{uuid4()}?atomic={request.param}"
+    url = (
+        tmp_path.as_uri() if request.param == "local" else f"memory://{uuid4()}?remote={int(request.param == 'remote')}"
+    )
     with streamkit.connect(url) as client:
         yield client.store(uuid4())
 
@@ -113,7 +115,7 @@ def test_a_write_that_was_made_is_never_answered_with_an_error_of_ours(store: St
 
 def test_a_commit_is_not_planned_on_half_of_what_a_reader_reads_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread has begun to commit; another one finds out that its look is old, and goes on from the index."""
-    url, store_id = f"memory://{uuid4()}?atomic=key", uuid4()
+    url, store_id = f"memory://{uuid4()}?remote=1", uuid4()
     with streamkit.connect(url) as mine, streamkit.connect(url) as others:
         store, other = mine.store(store_id), others.store(store_id)
         other.create_space("s", archive_grace=600.0)
@@ -229,11 +231,11 @@ def test_a_signal_handler_that_writes_never_waits_for_its_own_thread(kind: str, 
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("kind", ["batch", "key"])
+@pytest.mark.parametrize("kind", ["memory", "remote"])
 def test_what_was_refused_to_a_signal_handler_is_not_written_by_a_neighbour(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with streamkit.connect(f"memory://{uuid4()}?atomic={kind}") as client:
+    with streamkit.connect(f"memory://{uuid4()}?remote={int(kind == 'remote')}") as client:
         store = client.store(uuid4())
         for segment in ("h", "w"):
             store.produce("s", segment, [Record(b"0")])
@@ -257,7 +259,8 @@ def test_what_was_refused_to_a_signal_handler_is_not_written_by_a_neighbour(
 
         before = signal.signal(signal.SIGUSR1, handler)
         try:
-            with store._shared.backend._service.lock():  # type: ignore[attr-defined]
+            backend: Any = store._shared.backend
+            with getattr(backend, "_inner", backend)._service.lock():
                 os.kill(os.getpid(), signal.SIGUSR1)
                 time.sleep(0.01)
         finally:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from harness.cramped import CLEAR, cramped
 from harness.processes import Process, Service
 from streamkit import Client, Record, Store
-from streamkit.backend import Ambiguous, Delete
+from streamkit.backend import Ambiguous
 from streamkit.errors import CorruptData, OutcomeUnknown
 from streamkit.log.keys import partition_key
 
 SPACE = "space"
-KINDS = ["batch", "rows", "key"]
+KINDS = ["memory", "remote"]
 
 
 class World:
-    def __init__(self, atomic: Any) -> None:
-        self.service = Service(atomic)
+    def __init__(self, kind: str) -> None:
+        self.service = Service(kind)
         self._clients: list[Client] = []
         self.process, self.store = self.open()
         self.store.create_space(SPACE, 4)
@@ -52,7 +52,7 @@ class World:
             self.process.deaf = True
             raise Ambiguous("the answer was lost")
 
-        setattr(self.process, "after_write" if applied else "before_write", lost)
+        setattr(self.process, "after_put" if applied else "before_put", lost)
         with pytest.raises(OutcomeUnknown) as error:
             self.store.produce(SPACE, "s1", [Record(b"lost")])
         self.process.deaf = False
@@ -118,15 +118,50 @@ def test_every_committed_transaction_is_found_by_a_stranger(world: World) -> Non
     assert {stranger.outcome(trx.id) for trx in trxs if trx} == {"committed"}
 
 
-def test_a_transaction_that_is_missing_from_the_log_is_not_called_absent(world: World) -> None:
-    id = world.lose(applied=True)
-    world.open()[1].maintain()
-    assert world.open()[1].outcome(id) == "committed"
+def _lose_rows(world: World, start: bytes, end: bytes) -> None:
     backend = world.open()[0].open(world.service.id)
     for number in range(4):
         key = bytes(partition_key(SPACE, number))
-        rows = [row.key for row in backend.scan(key, b"TXN\x00", b"TXN\x01", values=False)]
-        backend.write(key, [Delete(row) for row in rows])
-    for store in (world.store, world.open()[1]):
-        with pytest.raises(CorruptData, match="missing"):
-            store.outcome(id)
+        backend.delete(key, [row.key for row in backend.scan(key, start, end, values=False)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transaction_that_is_missing_from_the_log_is_not_called_absent(kind: str) -> None:
+    with cramped(inline=0):
+        world = World(kind)
+        id = world.lose(applied=True)
+        world.open()[1].maintain()
+        assert world.open()[1].outcome(id) == "committed"
+        _lose_rows(world, b"TXN\x00", b"TXN\x01")
+        assert world.open()[1].outcome(id) == "committed", "it was packed"
+        _lose_rows(world, b"RUN\x00", b"RUN\x01")
+        for store in (world.store, world.open()[1]):
+            with pytest.raises(CorruptData, match="not there any more"):
+                store.outcome(id)
+        world.close()
+
+
+def test_a_large_transaction_that_is_missing_is_not_called_absent() -> None:
+    """One that no pack holds."""
+    with cramped():
+        service = Service("remote")
+        client = service.process()[1]
+        store = client.store(service.id)
+        with store.transaction(SPACE) as trx:
+            for number in range(20):
+                trx.produce(f"s{number}", [Record(b"large")])
+        store.produce(SPACE, "s", [Record(b"small")])
+        store.maintain()
+        backend = service.process()[0].open(service.id)
+        key = bytes(partition_key(SPACE, 0))
+        service.clock.sleep(2 * CLEAR)
+        store.maintain()
+        (row,) = backend.scan(key, b"TXN\x00", b"TXN\x01")
+        assert trx.trx is not None
+        assert [store.outcome(trx.trx.id), service.process()[1].store(service.id).outcome(trx.trx.id)] == [
+            "committed"
+        ] * 2
+        backend.delete(key, [row.key])
+        for asked in (store, service.process()[1].store(service.id)):
+            with pytest.raises(CorruptData, match="missing"):
+                asked.outcome(trx.trx.id)

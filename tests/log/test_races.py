@@ -161,9 +161,9 @@ def test_16_threads_share_commits(racers: Racers) -> None:
     assert store.statistics().transactions < threads * rounds, "no two commits were made as one"
 
 
-@pytest.mark.parametrize("kind", ["batch", "rows", "key", "local"])
+@pytest.mark.parametrize("kind", ["memory", "remote", "local"])
 def test_of_16_threads_with_one_expectation_one_wins_each_round(kind: str, tmp_path: Path) -> None:
-    url = f"file://{tmp_path}" if kind == "local" else f"memory://race-{kind}?atomic={kind}"
+    url = f"file://{tmp_path}" if kind == "local" else f"memory://race-{kind}?remote={int(kind == 'remote')}"
     threads, rounds = 16, 40
     together = threading.Barrier(threads)
     subject = Subject(url)

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 from streamkit import CorruptData, UnsupportedVersion
 from streamkit.log import rows
+from streamkit.log.index_rows import decode_index_row, encode_index_row, join_data, piece_count
+from streamkit.log.manifest import Manifest, Merge, Run, RunFile
+from streamkit.log.packs import PackFile
 from streamkit.log.record_format import (
     KeyUse,
     decode_body,
@@ -186,13 +189,24 @@ def test_a_body_that_claims_to_be_huge_is_refused_without_being_made() -> None:
 
 # -- rows -------------------------------------------------------------------------------------------------------------
 
-PIECE = rows.Piece(7, 1_700_000_000_000, 3, 2, 120, 80)
+FILE = RunFile(b"i" * 16, "etag", 7, 900, 60, b"first", b"last", 12)
+PACK = PackFile(b"p" * 16, "etag", 900, 4000, 80, 1, 40, 1_600_000_000_000)
 ROWS: dict[str, Any] = {
     "settings": rows.Settings(4, "buffered", 60.0),
-    "head": rows.Head(rows.Settings(), 7, 1_700_000_000_000, 41, 5, 0, {"leader": 9}),
-    "segment": rows.SegmentRow(1, 1_600_000_000_000, 9, 1_700_000_000_000),
-    "data": rows.DataRow([PIECE, msgspec.structs.replace(PIECE, first_sequence=5, frame=b"frame" * 9)]),
-    "key": rows.KeyRow(7, 1_700_000_000_000, b"i" * 16, b"n" * 16, b"c" * 16, (("s", 9), ("é", 1))),
+    "head": rows.Head(
+        rows.Settings(),
+        47,
+        1_700_000_000_000,
+        41,
+        5,
+        {"leader": 9},
+        Manifest(b"inline", 41, 47, (Run(1, 40, 1, (FILE,)),), (Merge(1, 40, (FILE,), b"resume"),)),
+        (PACK,),
+        b"pack",
+        30,
+        ((40, 1_700_000_000_000),),
+    ),
+    "archive": rows.ArchiveRow(3, ((4, 1_700_000_000_000), (9, 1_700_000_000_001))),
 }
 
 
@@ -215,14 +229,51 @@ def test_the_row_of_another_key_is_refused(row: Any) -> None:
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_a_row_of_another_kind_is_refused(row: Any) -> None:
     data = encode_row(b"the key", row)
-    other = rows.SegmentRow if not isinstance(row, rows.SegmentRow) else rows.DataRow
+    other = rows.ArchiveRow if not isinstance(row, rows.ArchiveRow) else rows.Head
     with pytest.raises(CorruptData):
         decode_row(other, b"the key", data)
 
 
-def test_the_row_of_a_later_format_is_refused_with_the_fix() -> None:
-    data = bytearray(encode_row(b"the key", ROWS["segment"]))
-    data[4] = 2
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [(4, r"format version 4; this release reads 3\. Upgrade"), (2, r"format version 2, of a release before the first")],
+)
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_the_row_of_another_format_is_refused_with_the_fix(row: Any, version: int, told: str) -> None:
+    data = bytearray(encode_row(b"the key", row))
+    data[4] = version
     data[:4] = struct.pack("<I", zlib.crc32(data[4:], zlib.crc32(b"the key")))
-    with pytest.raises(UnsupportedVersion, match=r"the key.*format version 2; this release reads 1\. Upgrade"):
-        decode_row(rows.SegmentRow, b"the key", bytes(data))
+    with pytest.raises(UnsupportedVersion, match=f"the key.*{told}"):
+        decode_row(type(row), b"the key", bytes(data))
+
+
+PIECE = rows.Piece(7, 1_700_000_000_000, 3, 2, 120, 80)
+INDEX_ROWS: dict[str, Any] = {
+    "segment": rows.SegmentRow(1, 1_600_000_000_000, 9, 1_700_000_000_000),
+    "data": rows.DataRow([PIECE, msgspec.structs.replace(PIECE, first_sequence=5, frame=b"frame" * 9)]),
+    "key": rows.KeyRow(7, 1_700_000_000_000, b"i" * 16, b"n" * 16, b"c" * 16, (("s", 9), ("é", 1)), 3),
+}
+
+
+@pytest.mark.parametrize("row", INDEX_ROWS.values(), ids=INDEX_ROWS)
+def test_an_index_row_comes_back_and_a_part_of_one_does_not(row: Any) -> None:
+    """Checksums are those of the blocks that hold them."""
+    data = encode_index_row(row)
+    assert decode_index_row(type(row), b"the key", data) == row
+    for cut in range(len(data)):
+        with pytest.raises(CorruptData, match="the key"):
+            decode_index_row(type(row), b"the key", data[:cut])
+    for other in INDEX_ROWS.values():
+        if type(other) is not type(row):
+            with pytest.raises(CorruptData, match="the key"):
+                decode_index_row(type(other), b"the key", data)
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 40, 300])
+def test_rows_of_pieces_are_joined_without_being_decoded(count: int) -> None:
+    pieces = [msgspec.structs.replace(PIECE, first_sequence=3 + 2 * at) for at in range(count)]
+    for at in {1, count // 2, count}:
+        parts = [encode_index_row(rows.DataRow(part)) for part in (pieces[:at], pieces[at:]) if part]
+        joined = join_data(parts)
+        assert decode_index_row(rows.DataRow, b"", joined).pieces == pieces
+        assert piece_count(joined) == count

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -20,7 +21,9 @@ from fix_proxy import PASS, Fault, Proxy, Request, delay, hold
 from fix_s3 import S3Bucket
 
 import streamkit
+from benchmarks.requests import appends, fresh
 from streamkit import Record, Store
+from streamkit.log import commit
 from streamkit.testing import ManualClock
 
 _SILENCE = 0.8
@@ -83,11 +86,6 @@ class Wire:
         working.result()
         return waves, self._arrived - before
 
-    @property
-    def most(self) -> int:
-        """The most requests that were under way at once."""
-        return max(proxy.most for proxy in self.proxies)
-
 
 @pytest.fixture(params=["s3", "azure"])
 def wire(request: pytest.FixtureRequest, make_proxy: Callable[[str, int], Proxy]) -> Iterator[Wire]:
@@ -118,6 +116,10 @@ def _entries(store: Store, segment: str) -> int:
     return sum(1 for _ in store.consume_segment("space", segment))
 
 
+def _note_entries(found: list[int], store: Store, segment: str) -> None:
+    found.append(_entries(store, segment))
+
+
 def test_an_append_is_one_request(wire: Wire, tell: Tell) -> None:
     store = wire.store(uuid4())
     names = [f"segment-{number}" for number in range(40)]
@@ -141,7 +143,7 @@ def test_the_first_append_of_a_fresh_process(wire: Wire, tell: Tell) -> None:
         wire.store(store_id).produce("space", "order", [Record(b"%d" % number)])
     fresh = wire.store(store_id)
     trips, requests = wire.trips(lambda: fresh.produce("space", "order", [Record(b"next")], expected_sequence=10))
-    reach = 4 if wire.cloud == "s3" else 2
+    reach = 4 if wire.cloud == "s3" else 3
     tell("append, first of a fresh process", f"{trips} trips, {requests} requests", f"<= {reach} trips")
     assert trips <= reach
     assert _entries(wire.store(store_id), "order") == 11
@@ -179,9 +181,8 @@ def test_index_upkeep(wire: Wire, tell: Tell) -> None:
             store.produce("space", names[number % 100], [Record(b"%d" % number)])
 
     further = wire.count(work) / 1000 - 1
-    reach = 1.2 if wire.cloud == "s3" else 0
-    tell("index upkeep, 1,000 appends to 100 segments", f"{further:.3f} an append", f"<= {reach} an append")
-    assert further <= reach
+    tell("index upkeep, 1,000 appends to 100 segments", f"{further:.3f} an append", "<= 0.06 an append")
+    assert further <= 0.06
 
 
 def test_loading_a_segment(wire: Wire, tell: Tell) -> None:
@@ -193,7 +194,7 @@ def test_loading_a_segment(wire: Wire, tell: Tell) -> None:
     trips, requests = wire.trips(lambda: _entries(store, "order"))
     fresh = wire.store(store_id)
     fresh_trips, fresh_requests = wire.trips(lambda: _entries(fresh, "order"))
-    reach = (3, 5, 20) if wire.cloud == "s3" else (2, 3, 3)
+    reach = (3, 5, 45) if wire.cloud == "s3" else (2, 4, 45)
     tell(
         "load a segment of 100 commits, warm / fresh process",
         f"{trips} / {fresh_trips} trips, {fresh_requests} req.",
@@ -205,24 +206,17 @@ def test_loading_a_segment(wire: Wire, tell: Tell) -> None:
 
 
 def test_reading_a_space(wire: Wire, tell: Tell) -> None:
-    store = wire.store(uuid4())
+    store_id = uuid4()
+    store = wire.store(store_id)
     for number in range(1000):
         store.produce("space", f"segment-{number % 7}", [Record(b"%d" % number)])
-    wire.trips(lambda: None)
-    for proxy in wire.proxies:
-        proxy.most = 0
+    fresh = wire.store(store_id)
     found: list[int] = []
-    requests = wire.count(lambda: found.append(sum(1 for _ in store.consume_space("space"))))
-    reach = 1010 if wire.cloud == "s3" else 5
-    in_flight = f", {wire.most} in flight" if wire.cloud == "s3" else ""
-    tell(
-        "read a space of 1,000 commits",
-        f"{requests} requests{in_flight}",
-        f"<= {reach} requests" + (", >= 16" if wire.cloud == "s3" else ""),
-    )
+    requests = wire.count(lambda: found.append(sum(1 for _ in fresh.consume_space("space"))))
+    reach = 40  # most of them the tail
+    tell("read a space of 1,000 commits, fresh process", f"{requests} requests", f"<= {reach} requests")
     assert found == [1000]
     assert requests <= reach
-    assert wire.cloud == "azure" or wire.most >= 16
 
 
 def test_a_warm_peek(wire: Wire, tell: Tell) -> None:
@@ -250,6 +244,71 @@ def test_following_an_idle_space(wire: Wire, tell: Tell) -> None:
     rate = len(late) / (began + 120 - (began + 30)) * 5
     tell("following an idle space, after 30 s", f"{rate:.2f} in 5 s", "<= 1 in 5 s")
     assert rate <= 1.1
+
+
+# --- as many requests as on S3, counted above a store in memory ---
+
+
+def test_upkeep_costs_few_writes_and_nobody_waits_for_long(capsys: pytest.CaptureFixture[str]) -> None:
+    count = 10_000
+    store, driver = fresh(f"requests-{uuid4()}", uuid4())
+    store.produce("space", "first", [Record(b"")])
+    total, longest = appends(store, driver, count, count)
+    with capsys.disabled():
+        print(
+            f"\n{total.writes / count:.4f} writes an append, the longest wait {longest['trips'] - 1} requests", end=""
+        )
+    assert total.writes <= 1.06 * count
+    assert longest["trips"] - 1 <= 4
+    assert sum(1 for _ in store.consume_space("space")) == count + 1
+    assert store.verify().ok
+
+
+def test_a_fresh_process_asks_little_of_a_large_store(capsys: pytest.CaptureFixture[str]) -> None:
+    name, store_id, segments = f"requests-{uuid4()}", uuid4(), 5_000
+    store, _ = fresh(name, store_id)
+    for number in range(400):
+        with store.transaction("space") as trx:
+            for at in range(100):
+                trx.produce(f"segment-{(number * 100 + at) * 7919 % segments}", [Record(os.urandom(128))])
+    plain = 0
+    for number in range(30):
+        segment = f"segment-{number * 11}"
+        reader, driver = fresh(name, store_id)
+        found: list[int] = []
+        asked = driver.count(partial(_note_entries, found, reader, segment))
+        assert found[0] >= 8
+        assert (asked["trips"] <= 5, asked.requests <= 45) == (True, True), (number, asked)
+        writer, driver = fresh(name, store_id)
+        asked = driver.count(partial(writer.produce, "space", segment, [Record(b"")]))
+        if asked["put"] == 1:  # else the index was brought forward behind it, or something merged
+            plain += 1
+            assert (asked["trips"] <= 4, asked.requests <= 40) == (True, True), (number, asked)
+    assert plain >= 20
+
+
+def test_a_space_is_read_in_few_requests() -> None:
+    name, store_id, count = f"requests-{uuid4()}", uuid4(), 10_000
+    store, driver = fresh(name, store_id)
+    appends(store, driver, count, 1000)
+    reader, driver = fresh(name, store_id)
+    found: list[int] = []
+    asked = driver.count(lambda: found.append(sum(1 for _ in reader.consume_space("space"))))
+    assert found == [count]
+    assert asked.requests <= 60
+
+
+def test_the_tail_is_longer_than_what_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, store_id = f"requests-{uuid4()}", uuid4()
+    store, _ = fresh(name, store_id)
+    monkeypatch.setattr(commit.Committer, "keep_index", lambda committer: None)
+    for number in range(100):
+        store.produce("space", "order", [Record(b"%d" % number)])
+    reader, driver = fresh(name, store_id)
+    found: list[int] = []
+    asked = driver.count(lambda: found.append(_entries(reader, "order")))
+    assert found == [100]
+    assert asked["trips"] <= 1 + 100 // 24 + 1
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from streamkit.testing import At, Fault, Plan
 from streamkit_local.driver import LocalDriver
 
 Covered = Callable[[str, int], None]
-KINDS = ("batch", "rows", "key", "key, remote")
+KINDS = ("memory", "remote")
 FAULTS = (
     Fault.UNAVAILABLE,
     Fault.LOST_REQUEST,

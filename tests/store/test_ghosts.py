@@ -9,12 +9,14 @@ from uuid import uuid4
 import pytest
 from fix_stores import Subject
 
-from streamkit import Record, Store
-from streamkit.backend import Put
+from streamkit import Client, Record, Store
 from streamkit.errors import CorruptData, StoreClosed, StreamkitError
 from streamkit.log.keys import HEAD, partition_key
+from streamkit.log.policy import REMOTE
+from streamkit.testing import ManualClock
+from streamkit_memory.driver import MemoryDriver
 
-KINDS = ("batch", "rows", "key", "local", "s3", "azure")
+KINDS = ("memory", "remote", "local", "s3", "azure")
 
 
 @pytest.fixture(params=KINDS)
@@ -25,8 +27,6 @@ def deleted(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> I
             url = request.getfixturevalue("s3_bucket").url("ghosts")
         case "azure":
             url = request.getfixturevalue("azurite").url("g" + uuid4().hex[:12])
-        case "rows":
-            url = make_url("key").replace("atomic=key", "atomic=rows")
         case kind:
             url = make_url(kind)
     found = Subject(url)
@@ -73,13 +73,58 @@ def test_who_still_has_a_deleted_store_open_is_told(deleted: Subject, again: boo
         assert deleted.id not in list(deleted.connect().stores())
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+@pytest.mark.parametrize("missed", [1, 3, 70])
+def test_who_has_not_seen_the_last_transactions_is_told(deleted: Subject, missed: int, again: bool) -> None:
+    """Its look at the log still counts, and the number after the last that it has seen is one that was deleted."""
+    assert deleted.store.peek("space", "old 0").sequence == 3
+    other = deleted.stranger()
+    for number in range(missed):
+        other.produce("space", f"unseen {number % 3}", [Record(b"old")])
+    if missed > 3:
+        other.maintain()
+    for ending in range(2):
+        if ending:  # the first one got no further than the end of the logs
+            deleted.connect().delete_store(deleted.id)
+        else:
+            half = deleted.connect()._open(deleted.id)
+            half.end()
+            half.close()
+    if again:
+        deleted.stranger().produce("space", "s", [Record(b"new")])
+    refuses(deleted.store)
+    if again:
+        assert [entry.payload for entry in deleted.stranger().consume_space("space")] == [b"new"]
+    else:
+        assert deleted.id not in list(deleted.connect().stores())
+
+
+def test_what_everybody_has_seen_leaves_nothing() -> None:
+    """Of a store in memory that behaves as a service, whose clock is ours."""
+    clock = ManualClock()
+    driver = MemoryDriver(uuid4().hex, remote=True, clock=clock)
+    client = Client("memory://", driver, 30.0, None, 1 << 20, clock)
+    store = client.store(uuid4())
+    for number in range(300):
+        store.produce("space", f"s{number % 7}", [Record(b"old")])
+        clock.sleep(1)
+    clock.sleep(3600)
+    store.maintain()
+    store.produce("space", "s0", [Record(b"old")])
+    client.delete_store(store.id)
+    assert store.id not in list(client.stores())
+    left = list(driver.open(store.id).scan(bytes(partition_key("space", 0)), b"", b"\xff"))
+    assert 2 <= len(left) <= 2 * REMOTE.upkeep
+    assert sum(len(row.data) for row in left) < 200 * len(left)
+
+
 def test_a_store_is_deleted_twice(deleted: Subject) -> None:
     """Also where the first deletion got no further than the end of the logs."""
     ending = deleted.connect()._open(deleted.id)
     ending.end()
     ending.close()
     limits = deleted.store._backend.limits
-    if not limits.atomic and not limits.atomic_rows:
+    if limits.remote:
         refuses(deleted.store)
     for _ in range(2):
         deleted.connect().delete_store(deleted.id)
@@ -89,7 +134,7 @@ def test_a_store_is_deleted_twice(deleted: Subject) -> None:
 
 def test_a_damaged_store_can_be_deleted(deleted: Subject) -> None:
     backend = deleted.store._backend
-    backend.write(bytes(partition_key("space", 0)), [Put(bytes(HEAD), b"no head")])
+    backend.put(bytes(partition_key("space", 0)), bytes(HEAD), b"no head")
     deleted.connect().delete_store(deleted.id)
     assert deleted.id not in list(deleted.connect().stores())
     made_again(deleted)

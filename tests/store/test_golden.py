@@ -19,16 +19,16 @@ import streamkit
 from harness.log_keys import transaction_keys
 from harness.sweep import StillClock
 from streamkit import Record
-from streamkit.backend import Backend, Put
+from streamkit.backend import Backend
 from streamkit.errors import CorruptData, Fenced, TransactionIdMismatch, UnsupportedVersion
-from streamkit.log.keys import HEAD, partition_key
+from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
 from streamkit.log.rows import Head, decode_row
 from streamkit.store import Store
 from streamkit_memory.driver import MemoryDriver
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = sorted(path.stem.partition("-")[2] for path in GOLDEN.glob("entries-*.json"))
-WAYS = ["local", "batch", "rows", "key"]
+WAYS = ["local", "memory", "remote"]
 
 
 def _writer() -> ModuleType:
@@ -52,10 +52,10 @@ def opened(version: str, way: str, tmp_path: Path) -> Iterator[Store]:
             yield client.store(WRITER.STORE)
         return
     clock = StillClock(1_700_000_100)
-    driver = MemoryDriver(atomic=way, clock=clock, sleep=clock.sleep)  # type: ignore[arg-type]
+    driver = MemoryDriver(remote=way == "remote", clock=clock, sleep=clock.sleep)
     backend = driver.open(WRITER.STORE)
     for partition, key, data in json.loads((GOLDEN / f"rows-{version}.json").read_text())[way]:
-        backend.write(bytes.fromhex(partition), [Put(bytes.fromhex(key), bytes.fromhex(data))])
+        backend.put(bytes.fromhex(partition), bytes.fromhex(key), bytes.fromhex(data))
     with streamkit.Client("memory://", driver, 5.0, None, 1 << 26, clock) as client:
         yield client.store(WRITER.STORE)
 
@@ -106,6 +106,21 @@ def test_this_version_has_a_golden_store() -> None:
     assert str(max(record_format.VERSION, rows.VERSION)) in VERSIONS
 
 
+@pytest.mark.parametrize("row", ["catalog", "head"])
+def test_a_store_of_a_release_before_the_first_is_refused(row: str, tmp_path: Path) -> None:
+    partition, key = {
+        "catalog": (bytes(CATALOG), bytes(space_key("plain"))),
+        "head": (bytes(partition_key("plain", 0)), bytes(HEAD)),
+    }[row]
+    with opened(VERSIONS[-1], "memory", tmp_path) as store:
+        value = store._backend.get(partition, [key])[0]
+        assert value is not None
+        body = b"\x02" + value.data[5:]
+        store._backend.put(partition, key, zlib.crc32(body, zlib.crc32(key)).to_bytes(4, "little") + body)
+        with pytest.raises(UnsupportedVersion, match="before the first one that was published"):
+            store.create_space("plain") if row == "catalog" else store.peek("plain", "a")
+
+
 class _Same:
     """A driver for another process on the same rows."""
 
@@ -125,12 +140,14 @@ class _Same:
         pass
 
 
-@pytest.mark.parametrize("way", ["batch", "key"])
+@pytest.mark.parametrize("way", ["memory", "remote"])
 def test_what_a_newer_version_wrote_is_refused_and_left_alone(way: str, tmp_path: Path) -> None:
     """Two versions at work on one store: the older one stops at the first record that it cannot read."""
     with opened(VERSIONS[-1], way, tmp_path) as store:
         backend, partition = store._backend, bytes(partition_key("plain", 0))
-        number = max(entry.trx.number for entry in store.consume_space("plain"))
+        trx = store.produce("plain", "a", [Record(b"the last")]).trx
+        assert trx is not None
+        number = trx.number
         key = transaction_keys(backend, "plain")(number)
         row = backend.get(partition, [key])[0]
         assert row is not None
@@ -142,7 +159,7 @@ def test_what_a_newer_version_wrote_is_refused_and_left_alone(way: str, tmp_path
         incarnation = decode_row(Head, HEAD, head.data).settings.incarnation
         seed = zlib.crc32(incarnation, zlib.crc32(partition))
         record[4:8] = zlib.crc32(record[8:header], seed).to_bytes(4, "little")
-        backend.write(partition, [Put(key, bytes(record))])
+        backend.put(partition, key, bytes(record))
         client = streamkit.Client("memory://", _Same(backend), 5.0, None, 1 << 26, StillClock())
         older = client.store(WRITER.STORE)
         with pytest.raises(UnsupportedVersion, match="Upgrade"):

@@ -60,7 +60,7 @@ def test_a_transaction_of_a_closed_handle_writes_nothing(subject: Subject) -> No
 
 
 def test_handles_share_what_was_learned_and_close_the_storage_once(make_url: Callable[[str], str]) -> None:
-    with streamkit.connect(make_url("key")) as client:
+    with streamkit.connect(make_url("remote")) as client:
         id = uuid4()
         with ThreadPoolExecutor(8) as threads:
             stores = list(threads.map(client.store, [id] * 64))
@@ -79,19 +79,19 @@ def test_handles_share_what_was_learned_and_close_the_storage_once(make_url: Cal
 
 def test_commits_of_several_handles_go_together(make_url: Callable[[str], str]) -> None:
     """While one commit is on its way, those of all handles gather and are one transaction."""
-    with streamkit.connect(make_url("batch")) as client:
+    with streamkit.connect(make_url("memory")) as client:
         id = uuid4()
         stores = [client.store(id) for _ in range(9)]
         stores[0].produce("space", "s0", [Record(b"first")])
         backend = stores[0]._backend
-        write, begun, go = backend.write, threading.Event(), threading.Event()
+        put, begun, go = backend.put, threading.Event(), threading.Event()
 
         def slow(*args: Any, **options: Any) -> Any:
             begun.set()
             assert go.wait(30)
-            return write(*args, **options)
+            return put(*args, **options)
 
-        backend.write = slow  # type: ignore[method-assign]
+        backend.put = slow  # type: ignore[method-assign]
         with ThreadPoolExecutor(9) as threads:
             leader = threads.submit(stores[0].produce, "space", "s0", [Record(b"x")])
             assert begun.wait(30)
@@ -119,7 +119,7 @@ FOLLOWERS: dict[str, Callable[[Store], Iterator[Any]]] = {
 @pytest.mark.parametrize("follower", FOLLOWERS)
 def test_closing_wakes_a_follower(make_url: Callable[[str], str], follower: str, what: str) -> None:
     """It is blocked for an hour; it ends at once, and says why. A follower of another handle goes on."""
-    url = make_url("key")
+    url = make_url("remote")
     with streamkit.connect(url, poll=(3600.0, 3600.0)) as client, ThreadPoolExecutor(2) as threads:
         id = uuid4()
         other, store = client.store(id), client.store(id)

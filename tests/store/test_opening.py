@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from fix_stores import Subject
 
 from streamkit import Record, Store
-from streamkit.log.keys import HEAD
+from streamkit.backend import Range
 
 READERS: dict[str, Callable[[Store], int]] = {
     "peek": lambda store: store.peek("space", "s").sequence,
@@ -37,7 +37,7 @@ def test_a_read_that_begins_after_an_answer_sees_what_was_written(
     writer.produce("space", "s", [Record(b"1")])
     looked, begun, installed = threading.Event(), threading.Event(), threading.Event()
     backend = subject.store._backend
-    get, scan = backend.get, backend.scan
+    scan, read = backend.scan, backend.read
     turns = iter((looked, begun))
 
     def wait_for_turn() -> None:
@@ -49,23 +49,21 @@ def test_a_read_that_begins_after_an_answer_sees_what_was_written(
             begun.set()
             assert installed.wait(30)
 
-    def slow_get(partition: bytes, keys: Any) -> Any:
-        found = get(partition, keys)
-        if keys[0] == HEAD:
-            wait_for_turn()
-        return found
-
     def slow_scan(partition: bytes, start: bytes, end: bytes, **options: Any) -> Any:
         found = list(scan(partition, start, end, **options))
         if start.startswith(b"TXN"):
             wait_for_turn()
         return iter(found)
 
-    # The last request of a look: where writes are atomic the head's, else the list of what is after it.
-    if backend.limits.atomic:
-        monkeypatch.setattr(backend, "get", slow_get)
-    else:
-        monkeypatch.setattr(backend, "scan", slow_scan)
+    def slow_read(partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        found = read(partition, ranges)
+        if ranges[0].key.startswith(b"TXN"):
+            wait_for_turn()
+        return found
+
+    # A look ends by asking what is after the index: by a list or, where calls are requests, for all that may be there.
+    monkeypatch.setattr(backend, "scan", slow_scan)
+    monkeypatch.setattr(backend, "read", slow_read)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(subject.store.segment_status, "space", "s")
         assert looked.wait(30)

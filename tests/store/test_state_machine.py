@@ -315,7 +315,7 @@ def run(make_driver: Callable[[StillClock], Driver], examples: int) -> int:
     return Subject.examples
 
 
-@pytest.mark.parametrize("backend", ["batch", "rows", "key", "key, cramped", "rows, cramped"])
+@pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_a_store_in_memory_does_what_the_model_does(backend: str, covered: Callable[[str, int], None]) -> None:
     covered(f"stories, memory ({backend})", run(MEMORY[backend], 1000 if EXHAUSTIVE else 12))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
+from random import Random
+from unittest import SkipTest
 from uuid import uuid4
 
-from ...backend import ABSENT, ANY, Append, Backend, Conflict, Delete, Put
-from ...errors import TransientError
+from ...backend import ABSENT, NEXT, Backend, Conflict, Expect
 from .subject import Broken, Subject, hold, same
 
 __all__ = ["Racing"]
@@ -20,15 +22,14 @@ class Racing(Subject):
         """Half of them share one backend, the others have drivers of their own."""
         return [self.backend] * (THREADS // 2) + [self.stranger() for _ in range(THREADS // 2)]
 
-    def race(self, op: type[Append] | type[Put]) -> None:
+    def race(self, expect: Expect) -> None:
         runners = self.runners()
         for turn in range(self.rounds):
             key = b"%06d" % turn
 
             def run(at: int, key: bytes = key) -> bool:
                 mine = b"runner %d" % at
-                chosen = Append(key, mine) if op is Append else Put(key, mine, ABSENT)
-                return self.wins(runners[at], P, chosen)
+                return self.wins(runners[at], P, key, mine, expect)
 
             won = self.together(*(partial(run, at) for at in range(THREADS)))
             same(won.count(True), 1, f"winners of {THREADS} writers that each wrote only if nothing was there")
@@ -36,52 +37,81 @@ class Racing(Subject):
 
     def test_only_one_of_many_writers_creates_a_row(self) -> None:
         """Several writers were told that they had created the same row with ABSENT."""
-        self.race(Put)
+        self.race(ABSENT)
 
-    def test_only_one_of_many_writers_appends_a_row(self) -> None:
-        """Several writers were told that they had appended the same row: a commit was overwritten."""
-        self.race(Append)
+    def test_only_one_of_many_writers_puts_the_next_row(self) -> None:
+        """Several writers were told that they had put the same row with NEXT: a commit was overwritten."""
+        self.race(NEXT)
         same(len(self.keys(P)), self.rounds, "the rows after all rounds")
 
     def test_no_update_is_lost(self) -> None:
         """Of two updates with the same etag both were applied: an update was lost."""
         runners = self.runners()
         steps = max(2, self.rounds // 4)
-        self.backend.write(P, [Put(b"counter", b"0")])
+        self.backend.put(P, b"counter", b"0")
 
-        def count(backend: Backend) -> None:
+        def increment(backend: Backend) -> None:
             for _ in range(steps):
                 for _ in range(10_000):
                     (value,) = backend.get(P, [b"counter"])
                     if value is None:
                         raise Broken("the counter is gone")
                     number = int(value.data.split()[0]) + 1
-                    if self.wins(backend, P, Put(b"counter", b"%d %s" % (number, uuid4().bytes), value.etag)):
+                    if self.wins(backend, P, b"counter", b"%d %s" % (number, uuid4().bytes), value.etag):
                         break
 
-        self.together(*(partial(count, backend) for backend in runners))
+        self.together(*(partial(increment, backend) for backend in runners))
         found = int((self.data(P, b"counter") or b"0").split()[0])
         same(found, THREADS * steps, "the counter after all increments")
 
-    def test_only_one_of_many_deletes_a_row(self) -> None:
-        """Several callers were told that they had deleted the same row by its etag."""
+    def test_the_keys_of_a_log_grow_whoever_writes(self) -> None:
+        """A key was put with NEXT after a greater one had been acknowledged to somebody else, or had been seen."""
+        if self.limits.remote:
+            raise SkipTest("a remote backend need not compare the keys of a log")
         runners = self.runners()
+        stamps = count()
+        puts: list[tuple[int, int, int]] = []
+        highest = [0]
+        writing = set(range(1, THREADS))
 
-        def delete(backend: Backend, op: Delete) -> bool:
-            while True:
+        def write(at: int) -> None:
+            chance = Random(at)
+            for _ in range(3 * self.rounds):
+                began, key = next(stamps), max(0, highest[0] + chance.randint(-3, 3))
                 try:
-                    backend.write(P, [op])
-                    return True
+                    runners[at].put(P, b"%06d" % key, b"", NEXT)
                 except Conflict:
-                    return False
-                except TransientError:
-                    self.sleep(0.05)
+                    continue
+                puts.append((key, began, next(stamps)))
+                highest[0] = max(highest[0], key)
 
-        for turn in range(self.rounds):
-            (etag,) = self.backend.write(P, [Put(b"k", b"%d" % turn)])
-            op = Delete(b"k", ANY if etag is None else etag)
-            won = self.together(*(partial(delete, backend, op) for backend in runners))
-            same(won.count(True), 1, f"winners of {THREADS} deletes with one etag")
+        def run(at: int) -> None:
+            if not at:
+                self._watch_log(writing)
+                return
+            try:
+                write(at)
+            finally:
+                writing.discard(at)
+
+        self.together(*(partial(run, at) for at in range(THREADS)))
+        hold(puts, "nobody could put a row with NEXT")
+        for key, began, _ in puts:
+            before = max((other for other, _, ended in puts if ended < began), default=-1)
+            hold(key > before, f"the key {key} was put after {before} was there")
+        same(len(self.keys(P)), len({key for key, _, _ in puts}), "the rows, each of which was put once")
+        same(len(puts), len({key for key, _, _ in puts}), "the winners, one for each row")
+
+    def _watch_log(self, writing: set[int]) -> None:
+        """Read the keys of the log while others are `writing` it. A scan need not be of one moment; but what it finds
+        is there before the next one begins, and so is then all that is below."""
+        last = b""
+        there: set[bytes] = set()
+        while writing:
+            keys = self.keys(P)
+            late = [key for key in keys if key < last and key not in there]
+            hold(not late, f"the keys {late} came after {last!r} had been seen")
+            last, there = max(there, default=b""), set(keys)
 
     def test_a_backend_serves_many_threads(self) -> None:
         """Threads that share a backend got each other's answers, or an error."""
@@ -91,7 +121,7 @@ class Racing(Subject):
             for step in range(self.rounds):
                 key = b"%d %04d" % (at, step)
                 value = key * (1 + 97 * (step % 5))
-                self.backend.write(partition, [Put(key, value, ABSENT)])
+                self.backend.put(partition, key, value, ABSENT)
                 found = [found and found.data for found in self.backend.get(partition, [key, b"none", key])]
                 same(found, [value, None, value], "what a thread gets of its own row")
                 rows = list(self.backend.scan(partition, b"%d " % at, b"%d!" % at))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ...backend import Append, Delete, Put, Range
+from ...backend import ABSENT, NEXT, Range
 from .subject import Subject, hold, same
 
 __all__ = ["ODD_KEYS", "Reading"]
@@ -34,7 +34,9 @@ ODD_KEYS = sorted(
 class Reading(Subject):
     def test_get_answers_in_the_order_of_the_keys(self) -> None:
         """get gave the values in another order than the keys were asked for, or left the missing ones out."""
-        self.backend.write(P, [Put(b"a", b"A"), Put(b"b", b"B"), Append(b"c", b"C")])
+        for key in (b"a", b"b"):
+            self.backend.put(P, key, key.upper())
+        self.backend.put(P, b"c", b"C", NEXT)
         asked = [b"c", b"missing", b"a", b"b", b"", b"a", b"zz"]
         for keys in (asked, asked[::-1], [b"missing"], []):
             found = [None if value is None else value.data for value in self.backend.get(P, keys)]
@@ -56,14 +58,14 @@ class Reading(Subject):
         for number in range(20):
             old, data = b"%d" % (number - 1), b"%d" % number
             same(self.data(P, b"k", other), old if number else None, "the row before the write")
-            self.backend.write(P, [Put(b"k", data)])
+            self.backend.put(P, b"k", data)
             same(self.data(P, b"k", other), data, "the row that another client gets")
             same(other.read(P, [Range(b"k", 0, 9)]), [data], "the row that another client reads")
             same([row.data for row in other.scan(P, b"k", b"l")], [data], "the row that another client scans")
-            self.backend.write(P, [Append(b"log %04d" % number, data)])
-            same(self.data(P, b"log %04d" % number, other), data, "an appended row that another client gets")
-            same(len([*other.scan(P, b"log", b"loh")]), number + 1, "appended rows that another client scans")
-        self.backend.write(P, [Delete(b"k")])
+            self.backend.put(P, b"log %04d" % number, data, NEXT)
+            same(self.data(P, b"log %04d" % number, other), data, "a row of a log that another client gets")
+            same(len([*other.scan(P, b"log", b"loh")]), number + 1, "rows of a log that another client scans")
+        self.backend.delete(P, [b"k"])
         same(other.get(P, [b"k"]), [None], "a deleted row that another client gets")
 
     def test_an_absent_row_is_not_remembered_as_absent(self) -> None:
@@ -72,15 +74,15 @@ class Reading(Subject):
         for number in range(10):
             key = b"%03d" % number
             same(other.get(P, [key]), [None], "a row that is not there yet")
-            self.backend.write(P, [Append(key, b"new")])
+            self.backend.put(P, key, b"new", NEXT)
             same(self.data(P, key, other), b"new", "the row after it was made")
 
     def test_ranges_are_cut_like_bytes(self) -> None:
         """read gave other bytes than the same slice of the value."""
         value = bytes(range(256)) * 4
-        self.backend.write(P, [Put(b"put", value)])
-        self.backend.write(P, [Append(b"x", value)])
-        self.backend.write(P, [Put(b"empty", b"")])
+        self.backend.put(P, b"put", value)
+        self.backend.put(P, b"x", value, NEXT)
+        self.backend.put(P, b"empty", b"")
         parts = [(0, 1), (0, 1024), (1, 1), (1023, 1), (255, 2), (500, 524), (500, 525), (0, 9999), (0, 0)]
         parts += [(1023, 5), (1024, 1), (1024, 0), (1025, 1), (9999, 9), (700, 0)]
         for key in (b"put", b"x"):
@@ -95,28 +97,28 @@ class Reading(Subject):
 
     def test_an_empty_value_is_a_value(self) -> None:
         """A row with an empty value was taken for a missing one, or the other way round."""
-        self.backend.write(P, [Put(b"a", b"")])
-        self.backend.write(P, [Append(b"b", b"")])
+        self.backend.put(P, b"a", b"")
+        self.backend.put(P, b"b", b"", NEXT)
         same(self.data(P, b"a"), b"", "an empty value")
-        same(self.data(P, b"b"), b"", "an empty appended value")
+        same(self.data(P, b"b"), b"", "an empty value of a log")
         same(self.content(P), {b"a": b"", b"b": b""}, "the partition")
 
     def test_every_byte_is_fit_for_a_key(self) -> None:
         """Keys of odd bytes were refused, confused with each other, or out of order."""
         for partition in (P, b"\x00\xff/\\#?%'"):
-            self.write_all(partition, [Put(key, b"=" + key) for key in ODD_KEYS[::2]])
-            self.write_all(partition, [Put(key, b"=" + key) for key in ODD_KEYS[1::2]])
+            self.put_all(partition, {key: b"=" + key for key in ODD_KEYS[::2]})
+            self.put_all(partition, {key: b"=" + key for key in ODD_KEYS[1::2]})
             rows = list(self.backend.scan(partition, b"", b"\xff" * 9))
             same([row.key for row in rows], ODD_KEYS, "the keys in order")
             same([row.data for row in rows], [b"=" + key for key in ODD_KEYS], "their values")
             found = [value and value.data for value in self.backend.get(partition, ODD_KEYS)]
             same(found, [b"=" + key for key in ODD_KEYS], "their values by get")
 
-    def test_every_byte_is_fit_for_an_appended_key(self) -> None:
-        """Appended keys of odd bytes were refused, confused with each other, or out of order."""
+    def test_a_log_takes_keys_of_every_byte(self) -> None:
+        """Keys of odd bytes, put with NEXT, were refused, confused with each other, or out of order."""
         keys = ODD_KEYS[::7]
         for key in keys:
-            self.backend.write(P, [Append(key, b"=" + key)])
+            self.backend.put(P, key, b"=" + key, NEXT)
         same(self.content(P), {key: b"=" + key for key in keys}, "the partition")
         same(self.keys(P), keys, "the keys in order")
 
@@ -128,42 +130,75 @@ class Reading(Subject):
                 [byte * 299 + b"1", byte * 299 + b"2", byte * 300, byte * 299, byte * 150, b"log" + byte * 297]
             )
             self.fill(partition, keys[:-1])
-            self.backend.write(partition, [Append(keys[-1], b"-")])
+            self.backend.put(partition, keys[-1], b"-", NEXT)
             same(self.keys(partition), keys, f"300-byte keys of {byte!r}")
             hold(None not in self.backend.get(partition, keys), f"a 300-byte key of {byte!r} is not found")
-            self.backend.write(partition, [Delete(keys[0])])
+            self.backend.delete(partition, [keys[0]])
             same(self.keys(partition), keys[1:], "the keys after deleting one")
 
     def test_values_of_every_byte(self) -> None:
         """A value came back with other bytes than were written."""
         values = [bytes(range(256)), b"\x00" * 100, b"\xff" * 100, b"\r\n\n\r", "é🎉".encode(), random.randbytes(999)]
         for number, value in enumerate(values):
-            self.backend.write(P, [Put(b"p%d" % number, value)])
-            self.backend.write(P, [Append(b"q%d" % number, value)])
+            self.backend.put(P, b"p%d" % number, value)
+            self.backend.put(P, b"q%d" % number, value, NEXT)
             same(self.data(P, b"p%d" % number), value, "a value that was put")
-            same(self.data(P, b"q%d" % number), value, "a value that was appended")
+            same(self.data(P, b"q%d" % number), value, "a value that was put with NEXT")
 
-    def test_a_row_may_be_as_large_as_the_limit_says(self) -> None:
-        """A Put of `limits.row` bytes was refused or came back different."""
-        value = random.randbytes(self.limits.row)
-        self.backend.write(P, [Put(b"k", value)])
-        hold(self.data(P, b"k") == value, f"a value of {len(value)} bytes came back different")
-        hold(self.content(P)[b"k"] == value, f"a value of {len(value)} bytes was scanned differently")
+    def test_values_of_every_size(self) -> None:
+        """A value came back different, or its row was refused, because of its size or of the size of the one before."""
+        edges = [1 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 704 << 10, 1 << 20]
+        sizes = [size + more for size in edges for more in (-1, 0, 1)]
+        values = {b"%07d" % size: random.randbytes(size) for size in sizes}
+        self.put_all(P, values)
+        for key, value in values.items():
+            hold(self.data(P, key) == value, f"a value of {len(value)} bytes came back different")
+        hold(self.content(P) == values, "the scanned values")
+        middle = [Range(key, len(value) // 2, 70_000) for key, value in values.items()]
+        wanted = [value[len(value) // 2 :][:70_000] for value in values.values()]
+        hold(self.backend.read(P, middle) == wanted, "ranges of the values")
+        for size in (1 << 20, 10, 3 << 20, 100 << 10, 0, 2 << 20):
+            value = random.randbytes(size)
+            self.backend.put(P, b"changing", value)
+            hold(self.data(P, b"changing") == value, f"{size} bytes came back different from a row that was replaced")
 
-    def test_an_append_may_be_large(self) -> None:
-        """An appended value of several MiB, more than fits in a batch, was refused or came back different."""
-        size = max(5 << 20, min(self.limits.batch_bytes + 1, 12 << 20))
+    def test_a_row_may_be_large(self) -> None:
+        """A value of several MiB was refused or came back different."""
+        size = 12 << 20
         value = random.randbytes(size)
-        self.backend.write(P, [Append(b"1", b"small")])
-        self.backend.write(P, [Append(b"2", value)])
-        self.backend.write(P, [Append(b"3", b"small")])
+        self.backend.put(P, b"1", b"small", NEXT)
+        self.backend.put(P, b"2", value, NEXT)
+        self.backend.put(P, b"3", b"small", NEXT)
+        self.backend.put(P, b"4", value, ABSENT)
         for backend in (self.backend, self.stranger()):
-            hold(self.data(P, b"2", backend) == value, f"a value of {size} bytes came back different")
-            parts = [(0, 10), (size - 10, 99), (size // 2, 70_000), (4 << 20, 1), (12345, 1 << 20)]
-            found = backend.read(P, [Range(b"2", *part) for part in parts])
-            hold(found == [value[a : a + n] for a, n in parts], "a range of it came back different")
+            for key in (b"2", b"4"):
+                hold(self.data(P, key, backend) == value, f"a value of {size} bytes came back different")
+                parts = [(0, 10), (size - 10, 99), (size // 2, 70_000), (4 << 20, 1), (12345, 1 << 20)]
+                found = backend.read(P, [Range(key, *part) for part in parts])
+                hold(found == [value[a : a + n] for a, n in parts], "a range of it came back different")
             rows = list(backend.scan(P, b"", b"\xff"))
-            same([row.key for row in rows], [b"1", b"2", b"3"], "the keys")
-            hold(rows[1].data == value, f"a value of {size} bytes was scanned differently")
-        self.backend.write(P, [Delete(b"2")])
-        same(self.content(P), {b"1": b"small", b"3": b"small"}, "the partition after deleting it")
+            same([row.key for row in rows], [b"1", b"2", b"3", b"4"], "the keys")
+            hold(rows[1].data == rows[3].data == value, f"a value of {size} bytes was scanned differently")
+        self.backend.delete(P, [b"2", b"4"])
+        same(self.content(P), {b"1": b"small", b"3": b"small"}, "the partition after deleting them")
+
+    def test_a_range_may_name_the_etag(self) -> None:
+        """A range with the row's etag was not read, or one with an old etag gave bytes of neither value."""
+        for size in (100, 100 << 10, 3 << 20):
+            old, new = random.randbytes(size), random.randbytes(size)
+            where = (size // 2, 999)
+            middle = slice(size // 2, size // 2 + 999)
+            key = b"k%d" % size
+            written = self.backend.put(P, key, old, ABSENT)
+            (value,) = self.backend.get(P, [key])
+            (row,) = self.backend.scan(P, key, key + b"\x00")
+            assert value is not None
+            for etag in (written, value.etag, row.etag):
+                for backend in (self.backend, self.stranger()):
+                    found = backend.read(P, [Range(key, *where, etag), Range(key, 0, 10), Range(key, size, 5, etag)])
+                    hold(found == [old[middle], old[:10], b""], f"{size} bytes were read differently with the etag")
+            self.stranger().put(P, key, new, written)
+            (found_now,) = self.backend.read(P, [Range(key, *where, written)])
+            hold(found_now in (None, new[middle]), "a range with an old etag is neither missing nor of the new value")
+            self.backend.delete(P, [key])
+            same(self.backend.read(P, [Range(key, *where, written)]), [None], "a range of a row that was deleted")

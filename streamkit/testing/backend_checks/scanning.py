@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 
-from ...backend import Append, Backend, Delete, Put
+from ...backend import NEXT, Backend
 from .subject import Subject, hold, same
 
 __all__ = ["Scanning"]
@@ -24,8 +24,8 @@ class Scanning(Subject):
         keys = [b"%d" % number for number in range(120)] + [b"a", b"B", b"\x00", b"\xff", b"a\x00", b"ab"]
         random.Random(1).shuffle(keys)
         for key in keys[:40]:
-            self.backend.write(P, [Put(key, b"=" + key)])
-        self.write_all(P, [Put(key, b"=" + key) for key in keys[40:]])
+            self.backend.put(P, key, b"=" + key)
+        self.put_all(P, {key: b"=" + key for key in keys[40:]})
         rows = list(self.backend.scan(P, b"", b"\xff\xff"))
         same([row.key for row in rows], sorted(keys), "the scanned keys")
         same([row.data for row in rows], [b"=" + key for key in sorted(keys)], "the scanned values")
@@ -82,11 +82,11 @@ class Scanning(Subject):
         keys = self.many(2)
         page = min(self.limits.page, 1000)
         self.fill(P, keys)
-        self.write_all(P, [Delete(key) for key in keys[page : 2 * page]])
+        self.backend.delete(P, keys[page : 2 * page])
         left = keys[:page] + keys[2 * page :]
         same(self.keys(P), left, "the keys around a deleted page")
         same([row.key for row in self.backend.scan(P, b"", END)], left, "the rows around a deleted page")
-        self.write_all(P, [Delete(key) for key in keys[:page]])
+        self.backend.delete(P, keys[:page])
         same(self.keys(P), keys[2 * page :], "the keys behind two deleted pages")
         same([row.key for row in self.backend.scan(P, b"", END, limit=1)], [keys[2 * page]], "the first row")
 
@@ -98,7 +98,7 @@ class Scanning(Subject):
         scan = self.backend.scan(P, b"", END)
         seen = [next(scan).key for _ in range(3)]
         gone = set(keys[5:10]) | set(keys[page - 2 : page + 3]) | {keys[-2]}
-        self.write_all(P, [Delete(key) for key in sorted(gone)])
+        self.backend.delete(P, sorted(gone))
         self.fill(P, [keys[0] + b"x", keys[4] + b"x", keys[page] + b"x", keys[-1] + b"x"])
         seen += [row.key for row in scan]
         same(seen, sorted(set(seen)), "the keys in order, each once")
@@ -118,11 +118,12 @@ class Scanning(Subject):
                     return
                 key = b"%05d %s" % (chance.randrange(200), name)
                 if number % 10 == 0:
-                    backend.write(
-                        P, [Append(b"x%08d %s" % (number, name), b"log")] if name == b"1" else [Put(key, b"")]
-                    )
-                backend.write(P, [Put(key, b"noise")])
-                backend.write(P, [Delete(key)])
+                    if name == b"1":
+                        backend.put(P, b"x%08d" % number, b"log", NEXT)
+                    else:
+                        backend.put(P, key, b"")
+                backend.put(P, key, b"noise")
+                backend.delete(P, [key])
 
         def look(backend: Backend) -> None:
             try:
@@ -147,8 +148,8 @@ class Scanning(Subject):
         other = self.stranger()
 
         def use(backend: Backend, name: bytes) -> None:
-            backend.write(P, [Put(b"x" + name, b"1")])
-            backend.write(P, [Append(b"y" + name, b"1")])
+            backend.put(P, b"x" + name, b"1")
+            backend.put(P, b"y" + name, b"1", NEXT)
             same(len(list(backend.scan(P, b"0", b"x"))), len(keys), "the rows of a scan beside 50 others")
 
         self.together(lambda: use(self.backend, b"1"))

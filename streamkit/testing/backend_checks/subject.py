@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from ...backend import ABSENT, ANY, Ambiguous, Append, Backend, Conflict, Driver, Limits, Op, Put
+from ...backend import Ambiguous, Backend, Conflict, Driver, Etag, Expect, Limits
 from ...errors import TransientError
 
 __all__ = ["Broken", "Subject", "hold", "refuses", "same", "together"]
@@ -144,15 +144,24 @@ class Subject:
         """The same store through a driver of its own."""
         return self.open(driver=self.connect())
 
-    def fill(self, partition: bytes, keys: Sequence[bytes], value: bytes = b"-") -> None:
-        """Put `value` under all keys, as many in one write as the limits allow."""
-        room = max(1, self.limits.batch_bytes // (400 + len(value)))
-        self.write_all(partition, [Put(key, value) for key in keys], min(self.limits.ops, room))
+    def fill(self, partition: bytes, keys: Iterable[bytes], value: bytes = b"-") -> None:
+        """Put `value` under all keys."""
+        self.put_all(partition, dict.fromkeys(keys, value))
 
-    def write_all(self, partition: bytes, ops: Sequence[Op], size: int = 0) -> None:
-        size = size or self.limits.ops
-        for at in range(0, len(ops), size):
-            self.backend.write(partition, ops[at : at + size])
+    def put_all(self, partition: bytes, rows: Mapping[bytes, bytes]) -> None:
+        """Put all rows; several at once where each is a network request."""
+        backend = self.backend
+        if not self.limits.remote:
+            for key, value in rows.items():
+                backend.put(partition, key, value)
+            return
+        left = iter(list(rows.items()))  # the iterator of a list may be shared by threads
+
+        def put() -> None:
+            for key, value in left:
+                backend.put(partition, key, value)
+
+        self.together(*[put] * min(8, len(rows) or 1))
 
     def keys(self, partition: bytes, start: bytes = b"", end: bytes = b"\xff" * 301) -> list[bytes]:
         return [row.key for row in self.backend.scan(partition, start, end, values=False)]
@@ -165,25 +174,22 @@ class Subject:
         (value,) = (backend or self.backend).get(partition, [key])
         return None if value is None else value.data
 
-    def wins(self, backend: Backend, partition: bytes, op: Put | Append) -> bool:
-        """Write as a careful client does: whether `op`, whose value nobody else writes, was applied."""
+    def wins(self, backend: Backend, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag) -> bool:
+        """Put as a careful client does: whether `value`, which nobody else writes, was put. `expect` is not ANY."""
         unsure = False
-        expect = ABSENT if isinstance(op, Append) else op.expect
         for _ in range(100):
             try:
-                backend.write(partition, [op])
+                backend.put(partition, key, value, expect)
                 return True
             except Conflict:
-                return unsure and self.data(partition, op.key, backend) == op.value
+                return unsure and self.data(partition, key, backend) == value
             except TransientError:
                 self.sleep(0.05)
             except Ambiguous:
                 unsure = True
-                (there,) = backend.get(partition, [op.key])
-                if there is not None and there.data == op.value:
+                (there,) = backend.get(partition, [key])
+                if there is not None and there.data == value:
                     return True
-                if expect is not ANY and (None if there is None else there.etag) != (
-                    None if expect is ABSENT else expect
-                ):
+                if (None if there is None else there.etag) != (None if isinstance(expect, Expect) else expect):
                     return False
         raise Broken("a write was throttled or its answer lost 100 times in a row")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from azure.storage.blob import BlobLeaseClient
 from fix_azurite import Azurite
 
 import streamkit_azure
-from streamkit.backend import ABSENT, Append, ArchiveHost, Backend, Conflict, Delete, Driver, Put, Range
+from streamkit.backend import ABSENT, NEXT, ArchiveHost, Backend, Conflict, Driver, Range
 from streamkit.errors import CorruptData, MissingDependency, StoreClosed, UnsupportedVersion
 from streamkit.testing import BackendConformance
+from streamkit_azure.driver import AzureDriver
 
 pytestmark = pytest.mark.azure
 
@@ -30,7 +33,12 @@ class TestAzure(BackendConformance):
         self.url = azurite.url("conformance")
 
     def make_driver(self) -> Driver:
-        return streamkit_azure.connect(self.url, timeout=30)
+        return AzureDriver(self.url, timeout=30, page=20)
+
+
+def fill(store: Backend, rows: Mapping[bytes, bytes]) -> list[str]:
+    """Put the rows, in order, and return their etags."""
+    return [store.put(PARTITION, key, value) for key, value in rows.items()]
 
 
 class Setting:
@@ -75,70 +83,106 @@ class TestRequests:
     def test_opening_a_store_asks_nothing(self, setting: Setting) -> None:
         assert setting.requests == {}
 
-    def test_the_first_write_makes_the_table_and_the_next_is_one_batch(self, setting: Setting) -> None:
-        setting.store.write(PARTITION, [Put(b"a", b"1")])
-        assert setting.requests == {"table.batch": 2, "table.create": 1}
-        setting.store.write(PARTITION, [Append(b"b", b"2"), Put(b"a", b"3"), Delete(b"a/old")])
-        assert setting.requests == {"table.batch": 2, "table.get": 1}, "a row that was not there costs a look"
-        setting.store.write(PARTITION, [Append(b"c", b"2"), Put(b"a", b"3"), Delete(b"b")])
-        assert setting.requests == {"table.batch": 1}
+    def test_the_first_put_makes_the_table_and_every_other_is_one_request(self, setting: Setting) -> None:
+        etag = setting.store.put(PARTITION, b"a", b"1")
+        assert setting.requests == {"table.put": 2, "table.create": 1}
+        setting.store.put(PARTITION, b"b", b"2", NEXT)
+        assert setting.requests == {"table.insert": 1}
+        etag = setting.store.put(PARTITION, b"a", bytes(300 * KIB), etag)
+        setting.store.put(PARTITION, b"a", b"3")
+        assert setting.requests == {"table.put": 2}
+        with pytest.raises(Conflict):
+            setting.store.put(PARTITION, b"a", b"4", etag)
+        with pytest.raises(Conflict):
+            setting.store.put(PARTITION, b"b", b"4", ABSENT)
+        assert setting.requests == {"table.put": 1, "table.insert": 1}
 
-    def test_a_process_that_knows_nothing_appends_with_one_batch(self, setting: Setting) -> None:
-        setting.store.write(PARTITION, [Put(b"a", b"1")])
+    def test_a_process_that_knows_nothing_appends_with_one_request(self, setting: Setting) -> None:
+        setting.store.put(PARTITION, b"a", b"1")
         other = setting.driver.open(setting.id)
-        other.write(PARTITION, [Append(b"b", b"2")])
-        assert other.requests["table.batch"] == 1
-        assert "table.create" not in other.requests
+        other.put(PARTITION, b"b", b"2", NEXT)
+        assert {kind: count for kind, count in other.requests.items() if "bytes" not in kind} == {"table.insert": 1}
 
     def test_nothing_is_sent_for_an_etag_that_azure_never_gave(self, setting: Setting) -> None:
         with pytest.raises(Conflict) as refused:
-            setting.store.write(PARTITION, [Append(b"b", b"2"), Put(b"a", b"1", "not an etag\r\nX: y")])
+            setting.store.put(PARTITION, b"a", b"1", "not an etag\r\nX: y")
         assert refused.value.key == b"a"
         assert setting.requests == {}
 
-    def test_a_write_that_needs_a_row_makes_no_table(self, setting: Setting) -> None:
-        etag = setting.store.write(PARTITION, [Put(b"a", b"1")])[0]
-        assert etag is not None
+    def test_a_put_that_needs_a_row_makes_no_table(self, setting: Setting) -> None:
+        etag = setting.store.put(PARTITION, b"a", b"1")
         other = setting.driver.open(uuid4())
         with pytest.raises(Conflict):
-            other.write(PARTITION, [Append(b"b", b"2"), Put(b"a", b"2", etag)])
-        assert other.write(PARTITION, [Delete(b"a")]) == [None]
+            other.put(PARTITION, b"a", b"2", etag)
+        other.delete(PARTITION, [b"a"])
+        other.delete(PARTITION, [b"a", b"b"])
         assert "table.create" not in other.requests
+        assert list(setting.driver.stores()).count(setting.id) == 1
 
     def test_a_thousand_small_rows_are_read_by_five_requests_at_most_and_a_hundred_by_one(
         self, setting: Setting
     ) -> None:
-        for first in range(0, 1000, 100):
-            rows = [Append(b"TXN\x00%08d" % number, b"%0200d" % number) for number in range(first, first + 100)]
-            setting.store.write(PARTITION, rows)
-        assert setting.requests == {"table.batch": 11, "table.create": 1}
-        assert len(list(setting.store.scan(PARTITION, b"TXN\x00", b"TXN\x01"))) == 1000
+        rows = {b"TXN\x00%08d" % number: b"%0200d" % number for number in range(1000)}
+        setting.store.put(PARTITION, b"first", b"")
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda row: setting.store.put(PARTITION, *row, NEXT), rows.items()))
+        assert setting.requests == {"table.put": 2, "table.insert": 1000, "table.create": 1}
+        assert {row.key: row.data for row in setting.store.scan(PARTITION, b"TXN\x00", b"TXN\x01")} == rows
         assert setting.requests["table.query"] <= 5
         found = list(setting.store.scan(PARTITION, b"TXN\x00%08d" % 300, b"TXN\x00%08d" % 400))
         assert [row.data for row in found] == [b"%0200d" % number for number in range(300, 400)]
         assert setting.requests == {"table.query": 1}
 
     def test_keys_alone_are_fewer_bytes(self, setting: Setting) -> None:
-        setting.store.write(PARTITION, [Put(b"%d" % number, bytes(20 * KIB)) for number in range(50)])
+        fill(setting.store, {b"%d" % number: bytes(20 * KIB) for number in range(50)})
         before = setting.store.requests["bytes_read"]
         assert len(list(setting.store.scan(PARTITION, b"", b"\xff", values=False))) == 50
         assert setting.store.requests["bytes_read"] - before < 20 * KIB
 
     def test_part_of_a_row_is_fewer_bytes(self, setting: Setting) -> None:
         value = os.urandom(600 * KIB)
-        setting.store.write(PARTITION, [Put(b"a", value)])
+        setting.store.put(PARTITION, b"a", value)
         before = setting.store.requests["bytes_read"]
         assert setting.store.read(PARTITION, [Range(b"a", 64 * KIB - 5, 10)]) == [value[64 * KIB - 5 : 64 * KIB + 5]]
         assert setting.store.requests["bytes_read"] - before < 200 * KIB
 
-    def test_removing_a_hundred_rows_is_a_look_and_a_batch(self, setting: Setting) -> None:
+    def test_removing_a_hundred_rows_is_a_look_and_a_request_each(self, setting: Setting) -> None:
         keys = [b"%03d" % number for number in range(100)]
-        setting.store.write(PARTITION, [Put(key, b"x") for key in keys])
+        fill(setting.store, dict.fromkeys(keys, b"x"))
         assert setting.requests
-        setting.store.write(PARTITION, [Delete(key) for key in keys])
-        assert setting.requests == {"table.query": 1, "table.batch": 1}
-        setting.store.write(PARTITION, [Delete(key) for key in keys])
-        assert setting.requests == {"table.query": 2, "table.batch": 1}, "and two looks where none is left"
+        setting.store.delete(PARTITION, [*keys, *keys])
+        assert setting.requests == {"table.query": 1, "table.delete": 100}
+        assert list(setting.store.scan(PARTITION, b"", b"\xff")) == []
+        assert setting.requests
+        setting.store.delete(PARTITION, [b"001"])
+        assert setting.requests == {"table.get": 1, "table.delete": 1}
+        setting.store.delete(PARTITION, [])
+        assert setting.requests == {}
+
+    def test_a_range_of_a_blob_is_one_request_if_the_etag_is_known(self, setting: Setting) -> None:
+        value = os.urandom(4 * MIB)
+        etag = setting.store.put(PARTITION, b"run", value, ABSENT)
+        assert setting.requests == {"blob.put": 2, "blob.create": 1, "table.insert": 2, "table.create": 1}
+        parts = [(0, 10), (MIB, 70 * KIB), (4 * MIB - 5, 10), (5 * MIB, 10)]
+        wanted = [value[start : start + length] for start, length in parts]
+        other = setting.driver.open(setting.id)
+        assert other.read(PARTITION, [Range(b"run", *part, etag) for part in parts]) == wanted
+        assert {kind: count for kind, count in other.requests.items() if "bytes" not in kind} == {"blob.get": 3}
+        assert other.requests["bytes_read"] < 100 * KIB
+        assert setting.store.read(PARTITION, [Range(b"run", *part) for part in parts]) == wanted
+        assert setting.requests == {"table.get": 1, "blob.get": 3}
+        setting.store.put(PARTITION, b"run", value[::-1], etag)
+        assert setting.store.read(PARTITION, [Range(b"run", 0, 5, etag), Range(b"run", 0, 5)]) == [None, value[:-6:-1]]
+
+    def test_the_ranges_of_many_rows_and_blobs_come_in_their_order(self, setting: Setting) -> None:
+        values = {b"%d" % at: os.urandom(size) for at, size in enumerate((10, MIB, 300 * KIB, 2 * MIB, 0))}
+        etags = dict(zip(values, fill(setting.store, values), strict=True))
+        parts = [(key, start, 9) for start in (0, 5, 200 * KIB) for key in (b"4", b"1", b"none", b"0", b"3", b"2")]
+        wanted = [None if key == b"none" else values[key][start : start + length] for key, start, length in parts]
+        assert setting.store.read(PARTITION, [Range(*part) for part in parts]) == wanted
+        assert setting.store.read(PARTITION, [Range(*part, etags.get(part[0])) for part in parts]) == wanted
+        some = [Range(*part, etags.get(part[0]) if at % 2 else None) for at, part in enumerate(parts)]
+        assert setting.store.read(PARTITION, some) == wanted
 
     def test_a_lease_costs_two_or_three_requests_and_one_a_renewal(self, setting: Setting) -> None:
         for ttl, taking, renewing in ((5.0, 1, "blob.metadata"), (30.0, 2, "blob.lease")):
@@ -159,7 +203,8 @@ class TestLargeValues:
     def test_a_value_of_any_size_comes_back(self, setting: Setting, size: int) -> None:
         value = os.urandom(min(size, MIB)) * max(1, size // MIB)
         value = (value + bytes(max(0, size - len(value))))[:size]
-        etag = setting.store.write(PARTITION, [Append(b"a", value), Put(b"b", b"beside")])[0]
+        etag = setting.store.put(PARTITION, b"a", value, NEXT)
+        setting.store.put(PARTITION, b"b", b"beside")
         found = setting.store.get(PARTITION, [b"a", b"b"])
         assert found[0] is not None
         assert found[0].data == value
@@ -170,57 +215,34 @@ class TestLargeValues:
         assert read == [value[start : start + length] for start, length in parts]
         assert len(setting.blobs() if size > 704 * KIB else []) == (size > 704 * KIB)
 
-    def test_the_fullest_batch_is_within_the_limit_of_the_service(self, setting: Setting) -> None:
-        setting.store.write(PARTITION, [Put(b"a", b"")])
-        assert setting.requests
-        before = setting.store.requests["bytes_written"]
-        limits = setting.store.limits
-        size = limits.batch_bytes // limits.ops - 300
-        partition, keys = bytes(300), [b"%0300d" % number for number in range(limits.ops)]
-        setting.store.write(partition, [Put(key, bytes(size)) for key in keys])
-        assert setting.requests == {"table.batch": 1}
-        assert 3.5 * MIB < setting.store.requests["bytes_written"] - before < 4 * MIB
-
-    def test_what_is_above_the_limit_of_a_batch_goes_to_blobs_the_biggest_first(self, setting: Setting) -> None:
-        sizes = [700 * KIB, 600 * KIB, 700 * KIB, 500 * KIB, 690 * KIB, 650 * KIB, 10]
-        setting.store.write(PARTITION, [Put(b"%d" % at, bytes(size)) for at, size in enumerate(sizes)])
-        assert [setting.container().get_blob_client(name).get_blob_properties().size for name in setting.blobs()] == [
-            700 * KIB,
-            700 * KIB,
-        ]
-        found = setting.store.get(PARTITION, [b"%d" % at for at in range(len(sizes))])
-        assert [len(value.data) for value in found if value] == sizes
-
     def test_rows_in_blobs_are_scanned_in_order_with_those_in_the_table(self, setting: Setting) -> None:
         values = [os.urandom(1000 if number % 3 else MIB) for number in range(20)]
         for number, value in enumerate(values):
-            setting.store.write(PARTITION, [Append(b"%02d" % number, value)])
+            setting.store.put(PARTITION, b"%02d" % number, value, NEXT)
         found = list(setting.store.scan(PARTITION, b"", b"\xff"))
         assert [row.key for row in found] == [b"%02d" % number for number in range(20)]
         assert [row.data for row in found] == values
 
     def test_a_blob_goes_after_its_row(self, setting: Setting) -> None:
-        first, second, _ = setting.store.write(PARTITION, [Put(b"%d" % at, bytes(MIB)) for at in range(3)])
-        assert first is not None
+        _, second, _ = fill(setting.store, {b"%d" % at: bytes(MIB) for at in range(3)})
         assert len(setting.blobs()) == 3
-        setting.store.write(PARTITION, [Delete(b"0", first)])
+        setting.store.delete(PARTITION, [b"0"])
         assert len(setting.blobs()) == 2
-        assert second is not None
-        setting.store.write(PARTITION, [Put(b"1", b"small", second)])
+        setting.store.put(PARTITION, b"1", b"small", second)
         assert len(setting.blobs()) == 1
-        setting.store.write(PARTITION, [Delete(b"2"), Delete(b"3"), Delete(b"1")])
+        setting.store.delete(PARTITION, [b"2", b"3", b"1"])
         assert setting.blobs() == []
 
     def test_a_refused_row_keeps_its_blob_because_a_first_copy_of_the_request_may_refer_to_it(
         self, setting: Setting
     ) -> None:
-        setting.store.write(PARTITION, [Put(b"a", b"there")])
+        setting.store.put(PARTITION, b"a", b"there")
         with pytest.raises(Conflict):
-            setting.store.write(PARTITION, [Put(b"a", bytes(MIB), ABSENT)])
+            setting.store.put(PARTITION, b"a", bytes(MIB), ABSENT)
         assert len(setting.blobs()) == 1
 
     def test_a_missing_blob_is_corrupt_data_that_names_the_row(self, setting: Setting) -> None:
-        setting.store.write(PARTITION, [Put(b"broken", bytes(MIB))])
+        setting.store.put(PARTITION, b"broken", bytes(MIB))
         setting.container().delete_blob(setting.blobs()[0])
         for read in (
             lambda: setting.store.get(PARTITION, [b"broken"]),
@@ -230,11 +252,11 @@ class TestLargeValues:
             with pytest.raises(CorruptData, match="broken"):
                 read()
         assert [row.key for row in setting.store.scan(PARTITION, b"", b"\xff", values=False)] == [b"broken"]
-        setting.store.write(PARTITION, [Delete(b"broken")])
+        setting.store.delete(PARTITION, [b"broken"])
         assert setting.store.get(PARTITION, [b"broken"]) == [None]
 
     def test_a_blob_that_was_cut_short_is_corrupt_data(self, setting: Setting) -> None:
-        setting.store.write(PARTITION, [Put(b"broken", bytes(MIB))])
+        setting.store.put(PARTITION, b"broken", bytes(MIB))
         setting.container().upload_blob(setting.blobs()[0], bytes(1000), overwrite=True)
         for start in (0, 5000):
             with pytest.raises(CorruptData, match="cut short"):
@@ -242,16 +264,17 @@ class TestLargeValues:
 
 
 class TestFormat:
-    def test_a_row_of_a_newer_format_is_refused(self, setting: Setting) -> None:
-        setting.store.write(PARTITION, [Put(b"a", b"1")])
+    @pytest.mark.parametrize(("version", "says"), [(4, "install a newer"), (1, "the release that wrote it")])
+    def test_a_row_of_another_format_is_refused(self, setting: Setting, version: int, says: str) -> None:
+        setting.store.put(PARTITION, b"a", b"1")
         (entity,) = setting.table().list_entities()
-        setting.table().upsert_entity(entity | {"f": 2})
+        setting.table().upsert_entity(entity | {"f": version})
         for read in self.readers(setting.store):
-            with pytest.raises(UnsupportedVersion, match="install a newer"):
+            with pytest.raises(UnsupportedVersion, match=says):
                 read()
 
     def test_a_row_that_another_program_wrote_is_corrupt_data(self, setting: Setting) -> None:
-        setting.store.write(PARTITION, [Put(b"a", b"1")])
+        setting.store.put(PARTITION, b"a", b"1")
         (entity,) = setting.table().list_entities()
         setting.table().delete_entity(entity)
         setting.table().create_entity({"PartitionKey": entity["PartitionKey"], "RowKey": entity["RowKey"], "x": 1})
@@ -270,13 +293,14 @@ class TestFormat:
 
     def test_keys_that_look_like_numbers_are_in_the_order_of_their_bytes(self, setting: Setting) -> None:
         keys = sorted(bytes([number]) * length for number in (0x00, 0x08, 0x09, 0x10, 0x99) for length in range(1, 6))
-        setting.store.write(b"\x11\x11", [Put(key, key) for key in keys])
+        for key in keys:
+            setting.store.put(b"\x11\x11", key, key)
         assert [row.key for row in setting.store.scan(b"\x11\x11", b"", b"\xff" * 9)] == keys
 
 
 class TestStores:
     def test_tables_of_others_are_no_stores(self, setting: Setting) -> None:
-        setting.store.write(PARTITION, [Put(b"a", b"1")])
+        setting.store.put(PARTITION, b"a", b"1")
         tables = setting.driver._clients().tables
         others = [f"streamkit{'g' * 32}", f"streamkit{uuid4().hex}x", f"streamkit2{uuid4().hex}"]
         for name in others:
@@ -290,7 +314,7 @@ class TestStores:
     def test_deleting_a_store_takes_its_blobs_and_held_leases_and_nothing_else(self, setting: Setting) -> None:
         neighbour = setting.driver.open(uuid4())
         for store in (setting.store, neighbour):
-            store.write(PARTITION, [Put(b"a", bytes(MIB))])
+            store.put(PARTITION, b"a", bytes(MIB))
             assert store.acquire("native", 30) is not None
             assert store.acquire("short", 5) is not None
         assert len(setting.blobs()) == 3
@@ -299,6 +323,26 @@ class TestStores:
         assert setting.id not in set(setting.driver.stores())
         assert neighbour.get(PARTITION, [b"a"])[0] is not None
         assert neighbour.acquire("native", 30) is None
+
+    def test_deleting_a_store_goes_on_where_a_lease_is_given_back_or_taken_again_meanwhile(
+        self, setting: Setting, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held = [setting.store.acquire("native", 30)]
+        assert held[0] is not None
+        break_lease = BlobLeaseClient.break_lease
+
+        def slow_break(client: BlobLeaseClient, *args: Any, **options: Any) -> int:
+            setting.store.release(held[-1])  # type: ignore[arg-type]
+            try:
+                return break_lease(client, *args, **options)
+            finally:
+                if len(held) < 3:
+                    held.append(setting.store.acquire("native", 30))
+
+        monkeypatch.setattr(BlobLeaseClient, "break_lease", slow_break)
+        setting.driver.delete(setting.id)
+        assert len(held) == 3
+        assert setting.blobs() == []
 
     def test_a_closed_driver_closes_its_stores(self, azurite: Azurite) -> None:
         driver = streamkit_azure.connect(azurite.url(), timeout=30)
@@ -330,7 +374,7 @@ class TestArchives:
 
 class TestProcesses:
     def test_a_forked_child_uses_the_store_and_leaves_its_parent_alone(self, setting: Setting) -> None:
-        setting.store.write(PARTITION, [Put(b"%d" % at, b"parent") for at in range(20)])
+        fill(setting.store, {b"%d" % at: b"parent" for at in range(20)})
         keys = [b"%d" % at for at in range(20)]
         setting.store.get(PARTITION, keys)
         child = os.fork()
@@ -338,7 +382,7 @@ class TestProcesses:
             status = 1
             try:
                 found = setting.store.get(PARTITION, keys)
-                setting.store.write(PARTITION, [Put(b"child", b"1")])
+                setting.store.put(PARTITION, b"child", b"1")
                 status = 0 if all(value and value.data == b"parent" for value in found) else 2
             finally:
                 os._exit(status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import shutil
@@ -15,28 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_local import LocalStore, P, in_child
+from fix_local import Append, Delete, LocalStore, P, Put, in_child, write
 
-from streamkit.backend import Ambiguous, Append, Delete, Put
-from streamkit.errors import StreamkitError, Unavailable
-from streamkit_local import log, store
+import streamkit_local
+from harness.cuts import Cut, Interrupt
+from streamkit.backend import Ambiguous
+from streamkit.errors import Unavailable
+from streamkit_local import log
+from streamkit_local.record import stored_size
 
-HEADER = 28
-
-
-def size_of(key: bytes, value: bytes) -> int:
-    return HEADER + len(key) + len(value)
+LARGE = bytes(range(256)) * 400
 
 
 def fill(local: LocalStore, count: int, *, durable: bool = False) -> dict[bytes, bytes]:
     rows = {b"%04d" % number: b"<%d>" % number * 5 for number in range(count)}
     for key, value in rows.items():
-        local.backend.write(P, [Append(key, value)], durable=durable)
+        write(local.backend, P, [Append(key, value)], durable=durable)
     return rows
-
-
-def end_of(rows: dict[bytes, bytes]) -> int:
-    return sum(size_of(key, value) for key, value in rows.items())
 
 
 # Ends of processes
@@ -64,8 +60,7 @@ def end_at_call(number: int, half: bool) -> None:
 
         return counted
 
-    names = ["pwrite", "pwritev", "fdatasync", "fsync", "ftruncate", "rename", "unlink", "mkdir", "posix_fallocate"]
-    for name in names:
+    for name in ["pwrite", "fdatasync", "fsync", "ftruncate", "rename", "unlink", "mkdir", "open"]:
         setattr(os, name, wrapped(name))
 
 
@@ -73,27 +68,33 @@ def end_at_call(number: int, half: bool) -> None:
 def test_a_process_that_ends_at_any_call_loses_nothing(
     local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bool
 ) -> None:
-    monkeypatch.setattr(log, "ROLL", 600)
+    monkeypatch.setattr(log, "ROLL", 900)
+    monkeypatch.setattr(log, "_SMALL", 300)
     done = tmp_path / "done"
 
     def work() -> None:
         with open(done, "wb", buffering=0) as noted:
-            for number in range(12):
+            for number in range(8):
                 key = b"%04d" % number
-                local.backend.write(P, [Append(key, key * 20)], durable=number % 2 == 0)
+                write(local.backend, P, [Append(key, key * 20)], durable=number % 2 == 0)
                 noted.write(b"a%d\n" % number)
                 if number % 4 == 3:
-                    local.backend.write(P, [Put(b"row", key), Put(b"row 2", key)])
+                    write(local.backend, P, [Put(b"row", key), Put(b"row 2", key * 20_000)])
                     noted.write(b"r%d\n" % number)
-            local.backend.write(P, [Delete(b"%04d" % number) for number in range(8)])
+            write(local.backend, P, [Delete(b"%04d" % number) for number in range(5)])
             noted.write(b"d\n")
+            grant = local.backend.acquire("leader", 0.001)
+            assert grant is not None
+            noted.write(b"l%d\n" % grant.token)
 
     ended = 0
-    for call in range(1, 200):
+    for call in range(1, 400):
+        local.close()
         shutil.rmtree(local.root, ignore_errors=True)
         done.write_bytes(b"")
 
         def child(call: int = call) -> None:
+            local.open()
             end_at_call(call, half)
             work()
 
@@ -102,31 +103,47 @@ def test_a_process_that_ends_at_any_call_loses_nothing(
         notes = done.read_bytes().split()
         local.open()
         rows = local.rows()
-        one, two = rows.pop(b"row", b""), rows.pop(b"row 2", b"")
-        assert one == two
+        one, two = rows.pop(b"row", b""), rows.pop(b"row 2", b"")[:4]
         appended = [int(note[1:]) for note in notes if note[:1] == b"a"]
-        put = [int(note[1:]) for note in notes if note[:1] == b"r"]
-        assert one in (b"%04d" % max(put, default=-1), b"%04d" % (max(put, default=-1) + 4)) or not put
+        put = max([int(note[1:]) for note in notes if note[:1] == b"r"], default=-1)
+        assert two in ((b"%04d" % put if put > 0 else b""), one)
+        assert not one or int(one) in (put, put + 4)
         expected = [b"%04d" % number for number in appended]
-        if b"d" in notes:
-            assert list(rows) == expected[8:]
-        elif list(rows)[:1] == [b"0008"]:
-            assert list(rows) == expected[8:]  # the deletion was made and not acknowledged
+        if b"d" in notes or (len(expected) == 8 and b"0000" not in rows):
+            assert list(rows) == expected[5:]
         else:
-            extra = [b"%04d" % len(expected)]
-            assert list(rows) in (expected, expected + extra)
+            assert list(rows) in (expected, [*expected, b"%04d" % len(expected)])
         assert all(value == key * 20 for key, value in rows.items())
-        local.backend.write(P, [Append(b"9", b"next"), Put(b"row", b"new")])
-        local.open()
-        after = local.rows()
-        assert (after.pop(b"9"), after.pop(b"row"), after.pop(b"row 2", b"")) == (b"next", b"new", two)
-        assert list(after) in (list(rows), [*rows, b"%04d" % len(expected)])
+        token = max([int(note[1:]) for note in notes if note[:1] == b"l"], default=0)
+        time.sleep(0.001)
+        grant = local.backend.acquire("leader", 5)
+        assert grant is not None
+        assert grant.token > token
+        write(local.backend, P, [Append(b"9", b"next"), Put(b"row", b"new"), Put(b"row 3", LARGE)])
+        after = local.rows_anew()
+        assert (after.pop(b"9"), after.pop(b"row"), after.pop(b"row 3")) == (b"next", b"new", LARGE)
+        after.pop(b"row 2", b"")
+        assert after == rows
         if code == 0:
             break
         ended += 1
     else:
         pytest.fail("the work never came to its end")
-    assert ended > 40
+    assert ended > 60
+
+
+def test_what_killed_writers_left_behind_is_removed(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(local, 1)
+    for name in ("1" * 16 + ".row", "2" * 16 + ".row.new"):
+        (local.log_path() / name).write_bytes(b"left")
+    busy = local.log_path() / ("3" * 16 + ".row")
+    with open(busy, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # its writer is about to name it
+        monkeypatch.setattr(log, "ROLL", 10)
+        write(local.backend, P, [Append(b"1", b"x")])
+        assert list(local.log_path().glob("*.row*")) == [busy]
+    write(local.backend, P, [Append(b"2", b"x")])
+    assert not busy.exists()
 
 
 def test_a_record_that_a_dead_writer_did_not_publish_never_appears(local: LocalStore) -> None:
@@ -141,13 +158,13 @@ def test_a_record_that_a_dead_writer_did_not_publish_never_appears(local: LocalS
             os._exit(0)
 
         os.pwrite = partly  # type: ignore[assignment]
-        local.open().write(P, [Append(b"5", b"unpublished")], durable=False)
+        write(local.open(), P, [Append(b"5", b"unpublished")], durable=False)
 
-    whole = size_of(b"5", b"unpublished")
-    for keep in (0, 1, HEADER, whole - 1, whole):
+    whole = stored_size(1, 11)
+    for keep in (0, 1, 20, whole - 1, whole):
         in_child(lambda keep=keep: write_without_publishing(keep))
         assert local.rows_anew() == rows
-    local.backend.write(P, [Append(b"6", b"next")])
+    write(local.backend, P, [Append(b"6", b"next")])
     assert local.rows() == rows | {b"6": b"next"}
 
 
@@ -158,9 +175,9 @@ out = open(args[0], "a")
 print(n, file=out, flush=True)
 while True:
     n += 1
-    b.write(P, [Append(b"%08d" % n, os.urandom(50) + b"%08d" % n)], durable=n % 3 == 0)
+    b.put(P, b"%08d" % n, os.urandom(50) + b"%08d" % n, NEXT, durable=n % 3 == 0)
     if n % 7 == 0:
-        b.write(P, [Put(b"row", b"%08d" % n), Put(b"row 2", b"%08d" % n)])
+        b.put(P, b"row", b"%08d" % n * 9000)
     print(n, file=out, flush=True)
 """
 
@@ -171,7 +188,7 @@ def test_killed_writers_lose_nothing(local: LocalStore, tmp_path: Path, stopped:
     noted = tmp_path / "noted"
     noted.touch()
     chance = random.Random(7)
-    local.backend.write(P, [Put(b"row", b""), Put(b"row 2", b"")])
+    write(local.backend, P, [Put(b"row", b"0")])
     for _ in range(8):
         process = local.start(_WRITER, str(noted))
         assert process.stdout is not None
@@ -180,14 +197,15 @@ def test_killed_writers_lose_nothing(local: LocalStore, tmp_path: Path, stopped:
         if stopped:
             process.send_signal(signal.SIGSTOP)
             last = int((noted.read_text().split() or ["0"])[-1])
-            assert len(local.rows()) - 2 >= last
+            assert len(local.rows()) - 1 >= last
         process.kill()
         process.communicate()
         rows = local.rows() if stopped else local.rows_anew()
-        one, two = rows.pop(b"row"), rows.pop(b"row 2")
+        row = int(rows.pop(b"row")[:8])
         last = int((noted.read_text().split() or ["0"])[-1])
-        assert one == two
         assert len(rows) in (last, last + 1)
+        assert row % 7 == 0
+        assert row <= len(rows)
         assert list(rows) == [b"%08d" % number for number in range(1, len(rows) + 1)]
         assert all(value[50:] == key for key, value in rows.items())
 
@@ -217,45 +235,86 @@ class Failing:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 @pytest.mark.parametrize("part", [0, 10])
-@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("kind", [Append, Put])
 def test_a_write_that_fails_leaves_nothing(
-    local: LocalStore, monkeypatch: pytest.MonkeyPatch, code: int, part: int, durable: bool
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch, code: int, part: int, kind: type[Append | Put]
 ) -> None:
     rows = fill(local, 5)
     failing = Failing(monkeypatch, "pwrite", code, part=part)
-    failing.times = 2 if part else 1
-    with pytest.raises(Unavailable) as caught:
-        local.backend.write(P, [Append(b"5", b"x" * 100)], durable=durable)
-    assert str(local.root) in str(caught.value)
-    assert local.rows() == rows
-    local.backend.write(P, [Append(b"5", b"y")], durable=durable)
+    for value in (b"x" * 100, b"x" * 30_000, LARGE):
+        failing.times, failing.part = (2 if part else 1), part
+        with pytest.raises(Unavailable) as caught:
+            write(local.backend, P, [kind(b"5", value)], durable=False)
+        assert str(local.root) in str(caught.value)
+        assert local.rows() == rows
+    failing.times = 0
+    write(local.backend, P, [kind(b"5", b"y")])
     assert local.rows_anew() == rows | {b"5": b"y"}
+    assert not list(local.log_path().glob("*.row*"))
+
+
+def test_every_call_of_a_durable_write_may_fail(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "ROLL", 600)
+    rows: dict[bytes, bytes] = {}
+    refused = 0
+    for name in ("pwrite", "fdatasync", "fsync", "open", "ftruncate", "rename", "stat"):
+        for skip in range(6):
+            with monkeypatch.context() as patch:
+                call, left = getattr(os, name), [skip]
+
+                def once(*args: Any, call: Callable[..., Any] = call, left: list[int] = left, **options: Any) -> Any:
+                    left[0] -= 1
+                    if left[0] == -1:
+                        raise OSError(errno.EIO, os.strerror(errno.EIO))
+                    return call(*args, **options)
+
+                patch.setattr(os, name, once)
+                key = b"%06d" % len(rows)
+                for op in (Append(key, b"v" * 100), Put(b"row " + key, LARGE)):
+                    before = dict(rows)
+                    try:
+                        write(local.backend, P, [op])
+                        rows[op.key] = op.value
+                    except (Unavailable, Ambiguous):
+                        refused += 1
+                    patch.undo()
+                    found = local.rows()
+                    assert found == rows, (name, skip, op.key)
+                    assert local.rows_anew() == rows
+                    del before
+    assert refused > 8
+    write(local.backend, P, [Append(b"9", b"next")])
 
 
 def test_a_short_write_is_finished(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = fill(local, 5)
     failing = Failing(monkeypatch, "pwrite", 0, part=10)
     failing.times = 1
-    local.backend.write(P, [Append(b"5", b"x" * 100)])
+    write(local.backend, P, [Append(b"5", b"x" * 100)])
     assert local.rows_anew() == rows | {b"5": b"x" * 100}
 
 
 def test_after_a_sync_that_failed_all_that_was_not_synced_is_written_again(
     local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = fill(local, 5)
+    rows = fill(local, 1, durable=True) | fill(local, 0)
+    start = local.logs()[0].read_bytes().rstrip(b"\0")
+    for number in range(1, 5):
+        rows[b"%04d" % number] = b"x"
+        write(local.backend, P, [Append(b"%04d" % number, b"x")], durable=False)
+    unsynced = local.logs()[0].read_bytes().rstrip(b"\0")[len(start) :]
     failing = Failing(monkeypatch, "fdatasync", errno.EIO)
     failing.times = 1
     with pytest.raises(Unavailable):
-        local.backend.write(P, [Append(b"5", b"lost")])
+        write(local.backend, P, [Append(b"5", b"lost")])
     assert local.rows() == rows
-    written: list[tuple[int, int]] = []
+    written: list[bytes] = []
     pwrite = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: (written.append((at, len(data))), pwrite(fd, data, at))[1])
-    local.backend.write(P, [Append(b"5", b"kept")])
-    assert written == [(end_of(rows), size_of(b"5", b"kept")), (0, end_of(rows))]
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: (written.append(bytes(data)), pwrite(fd, data, at))[1])
+    write(local.backend, P, [Append(b"5", b"kept")])
+    assert unsynced in written
     written.clear()
-    local.backend.write(P, [Append(b"6", b"kept")])
+    write(local.backend, P, [Append(b"6", b"kept")])
     assert len(written) == 1
     assert local.rows_anew() == rows | {b"5": b"kept", b"6": b"kept"}
 
@@ -267,86 +326,39 @@ def test_a_write_that_can_neither_be_finished_nor_taken_back_is_ambiguous(
     sync, cut = Failing(monkeypatch, "fdatasync", errno.EIO), Failing(monkeypatch, "ftruncate", errno.EIO)
     sync.times = cut.times = 1
     with pytest.raises(Ambiguous):
-        local.backend.write(P, [Append(b"5", b"maybe")])
-    local.backend.write(P, [Append(b"6", b"next")])
+        write(local.backend, P, [Append(b"5", b"maybe")])
+    write(local.backend, P, [Append(b"6", b"next")])
     assert local.rows_anew() == rows | {b"6": b"next"}
 
 
-def test_an_append_that_was_made_is_acknowledged_although_the_index_cannot_be_written(
-    local: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("streamkit_local.store._FLUSH", 10)
-
-    def refuse(*_: object) -> None:
-        raise Unavailable("no room")
-
-    local.backend.write(P, [Put(b"row", b"x")])
-    monkeypatch.setattr("streamkit_local.environment.Environment.write", refuse)
-    rows = fill(local, 50)
-    with pytest.raises(StreamkitError):
-        local.backend.write(P, [Put(b"row", b"y")])
-    monkeypatch.undo()
-    assert local.rows_anew() == rows | {b"row": b"x"}
-
-
-def test_an_interrupted_append_never_appears_later(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = fill(local, 5)
-    for name in ("pwrite", "fdatasync"):
-        call = getattr(os, name)
-
-        def interrupted(*args: Any, call: Callable[..., Any] = call) -> Any:
-            call(*args)
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, name, interrupted)
-            key = b"%d" % len(rows)
-            with pytest.raises(KeyboardInterrupt):
-                local.backend.write(P, [Append(key, b"maybe")])
-        local.backend.write(P, [Append(key + b" after", b"x")])
-        found = local.rows()
-        rows |= {key + b" after": b"x"}
-        assert found == rows
-    assert local.rows_anew() == rows
+def test_a_thread_may_be_interrupted_at_any_step(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "ROLL", 700)
+    rows: dict[bytes, bytes] = {}
+    cuts = 0
+    for step in range(3000):
+        key = b"%06d" % step
+        op = Append(key, key * 3) if step % 2 else Put(b"row", key * 3)
+        durable = step % 5 == 0
+        cut = Cut(step // 2 % 150)
+        try:
+            with cut:
+                write(local.backend, P, [op], durable=durable)
+            rows[op.key] = op.value
+        except Interrupt:
+            cuts += 1
+            found = local.rows()
+            assert found in (rows, rows | {op.key: op.value})
+            rows = found
+        if step % 50 == 49:
+            assert local.rows() == rows
+            if step % 500 == 499:
+                assert local.rows_anew() == rows
+                write(local.backend, P, [Delete(key) for key in list(rows)[:-3]])
+                rows = dict(list(rows.items())[-3:])
+    assert cuts > 500
 
 
-def test_a_log_whose_maker_ended_before_it_said_so_is_seen_by_those_who_looked_before(local: LocalStore) -> None:
-    local.backend.write(P, [Put(b"row", b"x")])
-    assert local.rows() == {b"row": b"x"}
-
-    def end_between() -> None:
-        store.sync_directory = lambda path: os._exit(77)  # type: ignore[assignment]
-        local.open().write(P, [Append(b"1", b"never")])
-
-    assert in_child(end_between) == 77
-    local.run("b.write(P, [Append(b'2', b'y')])")
-    assert local.rows() == {b"2": b"y", b"row": b"x"}
-
-
-_STOPS = """
-import signal
-from streamkit_local.pages import Pages
-def stop(*_):
-    print("ready", flush=True)
-    os.kill(os.getpid(), signal.SIGSTOP)
-Pages._note = stop
-b.write(P, [Put(b"row", b"y")])
-"""
-
-
-def test_nobody_waits_for_a_writer_that_stopped_before_it_noted_its_checksums(local: LocalStore) -> None:
-    local.backend.write(P, [Put(b"row", b"x")])
-    process = local.start(_STOPS)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    try:
-        for _ in range(3):
-            assert local.rows() == {b"row": b"y"}
-    finally:
-        process.kill()
-        process.communicate()
-    local.backend.write(P, [Append(b"1", b"z")])
-    assert local.rows() == local.rows_anew() == {b"1": b"z", b"row": b"y"}
+# Processes that stand still
 
 
 def test_a_store_can_be_used_while_a_stopped_process_has_it_open(local: LocalStore) -> None:
@@ -356,7 +368,7 @@ def test_a_store_can_be_used_while_a_stopped_process_has_it_open(local: LocalSto
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGSTOP)
     try:
-        local.backend.write(P, [Append(b"5", b"x"), Put(b"row", b"y")])
+        write(local.backend, P, [Append(b"5", b"x"), Put(b"row", b"y")])
         assert local.rows() == rows | {b"5": b"x", b"row": b"y"}
     finally:
         process.kill()
@@ -365,22 +377,39 @@ def test_a_store_can_be_used_while_a_stopped_process_has_it_open(local: LocalSto
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a second holder of a lock")
 def test_a_lock_that_is_never_given_back_is_an_error_in_time(local: LocalStore) -> None:
-    import streamkit_local
-
     fill(local, 3)
     local.close()
     program = (
         "import fcntl, sys, time; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); print('ready', flush=True)"
+        "; time.sleep(60)"
     )
-    program += "; print('ready', flush=True); time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", program, str(local.head())], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", program, str(local.logs()[0])], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     try:
         hasty = streamkit_local.connect(f"file://{local.root}", timeout=0.2).open(local.id)
         with pytest.raises(Unavailable, match="holds the lock"):
-            hasty.write(P, [Append(b"5", b"x")])
+            write(hasty, P, [Append(b"5", b"x")])
     finally:
         process.kill()
         process.communicate()
-    hasty.write(P, [Append(b"5", b"x")])
+    write(hasty, P, [Append(b"5", b"x")])
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_file_that_a_dead_writer_began_is_not_taken_for_the_log_after_a_power_cut(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    rows = fill(local, 5)
+
+    def end_before_publishing() -> None:
+        log.ROLL = 10  # type: ignore[misc]
+        monkeypatch.setattr(log, "sync_directory", lambda _: os._exit(0))
+        write(local.open(), P, [Append(b"5", b"unpublished")])
+
+    assert in_child(end_before_publishing) == 0
+    assert len(local.logs()) == 2
+    write(local.open() if fresh else local.backend, P, [Append(b"6", b"next")])
+    local.cut_power()
+    assert local.rows_anew() == rows | {b"6": b"next"}
+    assert len(local.logs()) == 1

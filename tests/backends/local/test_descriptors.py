@@ -8,10 +8,10 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from fix_local import P, in_child
+from fix_local import Append, P, Put, in_child, write
 
 import streamkit_local
-from streamkit.backend import Append, Backend, Put
+from streamkit.backend import Backend
 from streamkit.errors import Unavailable
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 def fill(store: Backend) -> None:
     for partition in (P, b"another"):
-        store.write(partition, [Append(b"1", b"x")])
-        store.write(partition, [Put(b"row", b"x")])
+        write(store, partition, [Append(b"1", b"x")])
+        write(store, partition, [Put(b"row", b"x")])
         assert len(list(store.scan(partition, b"", b"\xff"))) == 2
 
 
@@ -38,8 +38,8 @@ def test_a_closed_store_gives_back_what_it_had_open(tmp_path: Path) -> None:
     assert descriptors() == before
     stores = [driver.open(uuid4()) for _ in range(10)]
     for store in stores:
-        store.write(P, [Append(b"1", b"x")])
-    assert descriptors() - before <= 10 * 10
+        write(store, P, [Append(b"1", b"x")])
+    assert descriptors() - before <= 10 * 2
     driver.close()
     assert descriptors() == before
 
@@ -55,19 +55,20 @@ def test_where_none_is_left_the_error_says_so_and_what_is_open_goes_on(tmp_path:
             try:
                 fill(store)
             except Unavailable as error:
-                refused = str(error)
+                refused, refusing = str(error), store
                 break
             opened[new] = store
         assert "too many open files" in refused
         assert "ulimit -n" in refused
         assert len(opened) > 1
         for at, store in enumerate(opened.values()):
-            store.write(P, [Append(b"2", b"x"), Put(b"row", b"%d" % at)])
+            write(store, P, [Append(b"2", b"x"), Put(b"row", b"%d" % at)])
         first = next(iter(opened))
         opened.pop(first).close()
         again = driver.open(new)
-        fill(again) if not again.get(P, [b"1"])[0] else again.write(P, [Append(b"2", b"x")])
+        fill(again) if not again.get(P, [b"1"])[0] else write(again, P, [Append(b"2", b"x")])
         again.close()
+        refusing.close()
         assert len(list(driver.open(first).scan(P, b"", b"\xff"))) == 3
 
     assert in_child(work) == 0

@@ -10,23 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fix_local import LocalStore, P
-
-from streamkit.backend import Append, Put
+from fix_local import Append, LocalStore, P, Put, write
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 # The syncing never ends: the thread is inside its write, with the lock, when the process forks.
 _FORK_INSIDE = """
 import threading
-from streamkit_local import log, environment, pages
-b.write(P, [Append(b"1", b"one"), Put(b"row", b"one")])
+from streamkit_local import syncing
+b.put(P, b"1", b"one", NEXT)
+b.put(P, b"row", b"one")
 inside = threading.Event()
 def never(*_):
     inside.set()
     time.sleep(1000)
-{patch}
-threading.Thread(target=lambda: b.write(P, {ops}), daemon=True).start()
+syncing.sync_data = never
+threading.Thread(target=lambda: b.put(P, {row}), daemon=True).start()
 inside.wait()
 child = os.fork()
 if child == 0:
@@ -51,26 +50,16 @@ def orphan(local: LocalStore, program: str) -> Iterator[int]:
         process.communicate()
 
 
-def test_the_child_of_a_killed_writer_does_not_keep_the_lock_of_a_log(local: LocalStore) -> None:
-    program = _FORK_INSIDE.format(patch="log.sync_data = never", ops="[Append(b'2', b'two')]")
-    with orphan(local, program):
-        local.backend.write(P, [Append(b"3", b"three")])
+@pytest.mark.parametrize("row", ["b'2', b'two', NEXT", "b'row', b'two'"])
+def test_the_child_of_a_killed_writer_does_not_keep_its_lock(local: LocalStore, row: str) -> None:
+    with orphan(local, _FORK_INSIDE.format(row=row)):
+        write(local.backend, P, [Append(b"3", b"three")])
         assert local.rows() == {b"1": b"one", b"3": b"three", b"row": b"one"}
-
-
-def test_the_child_of_a_killed_writer_does_not_keep_the_lock_of_the_index(local: LocalStore) -> None:
-    # forking waits for the thread for `timeout` seconds
-    program = "b._timeout = 1\n" + _FORK_INSIDE.format(
-        patch="pages.Pages.committed = never", ops="[Put(b'row', b'two')]"
-    )
-    with orphan(local, program):
-        local.backend.write(P, [Put(b"row", b"three")])
-        assert local.rows()[b"row"] == b"three"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_child_has_no_file_of_its_parents_stores_open(local: LocalStore) -> None:
-    local.backend.write(P, [Append(b"1", b"one"), Put(b"row", b"one")])
+    write(local.backend, P, [Append(b"1", b"one"), Put(b"row", b"one")])
     found, told = os.pipe()
     child = os.fork()
     if child == 0:

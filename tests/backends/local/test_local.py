@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
-from fix_local import LocalStore, P
+from fix_local import Append, Delete, LocalStore, Op, P, Put, write
 
 import streamkit_local
-from streamkit.backend import ABSENT, Append, Conflict, Delete, Op, Put, Range
+from streamkit.backend import ANY, NEXT, Conflict, Range
 from streamkit.errors import PermanentError, StoreClosed, UnsupportedVersion
-from streamkit_local import environment, log, store
+from streamkit_local import log
 
 
 def fill(local: LocalStore, count: int, size: int = 10, *, first: int = 0, durable: bool = False) -> dict[bytes, bytes]:
     rows = {b"%06d" % number: b"%06d" % number * size for number in range(first, first + count)}
     for key, value in rows.items():
-        local.backend.write(P, [Append(key, value)], durable=durable)
+        write(local.backend, P, [Append(key, value)], durable=durable)
     return rows
 
 
@@ -38,7 +37,7 @@ def test_a_url_that_is_not_an_absolute_path_is_refused(url: str) -> None:
 
 def test_the_path_of_a_url_is_decoded(tmp_path: Path) -> None:
     driver = streamkit_local.connect(f"file://{tmp_path}/a%20b%23%C3%A9", timeout=1)
-    driver.open(uuid4()).write(P, [Put(b"k", b"v")])
+    write(driver.open(uuid4()), P, [Put(b"k", b"v")])
     driver.close()
     assert [path.name for path in tmp_path.iterdir()] == ["a b#é"]
 
@@ -74,14 +73,14 @@ def test_a_store_deleted_by_another_process_is_closed_here(local: LocalStore) ->
     local.run("streamkit_local.connect('file://' + sys.argv[1], timeout=10).delete(UUID(sys.argv[2]))")
     for call in (
         lambda: local.backend.get(P, [b"k"]),
-        lambda: local.backend.write(P, [Append(b"9", b"")]),
-        lambda: local.backend.write(P, [Put(b"9", b"")]),
+        lambda: write(local.backend, P, [Append(b"9", b"")]),
+        lambda: write(local.backend, P, [Put(b"9", b"")]),
     ):
         with pytest.raises(StoreClosed):
             call()
     other = local.driver.open(local.id)
     assert other.get(P, [b"000001"]) == [None]
-    other.write(P, [Append(b"000001", b"new")])
+    write(other, P, [Append(b"000001", b"new")])
     assert [value and value.data for value in other.get(P, [b"000001"])] == [b"new"]
 
 
@@ -92,13 +91,13 @@ def test_a_backend_shows_where_it_is(local: LocalStore) -> None:
     assert "closed" in repr(local.backend)
 
 
-# The log and the index
+# Rows
 
 
-def test_appended_rows_are_seen_before_and_after_they_go_into_the_index(local: LocalStore) -> None:
+def test_rows_of_both_kinds_are_seen(local: LocalStore) -> None:
     rows = fill(local, 50)
     assert local.rows() == rows
-    local.backend.write(P, [Put(b"a row", b"x")])
+    write(local.backend, P, [Put(b"a row", b"x")])
     rows[b"a row"] = b"x"
     assert local.rows() == rows
     rows |= fill(local, 50, first=50)
@@ -116,7 +115,7 @@ def test_rows_and_appended_rows_come_in_one_order(local: LocalStore, limit: int)
     for number in range(60):
         key = b"%03d" % number
         op: Op = Append(key, key) if number % 3 else Put(key, key)
-        local.backend.write(P, [op])
+        write(local.backend, P, [op])
         rows[key] = key
     for start in range(0, 60, 7):
         found = list(local.backend.scan(P, b"%03d" % start, b"050", limit=limit))
@@ -131,61 +130,42 @@ def test_pages_are_cut_by_size_without_losing_rows(local: LocalStore, monkeypatc
     for number in range(100):
         key = b"%03d" % number
         op: Op = Append(key, bytes([number]) * (number * 7 % 600)) if number % 2 else Put(key, bytes([number]) * 90)
-        local.backend.write(P, [op], durable=False)
+        write(local.backend, P, [op], durable=False)
         rows[key] = op.value
     assert local.rows() == rows
 
 
-def test_the_index_takes_rows_when_many_are_pending(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_FLUSH", 100)
-    monkeypatch.setattr(store, "_AGAIN", 50)
-    rows = fill(local, 320)
-    size = local.index.stat().st_size
-    assert local.rows() == rows
-    shared: Any = local.backend
-    assert len(shared._shared.log(P).pending.keys) < 100
-    assert size > 0
-
-
 def test_a_row_that_was_put_over_an_appended_one_replaces_it(local: LocalStore) -> None:
     fill(local, 3)
-    local.backend.write(P, [Put(b"000001", b"new")])
+    write(local.backend, P, [Put(b"000001", b"new")])
     assert local.rows()[b"000001"] == b"new"
-    local.backend.write(P, [Delete(b"000001", b"new")])
+    write(local.backend, P, [Delete(b"000001")])
     assert b"000001" not in local.rows()
-
-
-def test_of_several_appends_those_that_can_be_are_made(local: LocalStore) -> None:
-    fill(local, 2)
-    with pytest.raises(Conflict) as caught:
-        local.backend.write(P, [Append(b"000005", b"b"), Append(b"000001", b"a"), Append(b"000004", b"c")])
-    assert caught.value.key == b"000001"
-    assert sorted(local.rows()) == [b"000000", b"000001", b"000004", b"000005"]
 
 
 def test_values_of_all_sizes_come_back(local: LocalStore) -> None:
     sizes = [0, 1, 4095, 4096, 16383, 16384, 16385, 1 << 20, (1 << 20) + 1, 5 << 20]
     rows = {b"%02d" % number: os.urandom(size) for number, size in enumerate(sizes)}
     for key, value in rows.items():
-        local.backend.write(P, [Append(key, value), Put(b"row" + key, value)])
+        write(local.backend, P, [Append(key, value), Put(b"row" + key, value)])
     expected = rows | {b"row" + key: value for key, value in rows.items()}
     assert local.rows() == expected
     for key, value in expected.items():
         ranges = [
             Range(key, start, 100) for start in (0, 4000, 4096, 4097, len(value) - 3, len(value) + 5) if start >= 0
         ]
-        assert local.backend.read(P, ranges) == [value[start : start + 100] for _, start, _ in ranges]
+        assert local.backend.read(P, ranges) == [value[start : start + 100] for _, start, _, _ in ranges]
         assert local.backend.read(P, [Range(key, 0, 1 << 40)]) == [value]
 
 
 def test_the_longest_keys_and_partitions_are_taken(local: LocalStore) -> None:
     partition, key = b"p" * 300, b"k" * 300
-    local.backend.write(partition, [Put(key, b"put"), Append(key + b"", b"x")][:1])
-    local.backend.write(partition, [Append(b"l" * 300, b"appended")])
+    write(local.backend, partition, [Put(key, b"put")])
+    write(local.backend, partition, [Append(b"l" * 300, b"appended")])
     local.open()
     assert local.rows(partition) == {key: b"put", b"l" * 300: b"appended"}
     with pytest.raises(ValueError):
-        local.backend.write(partition, [Put(b"k" * 301, b"")])
+        write(local.backend, partition, [Put(b"k" * 301, b"")])
 
 
 def test_files_roll_and_are_removed_when_their_rows_are(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +174,7 @@ def test_files_roll_and_are_removed_when_their_rows_are(local: LocalStore, monke
     assert len(local.logs()) > 5
     assert local.rows() == rows
     before = sum(path.stat().st_size for path in local.logs())
-    local.backend.write(P, [Delete(key) for key in list(rows)[:300]])
+    write(local.backend, P, [Delete(key) for key in list(rows)[:300]])
     for key in list(rows)[:300]:
         del rows[key]
     assert sum(path.stat().st_size for path in local.logs()) < before / 2
@@ -202,13 +182,13 @@ def test_files_roll_and_are_removed_when_their_rows_are(local: LocalStore, monke
     local.open()
     assert local.rows() == rows
     rows |= fill(local, 10, 50, first=400)
-    local.backend.write(P, [Delete(key) for key in rows])
+    write(local.backend, P, [Delete(key) for key in rows])
     assert local.rows() == {}
     assert len(local.logs()) == 1
     local.open()
     assert local.rows() == {}
     with pytest.raises(Conflict):
-        local.backend.write(P, [Append(b"000409", b"again")])
+        write(local.backend, P, [Append(b"000409", b"again")])
     assert fill(local, 1, first=410) == local.rows()
 
 
@@ -219,7 +199,7 @@ def test_a_scan_goes_on_while_what_it_has_passed_is_deleted(local: LocalStore, m
     for row in local.backend.scan(P, b"", b"\xff"):
         found.append(row.key)
         if len(found) == 1500:
-            local.backend.write(P, [Delete(key) for key in found])
+            write(local.backend, P, [Delete(key) for key in found])
             assert min(int(path.name[:16], 16) for path in local.logs()) > 0
     assert found == list(rows)
 
@@ -232,50 +212,21 @@ def test_a_process_that_slept_while_the_log_was_trimmed_goes_on(
     program = """
 import streamkit_local.log
 streamkit_local.log.ROLL = 20_000
-for n in range(10, 2000): b.write(P, [Append(b"%06d" % n, b"x" * 100)], durable=False)
-b.write(P, [Delete(b"%06d" % n) for n in range(1900)])
+for n in range(10, 2000): b.put(P, b"%06d" % n, b"x" * 100, NEXT, durable=False)
+b.delete(P, [b"%06d" % n for n in range(1900)])
 """
     local.run(program)
     assert len(local.logs()) < 5
-    local.backend.write(P, [Append(b"002000", b"mine")], durable=False)
+    write(local.backend, P, [Append(b"002000", b"mine")], durable=False)
     assert sorted(local.rows()) == [b"%06d" % number for number in range(1900, 2001)]
     local.run(program.replace("10, 2000", "2001, 4000").replace("1900", "3900"))
     assert min(local.rows()) == b"003900"
 
 
-def test_the_index_grows_past_its_map(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_START", 1 << 20)
-    other = local.connect().open(local.id)
-    rows = {}
-    for number in range(400):
-        ops = [Put(b"%04d %d" % (number, part), os.urandom(1500)) for part in range(10)]
-        rows |= {op.key: op.value for op in ops}
-        local.backend.write(P, list(ops))
-    assert local.index.stat().st_size > 4 << 20
-    assert local.rows() == rows
-    assert {row.key: row.data for row in other.scan(P, b"", b"\xff")} == rows
-
-
-def test_a_process_follows_the_growth_of_another(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_START", 1 << 20)
-    local.backend.write(P, [Put(b"a", b"b")])
-    count = int(
-        local.run(
-            """
-for n in range(300): b.write(P, [Put(b"%04d %d" % (n, m), os.urandom(1500)) for m in range(10)])
-print(sum(1 for _ in b.scan(P, b"", b"\\xff")))
-"""
-        )
-    )
-    assert len(local.rows()) == count == 3001
-    local.backend.write(P, [Put(b"b", b"c")])
-    assert len(local.rows()) == 3002
-
-
 def test_many_partitions_need_few_open_files(local: LocalStore) -> None:
     before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
     for number in range(200):
-        local.backend.write(b"p%d" % number, [Append(b"k", b"%d" % number)], durable=False)
+        write(local.backend, b"p%d" % number, [Append(b"k", b"%d" % number)], durable=False)
     for number in range(200):
         assert local.rows(b"p%d" % number) == {b"k": b"%d" % number}
     if before:
@@ -297,7 +248,7 @@ def test_threads_append_without_losing_a_row(local: LocalStore) -> None:
                 last = max(local.rows(), default=b"000000")
                 key = b"%06d" % (int(last) + 1)
                 try:
-                    local.backend.write(P, [Append(key, b"%d %d" % (number, turn))], durable=False)
+                    write(local.backend, P, [Append(key, b"%d %d" % (number, turn))], durable=False)
                     won.append(int(key))
                     break
                 except Conflict:
@@ -320,10 +271,10 @@ n = 0
 while done < 300:
     n = max([int(r.key) for r in b.scan(P, b"%06d" % n, b"9", values=False)], default=n)
     try:
-        b.write(P, [Append(b"%06d" % (n + 1), mine)], durable=n % 10 == 0)
+        b.put(P, b"%06d" % (n + 1), mine, NEXT, durable=n % 10 == 0)
         done += 1
         if done % 50 == 0:
-            b.write(P, [Put(b"x" + mine, b"%d" % done)])
+            b.put(P, b"x" + mine, b"%d" % done)
     except Conflict:
         pass
 """
@@ -340,7 +291,7 @@ while done < 300:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_a_store_of_its_own(local: LocalStore) -> None:
     rows = fill(local, 20)
-    local.backend.write(P, [Put(b"row", b"x")])
+    write(local.backend, P, [Put(b"row", b"x")])
     stop = threading.Event()
 
     def read() -> None:
@@ -355,11 +306,11 @@ def test_a_forked_child_has_a_store_of_its_own(local: LocalStore) -> None:
             if child == 0:
                 try:
                     found = local.rows()
-                    local.backend.write(P, [Append(b"child %d" % turn, b"c"), Put(b"child row", b"%d" % turn)])
+                    write(local.backend, P, [Append(b"child %d" % turn, b"c"), Put(b"child row", b"%d" % turn)])
                     os._exit(0 if found[b"000019"] == rows[b"000019"] and found[b"row"] == b"x" else 1)
                 except BaseException:
                     os._exit(2)
-            local.backend.write(P, [Put(b"parent row", b"%d" % turn)])
+            write(local.backend, P, [Put(b"parent row", b"%d" % turn)])
             _, status = os.waitpid(child, 0)
             assert os.waitstatus_to_exitcode(status) == 0
             assert local.rows()[b"child %d" % turn] == b"c"
@@ -379,14 +330,6 @@ def test_closing_one_of_two_backends_of_a_store_leaves_the_other_open(local: Loc
         local.backend.get(P, [b"000001"])
     with pytest.raises(StoreClosed):
         local.backend.scan(P, b"", b"\xff")
-
-
-def test_conditions_are_on_the_value(local: LocalStore) -> None:
-    (etag,) = local.backend.write(P, [Put(b"k", b"1", ABSENT)])
-    assert etag is not None
-    local.backend.write(P, [Put(b"k", b"2", etag)])
-    with pytest.raises(Conflict):
-        local.backend.write(P, [Put(b"k", b"3", etag)])
 
 
 # Leases
@@ -431,7 +374,7 @@ def test_a_store_of_a_later_format_is_refused(local: LocalStore) -> None:
     mark = bytearray((local.path / "format").read_bytes())
     mark[24] += 1
     (local.path / "format").write_bytes(mark)
-    with pytest.raises(UnsupportedVersion, match="format version 2"):
+    with pytest.raises(UnsupportedVersion, match="format version 4"):
         local.open().get(P, [b"k"])
 
 
@@ -439,3 +382,66 @@ def test_windows_is_refused_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("sys.platform", "win32")
     with pytest.raises(PermanentError, match="WSL"):
         streamkit_local.connect("file:///c/x", timeout=1)
+
+
+def test_a_store_of_before_the_first_release_is_refused(local: LocalStore) -> None:
+    (local.path / "index").mkdir(parents=True)
+    (local.path / "format").write_bytes((b"streamkit local store\n".ljust(24, b"\0") + b"\1\0\0\0").ljust(4096, b"\0"))
+    with pytest.raises(UnsupportedVersion, match="before streamkit's first release"):
+        local.backend.get(P, [b"k"])
+    with pytest.raises(UnsupportedVersion, match="write a new store"):
+        write(local.backend, P, [Append(b"k", b"v")])
+
+
+# Space
+
+
+def test_space_comes_back_whatever_is_deleted(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "ROLL", 20_000)
+    rows = fill(local, 400, 50)
+    write(local.backend, P, [Put(b"row", b"x" * 500), Put(b"large", bytes(200_000))])
+    assert len(local.logs()) > 5
+    write(local.backend, P, [Delete(key) for key in [*list(rows)[1::2], b"large"]])
+    assert not list(local.log_path().glob("*.row"))
+    write(local.backend, P, [Delete(key) for key in list(rows)[::2]])
+    assert sum(path.stat().st_size for path in local.log_path().iterdir() if path.suffix == ".log") < 30_000
+    assert local.rows_anew() == {b"row": b"x" * 500}
+    with pytest.raises(Conflict):
+        write(local.backend, P, [Append(b"000399", b"again")])
+
+
+def test_rows_that_are_replaced_all_the_time_take_no_more_space(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "ROLL", 20_000)
+    etag = local.backend.put(P, b"kept", b"k" * 100)
+    for number in range(1000):
+        local.backend.put(P, b"head", b"%d" % number * 100, durable=False)
+        if number % 100 == 0:
+            local.backend.put(P, b"large", b"%d" % number * 50_000)
+    assert sum(path.stat().st_size for path in local.log_path().iterdir()) < 300_000
+    assert local.rows_anew() == {b"head": b"999" * 100, b"kept": b"k" * 100, b"large": b"900" * 50_000}
+    local.backend.put(P, b"kept", b"new", etag)
+
+
+def test_a_durable_row_is_synced_with_those_before_it(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fdatasync = os.fdatasync
+    fill(local, 1)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(fd), fdatasync(fd))[1])
+    fill(local, 5, first=1)
+    assert synced == []
+    local.backend.put(P, b"head", b"x", ANY)
+    assert len(synced) == 1
+    local.backend.put(P, b"1", b"x", NEXT)
+    assert len(synced) == 2
+
+
+def test_partitions_whose_names_differ_in_case_or_are_not_text_are_apart(local: LocalStore) -> None:
+    names = [b"a", b"A", b"", b"/", b"..", b"\xff\x00", b"p" * 300, b"leases"]
+    for name in names:
+        local.backend.put(name, b"Key", name)
+        local.backend.put(name, b"key", b"small")
+    local.open()
+    for name in names:
+        assert local.rows(name) == {b"Key": name, b"key": b"small"}

@@ -8,45 +8,45 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fix_local import LocalStore, P
+from fix_local import Append, Delete, LocalStore, P, Put, write
 
-from streamkit.backend import Append, Backend, Put
+from streamkit.backend import Backend
 from streamkit.errors import StoreClosed
-from streamkit_local import backend, log
+from streamkit_local import backend, log, store
 
 WRITES: dict[str, Callable[[Backend], object]] = {
-    "append": lambda store: store.write(P, [Append(b"2", b"two")]),
-    "buffered append": lambda store: store.write(P, [Append(b"2", b"two")], durable=False),
-    "row": lambda store: store.write(P, [Put(b"row", b"two")]),
-    "another partition": lambda store: store.write(b"another", [Append(b"2", b"two")]),
+    "append": lambda store: write(store, P, [Append(b"2", b"two")]),
+    "buffered append": lambda store: write(store, P, [Append(b"2", b"two")], durable=False),
+    "row": lambda store: write(store, P, [Put(b"row", b"two")]),
+    "another partition": lambda store: write(store, b"another", [Append(b"2", b"two")]),
     "lease": lambda store: store.acquire("leader", 30),
 }
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("change", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("copied", [False, True], ids=["moved", "replaced by a copy"])
 def test_a_write_to_a_store_that_was_moved_is_refused_and_writes_nothing(
-    local: LocalStore, tmp_path: Path, write: Callable[[Backend], object], copied: bool
+    local: LocalStore, tmp_path: Path, change: Callable[[Backend], object], copied: bool
 ) -> None:
-    local.backend.write(P, [Append(b"1", b"one"), Put(b"row", b"one")])
+    write(local.backend, P, [Append(b"1", b"one"), Put(b"row", b"one")])
     away = tmp_path / "away"
     os.rename(local.path, away)
     if copied:
         shutil.copytree(away, local.path)
     with pytest.raises(StoreClosed, match="was moved"):
-        write(local.backend)
+        change(local.backend)
     assert local.path.exists() == copied
     local.close()
     shutil.rmtree(local.path, ignore_errors=True)
     os.rename(away, local.path)
     assert local.rows_anew() == {b"1": b"one", b"row": b"one"}
-    write(local.backend)
+    change(local.backend)
 
 
 def test_a_file_of_the_log_is_not_begun_in_another_store(
     local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local.backend.write(P, [Append(b"1", b"one")])
+    write(local.backend, P, [Append(b"1", b"one")])
     monkeypatch.setattr(log, "ROLL", 1)
     sync = log.sync_directory
 
@@ -56,7 +56,7 @@ def test_a_file_of_the_log_is_not_begun_in_another_store(
 
     monkeypatch.setattr(log, "sync_directory", move_then_sync)
     with pytest.raises(StoreClosed, match="was moved"):
-        local.backend.write(P, [Append(b"2", b"two")])
+        write(local.backend, P, [Append(b"2", b"two")])
     monkeypatch.undo()
     local.close()
     os.rename(tmp_path / "away", local.path)
@@ -67,9 +67,57 @@ def test_a_reader_notices_that_its_store_was_replaced(
     local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "_LOOK", 0.0)
-    local.backend.write(P, [Append(b"1", b"one")])
+    write(local.backend, P, [Append(b"1", b"one")])
     os.rename(local.path, tmp_path / "away")
     for read in (lambda: local.backend.get(P, [b"1"]), lambda: list(local.backend.scan(P, b"", b"\xff"))):
         with pytest.raises(StoreClosed, match="was moved"):
             read()
     assert local.rows_anew() == {}
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_a_store_that_is_made_again_is_not_read_from_the_files_of_the_old_one(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch, values: bool
+) -> None:
+    monkeypatch.setattr(log, "ROLL", 2000)
+    old = local.backend
+    for turn in (b"old", b"new"):
+        expected = {b"%03d" % number: turn * 30 for number in range(60)}
+        made = local.driver.open(local.id)
+        write(made, P, [Append(*row) for row in expected.items()], durable=False)
+        for _ in range(2):
+            found = {row.key: row.data for row in made.scan(P, b"", b"\xff", values=values)}
+            assert found == (expected if values else dict.fromkeys(expected, b""))
+        if turn == b"old":
+            assert len(list(old.scan(P, b"", b"\xff"))) == 60  # it is open until the end
+            local.driver.delete(local.id)
+    old.close()
+
+
+def test_a_removed_file_is_not_kept_open(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "ROLL", 2000)
+    keys = [b"%03d" % number for number in range(60)]
+    write(local.backend, P, [Append(key, bytes(100)) for key in keys], durable=False)
+    assert len(local.rows()) == 60
+    removed = {str(path) for path in local.logs()[:-1]}
+    opened = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
+    assert removed & opened
+    write(local.backend, P, [Delete(key) for key in keys])
+    links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert not [link for link in links if link.removesuffix(" (deleted)") in removed]
+
+
+def test_closing_claims_nothing_for_a_copy_that_was_put_in_the_place_of_the_store(
+    local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_LOGS", 1)
+    write(local.backend, P, [Append(b"1", b"x")], durable=False)
+    early = local.logs()[0].read_bytes()
+    write(local.backend, P, [Append(b"2", b"x")], durable=False)
+    write(local.backend, b"another", [Append(b"1", b"x")], durable=False)  # the first partition is set aside
+    copy = tmp_path / "copy"
+    shutil.copytree(local.path, copy)
+    (copy / local.log_path().name / local.logs()[0].name).write_bytes(early)  # it was copied first, and the head last
+    os.rename(local.path, tmp_path / "away")
+    os.rename(copy, local.path)
+    assert local.rows_anew() == {b"1": b"x"}

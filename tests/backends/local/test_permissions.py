@@ -8,10 +8,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from fix_local import P, as_user
+from fix_local import Append, P, Put, as_user, write
 
 import streamkit_local
-from streamkit.backend import Append, Put
 from streamkit.errors import AccessDenied
 from streamkit_local import log
 
@@ -31,9 +30,9 @@ def fill(url: str, first: int = 0) -> None:
     driver = streamkit_local.connect(url, timeout=5)
     store = driver.open(STORE)
     for number in range(first, first + 3):
-        store.write(P, [Append(b"%d" % number, b"x")])
-    store.write(P, [Put(b"row", b"x")])
-    store.write(b"partition of %d" % first, [Append(b"1", b"x")])
+        write(store, P, [Append(b"%d" % number, b"x")])
+    write(store, P, [Put(b"row", b"x")])
+    write(store, b"partition of %d" % first, [Append(b"1", b"x")])
     grant = store.acquire("leader", 30)
     assert grant is not None
     store.release(grant)

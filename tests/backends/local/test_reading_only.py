@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_local import LocalStore, P, as_user, in_child
+from fix_local import Append, LocalStore, P, Put, as_user, in_child, write
 
 import streamkit
 import streamkit_local
 from streamkit import Record
-from streamkit.backend import Append, Backend, Grant, Put, Range
+from streamkit.backend import Backend, Grant, Range
 from streamkit.errors import AccessDenied
 
 READER = 12347
@@ -53,7 +53,7 @@ def rows(backend: Backend) -> dict[bytes, bytes]:
 
 def fill(store: LocalStore, first: int, count: int = 20) -> None:
     for number in range(first, first + count):
-        store.backend.write(P, [Append(b"%06d" % number, b"%d" % number)], durable=False)
+        write(store.backend, P, [Append(b"%06d" % number, b"%d" % number)], durable=False)
 
 
 def beside(work: Callable[[], Any]) -> int:
@@ -66,7 +66,7 @@ def beside(work: Callable[[], Any]) -> int:
 
 def test_another_user_reads_the_index_and_the_log(shared: LocalStore) -> None:
     fill(shared, 0)
-    shared.backend.write(P, [Put(b"row", b"x")])
+    write(shared.backend, P, [Put(b"row", b"x")])
     fill(shared, 20)
     publish(shared)
     expected = shared.rows()
@@ -99,60 +99,32 @@ def test_it_sees_what_is_written_meanwhile(shared: LocalStore) -> None:
     child = beside(lambda: as_reader(shared, read))
     os.read(started, 1)
     fill(shared, 20, 19_980)
-    shared.backend.write(P, [Put(b"row", b"x")])
-    shared.backend.write(b"new partition", [Append(b"1", b"x")])
+    write(shared.backend, P, [Put(b"row", b"x")])
+    write(shared.backend, b"new partition", [Append(b"1", b"x")])
     publish(shared)
     os.write(gone, b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_it_never_reads_a_page_that_is_written_over(shared: LocalStore) -> None:
-    """Twenty rows are always of one write; a writer commits all the time, and pages are used again and again."""
-    keys = [b"row %02d" % number for number in range(20)]
-
-    def write(turn: int) -> None:
-        shared.backend.write(P, [Put(key, b"%06d" % turn * 300) for key in keys])
-
-    write(0)
-    publish(shared)
-
-    def read(backend: Backend) -> None:
-        last = b""
-        for _ in range(1000):
-            found = set(rows(backend).values())
-            assert len(found) == 1
-            assert found != {b""}
-            assert min(found) >= last
-            last = min(found)
-
-    child = beside(lambda: as_reader(shared, read))
-    turn = 0
-    while not (done := os.waitpid(child, os.WNOHANG))[0]:
-        turn += 1
-        write(turn)
-    assert os.waitstatus_to_exitcode(done[1]) == 0
-    assert turn > 3
-
-
 def test_what_a_killed_writer_left_is_read_and_not_repaired(shared: LocalStore) -> None:
-    shared.backend.write(P, [Put(b"row", b"x")])
-    shared.run(
-        """
-b.write(P, [Append(b"1", b"one")])
-from streamkit_local import pages
-pages.Pages.committed = lambda *_: os._exit(0)
-b.write(P, [Put(b"row", b"y")])
-"""
-    )
+    write(shared.backend, P, [Append(b"1", b"one"), Put(b"row", b"x")])
+    shared.close()
+
+    def end_before_publishing() -> None:
+        pwrite = os.pwrite
+        os.pwrite = lambda *args: (pwrite(*args), os._exit(0))[0]  # type: ignore[assignment]
+        write(shared.open(), P, [Put(b"row", b"y")], durable=False)
+
+    in_child(end_before_publishing)
     publish(shared)
     before = {path: path.read_bytes() for path in shared.root.rglob("*") if path.is_file()}
-    as_reader(shared, lambda backend: _same(rows(backend), {b"1": b"one", b"row": b"y"}))
+    as_reader(shared, lambda backend: _same(rows(backend), {b"1": b"one", b"row": b"x"}))
     assert {path: path.read_bytes() for path in shared.root.rglob("*") if path.is_file()} == before
 
 
 def test_a_log_from_before_the_machine_started_is_read_without_recovering_it(shared: LocalStore) -> None:
     fill(shared, 0)
-    shared.backend.write(P, [Put(b"row", b"x")])
+    write(shared.backend, P, [Put(b"row", b"x")])
     fill(shared, 20)
     shared.cut_power()
     publish(shared)
@@ -192,9 +164,9 @@ def _same(found: object, expected: object) -> None:
 
 
 CHANGES: dict[str, Callable[[Backend], object]] = {
-    "append": lambda backend: backend.write(P, [Append(b"9", b"x")]),
-    "put": lambda backend: backend.write(P, [Put(b"row", b"y")]),
-    "another partition": lambda backend: backend.write(b"new", [Append(b"9", b"x")]),
+    "append": lambda backend: write(backend, P, [Append(b"9", b"x")]),
+    "put": lambda backend: write(backend, P, [Put(b"row", b"y")]),
+    "another partition": lambda backend: write(backend, b"new", [Append(b"9", b"x")]),
     "acquire": lambda backend: backend.acquire("leader", 5),
     "renew": lambda backend: backend.renew(Grant("leader", 1, 5, "00")),
     "release": lambda backend: backend.release(Grant("leader", 1, 5, "00")),
@@ -221,11 +193,7 @@ def test_every_change_is_denied(shared: LocalStore, change: Callable[[Backend], 
 def test_a_store_that_is_just_being_made_reads_empty(shared: LocalStore) -> None:
     fill(shared, 0, 1)
     shared.close()
-    shutil.rmtree(shared.path / "log")
-    (shared.path / "log").mkdir()
-    for path in (shared.path / "index").iterdir():
-        path.unlink()
-    (shared.path / "format").write_bytes((shared.path / "format").read_bytes()[:512].ljust(4096, b"\0"))
+    shutil.rmtree(shared.log_path())
     publish(shared)
     as_reader(shared, lambda backend: _same(rows(backend), {}))
 
@@ -267,7 +235,7 @@ def test_a_store_on_a_file_system_that_is_mounted_for_reading_is_readable(shared
             backend = driver.open(shared.id)
             assert rows(backend) == expected
             with pytest.raises(AccessDenied, match="give this user write access"):
-                backend.write(P, [Append(b"9", b"x")])
+                write(backend, P, [Append(b"9", b"x")])
             driver.close()
 
         for first in (3, 6):

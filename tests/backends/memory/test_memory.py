@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from streamkit.backend import ABSENT, Append, Conflict, Delete, Op, Put
+from streamkit.backend import NEXT
 from streamkit.errors import StoreClosed
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver, connect
@@ -18,14 +18,14 @@ STORE = uuid4()
 
 def test_drivers_of_one_name_share_their_stores_and_others_do_not() -> None:
     name = f"shared-{uuid4()}"
-    connect(f"memory://{name}", timeout=1).open(STORE).write(b"p", [Put(b"k", b"v")])
-    assert list(connect(f"memory://{name}?atomic=key", timeout=1).stores()) == [STORE]
+    connect(f"memory://{name}", timeout=1).open(STORE).put(b"p", b"k", b"v")
+    assert list(connect(f"memory://{name}?remote=1", timeout=1).stores()) == [STORE]
     assert list(connect(f"memory://{name}-2", timeout=1).stores()) == []
 
 
 def test_drivers_without_a_name_are_private() -> None:
     one, two = connect("memory://", timeout=1), connect("memory://", timeout=1)
-    one.open(STORE).write(b"p", [Put(b"k", b"v")])
+    one.open(STORE).put(b"p", b"k", b"v")
     assert list(one.stores()) == [STORE]
     assert list(two.stores()) == []
 
@@ -33,12 +33,12 @@ def test_drivers_without_a_name_are_private() -> None:
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
-        ("memory://x?atomic=all", "batch, rows or key"),
+        ("memory://x?remote=yes", "0 or 1"),
         ("memory://x?latency=fast", "'latency'"),
         ("memory://x?latency=-1", "'latency'"),
         ("memory://x?latency=nan", "'latency'"),
         ("memory://x?page=0", "'page'"),
-        ("memory://x?size=9", "atomic, latency, page"),
+        ("memory://x?size=9", "latency, page, remote"),
         ("memory://x?page=1&page=2", "twice"),
         ("memory://x#y", "memory://name"),
         ("file:///x", "memory://name"),
@@ -50,35 +50,36 @@ def test_a_wrong_url_says_what_is_expected(url: str, wrong: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "atomic", "atomic_rows"),
-    [("", True, True), ("?atomic=batch", True, True), ("?atomic=rows", False, True), ("?atomic=key", False, False)],
+    ("options", "remote"), [("", False), ("?remote=0", False), ("?remote=1", True), ("?latency=5", True)]
 )
-def test_the_url_says_what_is_atomic(options: str, atomic: bool, atomic_rows: bool) -> None:
-    limits = connect(f"memory://{options}", timeout=1).open(STORE).limits
-    assert (limits.atomic, limits.atomic_rows, limits.remote) == (atomic, atomic_rows, False)
+def test_the_url_says_whether_it_is_like_a_service(options: str, remote: bool) -> None:
+    assert connect(f"memory://{options}", timeout=1).open(STORE).limits.remote == remote
 
 
 def test_every_request_takes_the_latency() -> None:
     slept: list[float] = []
-    driver = MemoryDriver(atomic="key", latency=0.25, page=2, sleep=slept.append)
+    driver = MemoryDriver(latency=0.25, page=2, sleep=slept.append)
     backend = driver.open(STORE)
     assert backend.limits.remote
     assert slept == []
-    backend.write(b"p", [Put(b"%d" % number, b"v") for number in range(5)])
+    for number in range(5):
+        backend.put(b"p", b"%d" % number, b"v")
     backend.get(b"p", [b"1", b"2"])
-    assert slept == [0.25] * 2
+    assert slept == [0.25] * 6
     list(backend.scan(b"p", b"", b"\xff"))
-    assert slept == [0.25] * 5
+    backend.delete(b"p", [b"1", b"2"])
+    assert slept == [0.25] * 10
 
 
 def test_requests_and_bytes_are_counted() -> None:
-    backend = MemoryDriver(atomic="key", page=2).open(STORE)
-    backend.write(b"p", [Put(b"%d" % number, b"1234") for number in range(5)])
+    backend = MemoryDriver(page=2).open(STORE)
+    for number in range(5):
+        backend.put(b"p", b"%d" % number, b"1234")
     backend.get(b"p", [b"1", b"9"])
     list(backend.scan(b"p", b"", b"\xff", values=False))
     backend.acquire("leader", 1)
     assert backend.requests == {
-        "write": 5,
+        "put": 5,
         "bytes_written": 20,
         "get": 2,
         "bytes_read": 4,
@@ -96,56 +97,30 @@ def test_a_request_that_waits_does_not_hold_others_up() -> None:
 
     name = f"latency-{uuid4()}"
     slow = MemoryDriver(name, latency=1, sleep=sleep).open(STORE)
-    writer = threading.Thread(target=slow.write, args=(b"p", [Append(b"1", b"slow")]), daemon=True)
+    writer = threading.Thread(target=slow.put, args=(b"p", b"1", b"slow", NEXT), daemon=True)
     writer.start()
     assert asleep.wait(60)
     fast = MemoryDriver(name).open(STORE)
-    fast.write(b"p", [Append(b"0", b"fast")])
+    fast.put(b"p", b"0", b"fast", NEXT)
     assert [row.data for row in fast.scan(b"p", b"", b"\xff")] == [b"fast"]
     wake.set()
     writer.join(60)
     assert [row.data for row in fast.scan(b"p", b"", b"\xff")] == [b"fast", b"slow"]
 
 
-def test_appends_are_in_order_even_after_the_last_was_deleted() -> None:
-    backend = MemoryDriver().open(STORE)
-    backend.write(b"p", [Append(b"5", b"")])
-    backend.write(b"p", [Delete(b"5")])
-    for key in (b"4", b"5"):
-        with pytest.raises(Conflict):
-            backend.write(b"p", [Append(key, b"")])
-    backend.write(b"p", [Append(b"6", b"")])
-
-
-@pytest.mark.parametrize("atomic", ["rows", "key"])
-def test_a_write_that_is_not_atomic_is_applied_in_no_order(atomic: str) -> None:
-    backend = connect(f"memory://?atomic={atomic}", timeout=1).open(STORE)
-    backend.write(b"p", [Put(b"b", b"")])
-    ops: list[Op] = [Append(b"a", b""), Put(b"b", b"", ABSENT), Put(b"c", b"")]
-    with pytest.raises(Conflict) as raised:
-        backend.write(b"p", ops)
-    assert raised.value.key == b"b"
-    assert [row.key for row in backend.scan(b"p", b"", b"\xff")] == [b"a", b"b", b"c"]
-
-
 def test_what_the_contract_forbids_raises_at_once() -> None:
     backend = MemoryDriver().open(STORE)
-    wrong: dict[str, list[Op]] = {
-        "1 to 100 operations": [Put(b"%d" % number, b"") for number in range(101)],
-        "each key once": [Put(b"k", b""), Delete(b"k")],
-        "at most 2900000 bytes": [Put(b"a", bytes(2_000_000)), Put(b"b", bytes(1_000_000))],
-        "a key has at most 300": [Put(bytes(301), b"")],
-    }
-    for message, ops in wrong.items():
-        with pytest.raises(ValueError, match=message):
-            backend.write(b"p", ops)
-    with pytest.raises(ValueError, match="1 to 100 operations"):
-        backend.write(b"p", [])
+    for call in (
+        lambda: backend.put(b"p", bytes(301), b""),
+        lambda: backend.delete(b"p", [b"k", bytes(301)]),
+        lambda: backend.get(b"p", [bytes(301)]),
+    ):
+        with pytest.raises(ValueError, match="a key has at most 300"):
+            call()
     with pytest.raises(ValueError, match="a partition has at most 300"):
         backend.get(bytes(301), [b"k"])
     with pytest.raises(ValueError, match="ttl"):
         backend.acquire("leader", 0)
-    backend.write(b"p", [Append(b"large", bytes(4_000_000)), Put(b"head", b"1")])
 
 
 def test_an_expired_lease_is_renewed_if_nobody_took_it() -> None:
@@ -162,7 +137,7 @@ def test_a_forked_child_is_told_that_memory_is_not_shared() -> None:
     name = f"fork-{uuid4()}"
     driver = connect(f"memory://{name}", timeout=1)
     backend = driver.open(STORE)
-    backend.write(b"p", [Put(b"k", b"v")])
+    backend.put(b"p", b"k", b"v")
     child = os.fork()
     if not child:
         code = 0

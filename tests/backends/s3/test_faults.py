@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from uuid import uuid4
 
 import pytest
@@ -32,7 +32,7 @@ from fix_proxy import Request as Sent
 from fix_s3 import S3Bucket, S3Server
 
 import streamkit_s3
-from streamkit.backend import ABSENT, Ambiguous, Append, Conflict, Delete, Put, Range
+from streamkit.backend import ABSENT, ANY, NEXT, Ambiguous, Backend, Conflict, Expect, Range
 from streamkit.errors import (
     AccessDenied,
     CorruptData,
@@ -63,6 +63,11 @@ def error(code: int, name: str, message: str = "", headers: dict[str, str] | Non
 
 def http_date(moment: float) -> str:
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(moment))
+
+
+def fill(store: Backend, rows: Mapping[bytes, bytes]) -> None:
+    for key, value in rows.items():
+        store.put(PARTITION, key, value)
 
 
 def is_put(request: Sent) -> bool:
@@ -97,7 +102,7 @@ class Setting:
         self.id = uuid4()
         self.store = self.driver.open(self.id)
         self.direct = self.past.open(self.id)
-        self.store.write(PARTITION, [Put(b"first", b"row")])
+        self.store.put(PARTITION, b"first", b"row")
         self.proxy.seen.clear()
         self.proxy.most = 0
 
@@ -140,13 +145,13 @@ def at(setting: Setting) -> Setting:
 
 
 WRITES = {
-    "append": Append(KEY, b"value"),
-    "put": Put(KEY, b"value"),
-    "put_absent": Put(KEY, b"value", ABSENT),
+    "next": NEXT,
+    "any": ANY,
+    "absent": ABSENT,
 }
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("expect", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize(
     ("fault", "expected", "applied"),
     [
@@ -172,11 +177,11 @@ WRITES = {
     ids=repr,
 )
 def test_a_write_that_fails_says_whether_it_may_have_been_applied(
-    at: Setting, write: Put | Append, fault: Fault, expected: type[StreamkitError], applied: bool
+    at: Setting, expect: Expect, fault: Fault, expected: type[StreamkitError], applied: bool
 ) -> None:
     at.proxy.once(fault, is_put)
     with pytest.raises(StreamkitError) as caught:
-        at.store.write(PARTITION, [write])
+        at.store.put(PARTITION, KEY, b"value", expect)
     assert type(caught.value) is expected
     assert len(at.proxy.seen) == 1, "the SDK must not try again by itself"
     assert at.value() == (b"value" if applied else None)
@@ -205,7 +210,7 @@ def test_a_write_that_fails_says_whether_it_may_have_been_applied(
 def test_a_read_that_fails_raises_and_never_looks_shorter_or_empty(
     at: Setting, fault: Fault, expected: type[StreamkitError]
 ) -> None:
-    at.store.write(PARTITION, [Put(b"%03d" % n, b"x" * 1000) for n in range(5)])
+    fill(at.store, {b"%03d" % n: b"x" * 1000 for n in range(5)})
     reads: list[tuple[Callable[[], object], Callable[[Sent], bool]]] = [
         (lambda: at.store.get(PARTITION, [b"001"]), is_get),
         (lambda: at.store.get(PARTITION, [b"001", b"002", b"003"]), is_get),
@@ -225,7 +230,7 @@ def test_a_read_that_fails_raises_and_never_looks_shorter_or_empty(
 
 def test_a_page_that_is_refused_in_the_middle_of_a_scan_raises_there(at: Setting) -> None:
     store = S3Driver(Target(at.bucket.name, "us-east-1", at.proxy.endpoint), "pre/fix", 10.0, page=4).open(at.id)
-    store.write(PARTITION, [Put(b"%03d" % n, b"x") for n in range(10)])
+    fill(store, {b"%03d" % n: b"x" for n in range(10)})
     at.proxy.each([PASS, PASS, CUT_BODY], is_list)
     seen: list[bytes] = []
     rows = store.scan(PARTITION, b"0", b"1")
@@ -236,7 +241,7 @@ def test_a_page_that_is_refused_in_the_middle_of_a_scan_raises_there(at: Setting
 
 
 def test_a_row_that_is_deleted_while_it_is_scanned_does_not_shorten_the_scan(at: Setting) -> None:
-    at.store.write(PARTITION, [Put(b"%d" % n, b"x") for n in range(5)])
+    fill(at.store, {b"%d" % n: b"x" for n in range(5)})
     gone = {encode(b"0"), encode(b"2")}
     at.proxy.plan = lambda request: (
         error(404, "NoSuchKey") if request.target.rpartition("/")[2] in gone and not is_list(request) else PASS
@@ -281,7 +286,7 @@ def test_an_answer_that_is_cut_anywhere_is_whole_or_an_error(at: Setting, order:
         except Unavailable:
             outcomes.append(None)
         try:
-            outcomes.append(at.store.write(PARTITION, [Put(KEY, b"value")])[0])
+            outcomes.append(at.store.put(PARTITION, KEY, b"value"))
         except Ambiguous:
             outcomes.append(None)
     assert set(outcomes) == {None, '"abc"', (body, '"abc"')}
@@ -294,7 +299,7 @@ def test_silence_ends_at_half_of_the_timeout(at: Setting, fault: Fault) -> None:
     started = time.monotonic()
     at.proxy.once(fault, is_put)
     with pytest.raises(Ambiguous):
-        store.write(PARTITION, [Append(KEY, b"value")])
+        store.put(PARTITION, KEY, b"value", NEXT)
     at.proxy.once(fault, is_get)
     with pytest.raises(Unavailable):
         store.get(PARTITION, [KEY])
@@ -309,7 +314,7 @@ def test_a_service_that_is_not_there_is_unavailable_for_reads_and_writes(at: Set
         store = at.fresh(endpoint_url=endpoint)
         for call in (
             lambda: store.get(PARTITION, [KEY]),
-            lambda: store.write(PARTITION, [Append(KEY, b"value")]),
+            lambda: store.put(PARTITION, KEY, b"value", NEXT),
             lambda: store.acquire("leader", 10.0),
         ):
             with pytest.raises(Unavailable, match="no connection") as caught:
@@ -320,7 +325,7 @@ def test_a_service_that_is_not_there_is_unavailable_for_reads_and_writes(at: Set
 def test_a_write_that_is_delivered_twice_meets_its_own_first_try(at: Setting) -> None:
     at.proxy.once(DUPLICATE, is_put)
     with pytest.raises(Conflict) as caught:
-        at.store.write(PARTITION, [Append(KEY, b"mine")])
+        at.store.put(PARTITION, KEY, b"mine", NEXT)
     assert caught.value.key == KEY
     assert at.value() == b"mine"
 
@@ -328,37 +333,29 @@ def test_a_write_that_is_delivered_twice_meets_its_own_first_try(at: Setting) ->
 def test_a_write_that_arrives_late_does_not_replace_what_another_wrote_meanwhile(at: Setting) -> None:
     at.proxy.once(LATE, is_put)
     with pytest.raises(Ambiguous):
-        at.store.write(PARTITION, [Append(KEY, b"late")])
-    at.direct.write(PARTITION, [Append(KEY, b"other")])
+        at.store.put(PARTITION, KEY, b"late", NEXT)
+    at.direct.put(PARTITION, KEY, b"other", NEXT)
     assert at.proxy.deliver() == [412]
     assert at.value() == b"other"
 
 
 @pytest.mark.parametrize("fault", [error(412, "PreconditionFailed"), error(409, "ConditionalRequestConflict")])
 def test_both_ways_of_s3_to_say_conflict_are_one(at: Setting, fault: Fault) -> None:
-    (etag,) = at.store.write(PARTITION, [Put(b"row", b"1")])
-    assert etag is not None
-    for op in (Append(KEY, b"x"), Put(KEY, b"x", ABSENT), Put(b"row", b"x", etag), Delete(b"row", etag)):
+    etag = at.store.put(PARTITION, b"row", b"1")
+    for key, expect in ((KEY, NEXT), (KEY, ABSENT), (b"row", etag)):
         at.proxy.plan = [fault]
         with pytest.raises(Conflict) as caught:
-            at.store.write(PARTITION, [op])
-        assert caught.value.key == op.key
-
-
-def test_the_rows_beside_one_that_fails_are_written(at: Setting) -> None:
-    at.proxy.once(error(503, "SlowDown"), lambda r: is_put(r) and r.body == b"3")
-    with pytest.raises(Throttled):
-        at.store.write(PARTITION, [Put(b"%d" % n, b"%d" % n) for n in range(6)])
-    assert [at.value(b"%d" % n) for n in range(6)] == [b"0", b"1", b"2", None, b"4", b"5"]
+            at.store.put(PARTITION, key, b"x", expect)
+        assert caught.value.key == key
 
 
 def test_a_delete_of_many_tells_of_the_one_that_was_refused(at: Setting) -> None:
-    at.store.write(PARTITION, [Put(b"%d" % n, b"x") for n in range(3)])
+    fill(at.store, {b"%d" % n: b"x" for n in range(3)})
     body = b"<?xml version='1.0'?><DeleteResult><Error><Key>k</Key><Code>AccessDenied</Code></Error></DeleteResult>"
     at.proxy.once(status(200, body), lambda r: r.method == "POST")
     with pytest.raises(AccessDenied):
-        at.store.write(PARTITION, [Delete(b"%d" % n) for n in range(3)])
-    at.store.write(PARTITION, [Delete(b"%d" % n) for n in range(3)])
+        at.store.delete(PARTITION, [b"%d" % n for n in range(3)])
+    at.store.delete(PARTITION, [b"%d" % n for n in range(3)])
     assert [row.key for row in at.store.scan(PARTITION, b"", b"\xff")] == [b"first"]
 
 
@@ -372,7 +369,7 @@ def test_refused_credentials_are_access_denied_on_reads_and_writes(at: Setting, 
     with pytest.raises(AccessDenied, match=name):
         at.store.get(PARTITION, [KEY])
     with pytest.raises(AccessDenied, match="check the AWS credentials"):
-        at.store.write(PARTITION, [Append(KEY, b"x")])
+        at.store.put(PARTITION, KEY, b"x", NEXT)
 
 
 def test_work_goes_on_with_renewed_credentials_in_the_same_process(
@@ -404,7 +401,7 @@ def test_a_missing_permission_is_named(at: Setting) -> None:
     )
     at.proxy.plan = [error(403, "AccessDenied", message), error(403, "AccessDenied", "Access Denied")]
     with pytest.raises(AccessDenied, match="need s3:PutObject here"):
-        at.store.write(PARTITION, [Append(KEY, b"x")])
+        at.store.put(PARTITION, KEY, b"x", NEXT)
     with pytest.raises(AccessDenied, match="s3:ListBucket"):
         at.store.get(PARTITION, [KEY])
 
@@ -414,7 +411,7 @@ def test_a_missing_bucket_is_named(at: Setting) -> None:
     store = driver.open(at.id)
     for call in (
         lambda: store.get(PARTITION, [KEY]),
-        lambda: store.write(PARTITION, [Append(KEY, b"x")]),
+        lambda: store.put(PARTITION, KEY, b"x", NEXT),
         lambda: list(store.scan(PARTITION, b"", b"\xff")),
         lambda: list(driver.stores()),
         lambda: driver.delete(at.id),
@@ -434,7 +431,7 @@ def test_a_missing_bucket_is_named(at: Setting) -> None:
 )
 def test_a_wrong_region_is_named_with_the_right_one(at: Setting, fault: Fault) -> None:
     at.proxy.plan = lambda request: fault
-    for call in (lambda: at.store.get(PARTITION, [KEY]), lambda: at.store.write(PARTITION, [Append(KEY, b"x")])):
+    for call in (lambda: at.store.get(PARTITION, [KEY]), lambda: at.store.put(PARTITION, KEY, b"x", NEXT)):
         with pytest.raises(PermanentError, match="wrong region or endpoint") as caught:
             call()
         assert "region us-east-1" in str(caught.value)
@@ -486,8 +483,8 @@ def test_no_error_says_a_secret(at: Setting, monkeypatch: pytest.MonkeyPatch) ->
         at.proxy.plan = lambda request, fault=fault: fault
         for call in (
             lambda store=store: store.get(PARTITION, [KEY]),
-            lambda store=store: store.write(PARTITION, [Append(KEY, b"x")]),
-            lambda store=store: store.write(PARTITION, [Delete(b"1"), Delete(b"2")]),
+            lambda store=store: store.put(PARTITION, KEY, b"x", NEXT),
+            lambda store=store: store.delete(PARTITION, [b"1", b"2"]),
             lambda store=store: list(store.scan(PARTITION, b"", b"\xff")),
         ):
             with pytest.raises(StreamkitError) as caught:
@@ -591,8 +588,8 @@ def test_a_service_that_ignores_conditions_is_refused_before_anything_is_written
     store = at.fresh()
     assert store.get(PARTITION, [KEY]) == [None]
     for call in (
-        lambda: store.write(PARTITION, [Append(KEY, b"x")]),
-        lambda: store.write(PARTITION, [Put(KEY, b"x")]),
+        lambda: store.put(PARTITION, KEY, b"x", NEXT),
+        lambda: store.put(PARTITION, KEY, b"x"),
         lambda: store.acquire("leader", 10.0),
     ):
         with pytest.raises(PermanentError, match=f"does not honour {header} on PUT"):
@@ -601,25 +598,13 @@ def test_a_service_that_ignores_conditions_is_refused_before_anything_is_written
     assert at.id not in set(at.past.stores())
     # Another service, or a newer version of it: the same process goes on.
     at.proxy.plan = []
-    store.write(PARTITION, [Append(KEY, b"x")])
-
-
-def test_a_service_without_conditional_deletes_is_taken_but_never_asked_for_one(at: Setting) -> None:
-    at.proxy.plan = lambda request: without("if-match") if request.method == "DELETE" else PASS
-    at.id = uuid4()
-    founder, other = at.fresh(), at.fresh()
-    (etag,) = founder.write(PARTITION, [Put(KEY, b"x")])
-    assert etag is not None
-    for store in (founder, other):
-        with pytest.raises(PermanentError, match="If-Match on DELETE"):
-            store.write(PARTITION, [Delete(KEY, etag)])
-    assert at.value() == b"x"
+    store.put(PARTITION, KEY, b"x", NEXT)
 
 
 def test_the_first_read_of_a_process_looks_at_the_marker_beside_it_and_the_first_write_needs_no_more(
     at: Setting,
 ) -> None:
-    at.store.write(PARTITION, [Append(KEY, b"1")])
+    at.store.put(PARTITION, KEY, b"1", NEXT)
     at.proxy.seen.clear()
     store = at.fresh()
     both = threading.Event()
@@ -631,9 +616,9 @@ def test_the_first_read_of_a_process_looks_at_the_marker_beside_it_and_the_first
 
     at.proxy.plan = hold_for_both
     assert store.get(PARTITION, [KEY])[0] is not None
-    store.write(PARTITION, [Append(KEY + b"2", b"2")])
+    store.put(PARTITION, KEY + b"2", b"2", NEXT)
     store.get(PARTITION, [KEY])
-    store.write(PARTITION, [Append(KEY + b"3", b"3")])
+    store.put(PARTITION, KEY + b"3", b"3", NEXT)
     assert [request.method for request in at.proxy.seen] == ["GET", "GET", "PUT", "GET", "PUT"]
     assert sum(request.target.endswith("FORMAT") for request in at.proxy.seen) == 1
     assert dict(store.requests).items() >= {"GET": 3, "PUT": 2}.items()
@@ -645,7 +630,7 @@ def test_a_store_that_is_not_there_yet_is_looked_for_once(at: Setting) -> None:
     for _ in range(3):
         assert store.get(PARTITION, [KEY]) == [None]
         assert list(store.scan(PARTITION, b"", b"\xff")) == []
-    store.write(PARTITION, [Append(KEY, b"x")])
+    store.put(PARTITION, KEY, b"x", NEXT)
     asked = [request.method for request in at.proxy.seen if request.target.endswith("FORMAT")]
     assert asked == ["GET", "PUT"]
     assert len(at.proxy.seen) == 1 + 6 + 1 + 1
@@ -654,38 +639,39 @@ def test_a_store_that_is_not_there_yet_is_looked_for_once(at: Setting) -> None:
 @pytest.mark.parametrize("fault", [DROP_REQUEST, DROP_ANSWER, error(503, "SlowDown")], ids=repr)
 def test_a_lost_answer_while_the_store_is_made_leaves_it_to_the_next_try(at: Setting, fault: Fault) -> None:
     store, known = at.fresh(), at.store
-    for nth in range(6):
+    for nth in range(5):
         at.id = uuid4()
         # As in a process that has not tried what the service can do.
-        store._connection.process.conditional_deletes = None
+        store._connection.process.probed = False
         store = at._fresh[-1].open(at.id)
         assert store.get(PARTITION, [KEY]) == [None]
         at.proxy.each([PASS] * nth + [fault], is_put)
         try:
-            store.write(PARTITION, [Append(KEY, b"x")])
+            store.put(PARTITION, KEY, b"x", NEXT)
         except (Unavailable, Throttled):
             assert at.value() is None, "the error says that nothing was written"
-            store.write(PARTITION, [Append(KEY, b"x")])
+            store.put(PARTITION, KEY, b"x", NEXT)
         except Ambiguous:
-            assert nth == 5, "only the write itself may be lost"
-        assert at.value() == (b"x" if nth < 5 or fault != DROP_REQUEST else None)
+            assert nth == 4, "only the write itself may be lost"
+        assert at.value() == (b"x" if nth < 4 or fault != DROP_REQUEST else None)
         assert any(name.endswith("/FORMAT") for name in at.names())
         assert not any("/probe/" in name for name in at.names())
     assert known.get(PARTITION, [b"first"])[0] is not None
 
 
-def test_a_store_of_a_newer_format_is_neither_read_nor_written(at: Setting) -> None:
-    marker = f"pre/fix/{at.id}/FORMAT"
-    at.bucket.server.client().put_object(Bucket=at.bucket.name, Key=marker, Body=b'{"streamkit": 3, "more": []}')
+@pytest.mark.parametrize("marker", [b'{"streamkit": 4, "more": []}', b'{"streamkit":2,"conditional_deletes":true}'])
+def test_a_store_of_another_format_is_neither_read_nor_written(at: Setting, marker: bytes) -> None:
+    at.bucket.server.client().put_object(Bucket=at.bucket.name, Key=f"pre/fix/{at.id}/FORMAT", Body=marker)
     store = at.fresh()
     for call in (
         lambda: store.get(PARTITION, [KEY]),
         lambda: list(store.scan(PARTITION, b"", b"\xff")),
         lambda: store.read(PARTITION, [Range(KEY, 0, 1)]),
-        lambda: store.write(PARTITION, [Append(KEY, b"x")]),
+        lambda: store.put(PARTITION, KEY, b"x", NEXT),
+        lambda: store.delete(PARTITION, [b"first"]),
         lambda: store.acquire("leader", 10.0),
     ):
-        with pytest.raises(UnsupportedVersion, match="format 3"):
+        with pytest.raises(UnsupportedVersion, match=r"format [24],"):
             call()
     assert len(at.names()) == 2
 
@@ -698,38 +684,7 @@ def test_a_marker_of_someone_else_is_refused(at: Setting, content: bytes) -> Non
     with pytest.raises(CorruptData, match="no marker of a streamkit store"):
         store.get(PARTITION, [b"first"])
     with pytest.raises(CorruptData, match="choose another"):
-        store.write(PARTITION, [Append(KEY, b"x")])
-
-
-# Several operations in one write
-
-
-@pytest.mark.parametrize(
-    ("second", "expected"),
-    [
-        (None, Throttled),
-        (DROP_REQUEST, Ambiguous),
-        (DROP_ANSWER, Ambiguous),
-        (error(412, "PreconditionFailed"), Throttled),
-    ],
-)
-def test_what_may_still_be_applied_is_not_hidden_behind_what_will_not_be(
-    at: Setting, second: Fault | None, expected: type[Exception]
-) -> None:
-    """One operation is throttled, another meets `second`, a third is applied: the error speaks for one of them."""
-
-    def plan(request: Sent) -> Fault:
-        if is_put(request) and request.body == b"1":
-            return error(503, "SlowDown")
-        return second if second is not None and is_put(request) and request.body == b"2" else PASS
-
-    at.proxy.plan = plan
-    with pytest.raises(expected):
-        at.store.write(PARTITION, [Put(b"%d" % number, b"%d" % number, ABSENT) for number in (1, 2, 3)])
-    at.proxy.plan = []
-    assert at.value(b"1") is None
-    assert at.value(b"2") == (None if second is not None and not second.applied else b"2")
-    assert at.value(b"3") == b"3"
+        store.put(PARTITION, KEY, b"x", NEXT)
 
 
 # Leases
@@ -817,7 +772,7 @@ def test_a_late_renewal_of_a_lost_lease_does_nothing(at: Setting) -> None:
 
 
 def test_requests_are_lean(at: Setting) -> None:
-    at.store.write(PARTITION, [Append(KEY, b"v" * 100_000)])
+    at.store.put(PARTITION, KEY, b"v" * 100_000, NEXT)
     at.store.get(PARTITION, [KEY])
     put, get = at.proxy.seen
     assert "expect" not in put.headers
@@ -829,10 +784,10 @@ def test_requests_are_lean(at: Setting) -> None:
 
 def test_requests_and_bytes_are_counted_on_the_wire(at: Setting) -> None:
     before = at.store.requests
-    at.store.write(PARTITION, [Put(b"%d" % n, b"x" * 1000) for n in range(3)])
+    fill(at.store, {b"%d" % n: b"x" * 1000 for n in range(3)})
     at.store.get(PARTITION, [b"0", b"1"])
     list(at.store.scan(PARTITION, b"0", b"9"))
-    at.store.write(PARTITION, [Delete(b"0"), Delete(b"1")])
+    at.store.delete(PARTITION, [b"0", b"1"])
     spent = {name: count - before.get(name, 0) for name, count in at.store.requests.items()}
     assert {name: spent[name] for name in ("PUT", "GET", "LIST", "DELETE")} == {
         "PUT": 3,
@@ -850,7 +805,7 @@ def test_connections_are_used_again(at: Setting) -> None:
     before = at.proxy.connections
     for _ in range(20):
         at.store.get(PARTITION, [b"first"])
-        at.store.write(PARTITION, [Put(b"row", b"x")])
+        at.store.put(PARTITION, b"row", b"x")
     assert at.proxy.connections - before <= 1
 
 
@@ -859,7 +814,7 @@ def test_after_a_freeze_no_request_is_risked_on_an_old_connection(at: Setting, m
     before = at.proxy.connections
     now = time.time()
     monkeypatch.setattr("streamkit_s3.connection.time.time", lambda: now + 600)
-    at.store.write(PARTITION, [Append(KEY, b"x")])
+    at.store.put(PARTITION, KEY, b"x", NEXT)
     assert at.proxy.connections == before + 1
 
 
@@ -880,7 +835,7 @@ def test_a_client_is_made_once_however_many_threads_begin(at: Setting, monkeypat
 
 
 def test_a_forked_child_works_and_leaves_the_parents_connections_alone(at: Setting) -> None:
-    at.store.write(PARTITION, [Put(b"%03d" % n, b"%d" % n) for n in range(40)])
+    fill(at.store, {b"%03d" % n: b"%d" % n for n in range(40)})
     gate = threading.Event()
     held = {encode(b"%03d" % n) for n in range(1, 20)}
     at.proxy.plan = lambda request: hold(gate) if request.target.rpartition("/")[2] in held else PASS
@@ -894,7 +849,7 @@ def test_a_forked_child_works_and_leaves_the_parents_connections_alone(at: Setti
             signal.alarm(60)
             assert [row.data for row in rows] == [b"%d" % n for n in range(1, 40)]
             assert at.store.get(PARTITION, [b"first", b"none"])[1] is None
-            at.store.write(PARTITION, [Append(KEY, b"child")])
+            at.store.put(PARTITION, KEY, b"child", NEXT)
             outcome = 0
         finally:
             os._exit(outcome)

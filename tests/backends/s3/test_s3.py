@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
-from functools import partial
-from itertools import product
+from collections.abc import Callable, Mapping
 from uuid import UUID, uuid4
 
 import pytest
@@ -14,12 +12,12 @@ from fix_proxy import PASS, Fault, Proxy, Request, hold
 from fix_s3 import S3Bucket
 
 import streamkit_s3
-from streamkit.backend import Append, Delete, Driver, Put
+from streamkit.backend import NEXT, Backend, Driver, Range
 from streamkit.errors import StoreClosed
 from streamkit.testing import BackendConformance
 from streamkit_s3.driver import S3Driver
 from streamkit_s3.failures import Target
-from streamkit_s3.layout import encode, label
+from streamkit_s3.layout import encode
 
 pytestmark = pytest.mark.s3
 
@@ -45,6 +43,11 @@ def proxy(s3_bucket: S3Bucket, make_proxy: Callable[[str, int], Proxy]) -> Proxy
     return make_proxy(s3_bucket.server.host, s3_bucket.server.port)
 
 
+def fill(store: Backend, rows: Mapping[bytes, bytes]) -> None:
+    for key, value in rows.items():
+        store.put(PARTITION, key, value)
+
+
 def values(request: Request) -> bool:
     return request.method == "GET" and "list-type" not in request.target
 
@@ -52,8 +55,9 @@ def values(request: Request) -> bool:
 def test_what_is_stored_is_where_earlier_releases_look_for_it(s3_bucket: S3Bucket) -> None:
     driver = streamkit_s3.connect(s3_bucket.url("tenants/a"), timeout=30)
     store = driver.open(STORE)
-    store.write(PARTITION, [Append(b"TXN\x00\x00\x00\x00\x00\x00\x00\x00\x01", b"transaction"), Put(b"", b"empty")])
-    store.write("é".encode() * 150, [Put(b"\xff", b"long")])
+    store.put(PARTITION, b"TXN\x00" + bytes(7) + b"\x01", b"transaction", NEXT)
+    store.put(PARTITION, b"", b"empty")
+    store.put("é".encode() * 150, b"\xff", b"long")
     assert store.acquire("leader/ä", 30.0) is not None
     at = f"tenants/a/{STORE}"
     long = "h." + ("!" + "c3a9" * 150)[:160] + "." + "ynY-KHhAF4TFcyuouCsdmhoZJd6pbHVPKNYFAp_83Ms"
@@ -67,27 +71,7 @@ def test_what_is_stored_is_where_earlier_releases_look_for_it(s3_bucket: S3Bucke
         ]
     )
     marker = s3_bucket.server.client().get_object(Bucket=s3_bucket.name, Key=f"{at}/FORMAT")["Body"].read()
-    assert marker == b'{"streamkit":2,"conditional_deletes":true}'
-    driver.close()
-
-
-def test_a_store_of_format_1_keeps_its_long_names(s3_bucket: S3Bucket) -> None:
-    partitions = [b"orders", b"\xc3\xa9" * 120, b"\xff" * 300]
-    keys = [b"short", b"a" * 189, b"a" * 190, b"a" * 300, b"b" * 200]
-    put = partial(s3_bucket.server.client().put_object, Bucket=s3_bucket.name)
-    put(Key=f"{STORE}/FORMAT", Body=b'{"streamkit":1,"conditional_deletes":true}')
-    for partition, key in product(partitions, keys[:-1]):
-        put(Key=f"{STORE}/{label(partition, False)}/{encode(key, False)}", Body=key)
-    driver = streamkit_s3.connect(s3_bucket.url(), timeout=30)
-    for partition in partitions:
-        store = streamkit_s3.connect(s3_bucket.url(), timeout=30).open(STORE)
-        assert [value and value.data for value in store.get(partition, keys)] == [*keys[:-1], None]
-        store = driver.open(STORE)
-        store.write(partition, [Append(keys[-1], keys[-1])])
-        assert [row.key for row in store.scan(partition, b"", b"\xff")] == sorted(keys)
-        assert [row.key for row in store.scan(partition, b"a" * 190, b"b" * 300)] == [*keys[2:]]
-        store.write(partition, [Delete(key) for key in keys])
-    assert s3_bucket.names() == [f"{STORE}/FORMAT"]
+    assert marker == b'{"streamkit":3}'
     driver.close()
 
 
@@ -96,7 +80,7 @@ def test_every_prefix_is_a_root_of_its_own(s3_bucket: S3Bucket, prefix: str) -> 
     mine, other = (
         streamkit_s3.connect(s3_bucket.url(where), timeout=30) for where in (prefix, f"{prefix}x" if prefix else "y")
     )
-    mine.open(STORE).write(PARTITION, [Put(b"key", b"value")])
+    mine.open(STORE).put(PARTITION, b"key", b"value")
     assert list(mine.stores()) == [STORE]
     assert list(other.stores()) == []
     assert other.open(STORE).get(PARTITION, [b"key"]) == [None]
@@ -108,7 +92,7 @@ def test_every_prefix_is_a_root_of_its_own(s3_bucket: S3Bucket, prefix: str) -> 
 def test_foreign_objects_are_neither_read_nor_listed_nor_deleted(s3_bucket: S3Bucket) -> None:
     driver = streamkit_s3.connect(s3_bucket.url("shared"), timeout=30)
     store = driver.open(STORE)
-    store.write(PARTITION, [Put(b"key", b"value")])
+    store.put(PARTITION, b"key", b"value")
     other = uuid4()
     foreign = [
         "shared/readme.txt",
@@ -139,7 +123,7 @@ def test_a_scan_asks_for_its_range_only_and_for_each_value_once(proxy: Proxy, s3
     driver = behind(proxy, s3_bucket)
     store = driver.open(STORE)
     for family in (b"DAT", b"INV", b"TXN"):
-        store.write(PARTITION, [Put(b"%b\x00%04d" % (family, n), b"%d" % n) for n in range(60)])
+        fill(store, {b"%b\x00%04d" % (family, n): b"%d" % n for n in range(60)})
     proxy.seen.clear()
     rows = list(store.scan(PARTITION, b"INV\x000010", b"INV\x000020"))
     assert [row.data for row in rows] == [b"%d" % n for n in range(10, 20)]
@@ -163,7 +147,7 @@ def test_a_scan_asks_for_its_range_only_and_for_each_value_once(proxy: Proxy, s3
 def test_a_long_scan_keeps_many_requests_in_flight_and_the_order(proxy: Proxy, s3_bucket: S3Bucket) -> None:
     driver = behind(proxy, s3_bucket, page=50)
     store = driver.open(STORE)
-    store.write(PARTITION, [Put(b"%04d" % n, b"%d" % n) for n in range(120)])
+    fill(store, {b"%04d" % n: b"%d" % n for n in range(120)})
     proxy.seen.clear()
     many = threading.Event()
 
@@ -182,7 +166,7 @@ def test_a_long_scan_keeps_many_requests_in_flight_and_the_order(proxy: Proxy, s
 def test_a_scan_that_is_dropped_asks_for_nothing_more(proxy: Proxy, s3_bucket: S3Bucket) -> None:
     driver = behind(proxy, s3_bucket)
     store = driver.open(STORE)
-    store.write(PARTITION, [Put(b"%c%03d" % (letter, n), b"") for letter in b"ab" for n in range(100)])
+    fill(store, {b"%c%03d" % (letter, n): b"" for letter in b"ab" for n in range(100)})
     proxy.seen.clear()
     busy, dropped = store.scan(PARTITION, b"a", b"b"), store.scan(PARTITION, b"b", b"c")
     assert proxy.seen == [], "nothing is asked for before the first row is"
@@ -205,7 +189,7 @@ def test_a_scan_holds_no_more_than_its_window_of_large_rows(proxy: Proxy, s3_buc
     driver = behind(proxy, s3_bucket)
     store = driver.open(STORE)
     large = bytes(24 << 20)
-    store.write(PARTITION, [Put(b"%d" % n, large) for n in range(5)])
+    fill(store, {b"%d" % n: large for n in range(5)})
     proxy.seen.clear()
     rows = store.scan(PARTITION, b"", b"\xff")
     next(rows)
@@ -221,7 +205,7 @@ def test_a_deletion_that_failed_half_way_goes_on(proxy: Proxy, s3_bucket: S3Buck
 
     driver = behind(proxy, s3_bucket, page=40)
     store = driver.open(STORE)
-    store.write(PARTITION, [Put(b"%04d" % n, b"x") for n in range(100)])
+    fill(store, {b"%04d" % n: b"x" for n in range(100)})
     proxy.once(DROP_REQUEST, lambda request: request.method == "DELETE")
     with pytest.raises(Ambiguous):
         driver.delete(STORE)
@@ -231,26 +215,58 @@ def test_a_deletion_that_failed_half_way_goes_on(proxy: Proxy, s3_bucket: S3Buck
     assert s3_bucket.names() == []
     driver.delete(STORE)
     # It can be made again, by the same process.
-    store.write(PARTITION, [Put(b"again", b"x")])
+    store.put(PARTITION, b"again", b"x")
     assert list(driver.stores()) == [STORE]
     driver.close()
 
 
-def test_many_plain_deletes_are_one_request(proxy: Proxy, s3_bucket: S3Bucket) -> None:
+def test_a_thousand_deletes_are_one_request(proxy: Proxy, s3_bucket: S3Bucket) -> None:
     driver = behind(proxy, s3_bucket)
     store = driver.open(STORE)
-    store.write(PARTITION, [Put(b"%04d" % n, b"x") for n in range(50)])
+    rows = {b"%04d" % n: b"x" for n in range(0, 2000, 40)}
+    fill(store, rows)
     proxy.seen.clear()
-    store.write(PARTITION, [Delete(b"%04d" % n) for n in range(60)])
+    store.delete(PARTITION, [b"%04d" % n for n in range(1000)] * 2)
     assert [request.method for request in proxy.seen] == ["POST"]
-    assert list(store.scan(PARTITION, b"", b"\xff")) == []
+    assert [row.key for row in store.scan(PARTITION, b"", b"\xff", values=False)] == [*rows][25:]
+    proxy.seen.clear()
+    store.delete(PARTITION, [b"%04d" % n for n in range(1001)])
+    assert sorted(request.method for request in proxy.seen) == ["DELETE", "POST"]
+    store.delete(PARTITION, [])
+    assert len(proxy.seen) == 2
+    driver.close()
+
+
+def test_parts_are_read_at_the_same_time_and_of_the_object_that_is_meant(proxy: Proxy, s3_bucket: S3Bucket) -> None:
+    driver = behind(proxy, s3_bucket)
+    store = driver.open(STORE)
+    large = bytes(range(256)) * 4096
+    etag = store.put(PARTITION, b"run", large)
+    proxy.seen.clear()
+    all_sent = threading.Event()
+
+    def plan(request: Request) -> Fault:
+        if len(proxy.seen) == 5:
+            all_sent.set()
+        return hold(all_sent)
+
+    proxy.plan = plan
+    parts = [Range(b"run", 1000 * n, 70, etag) for n in range(5)]
+    assert store.read(PARTITION, parts) == [large[part.start :][:70] for part in parts]
+    assert [request.headers["if-match"] for request in proxy.seen] == [etag] * 5
+    assert {request.headers["range"] for request in proxy.seen} == {
+        f"bytes={1000 * n}-{1000 * n + 69}" for n in range(5)
+    }
+    proxy.plan = []
+    store.put(PARTITION, b"run", large[::-1])
+    assert store.read(PARTITION, [Range(b"run", 0, 70, etag), Range(b"run", 0, 3)]) == [None, large[:-4:-1]]
     driver.close()
 
 
 def test_closing_the_driver_ends_a_scan_in_another_thread_with_an_error(s3_bucket: S3Bucket) -> None:
     driver = streamkit_s3.connect(s3_bucket.url(), timeout=30)
     store = driver.open(STORE)
-    store.write(PARTITION, [Put(b"%04d" % n, b"x") for n in range(100)])
+    fill(store, {b"%04d" % n: b"x" for n in range(100)})
     rows = store.scan(PARTITION, b"", b"\xff")
     next(rows)
     driver.close()
@@ -266,9 +282,9 @@ def test_one_process_serves_many_stores_with_one_client(proxy: Proxy, s3_bucket:
     driver = behind(proxy, s3_bucket)
     stores = [uuid4() for _ in range(5)]
     for store in stores:
-        driver.open(store).write(PARTITION, [Append(b"key", store.bytes)])
+        driver.open(store).put(PARTITION, b"key", store.bytes, NEXT)
     assert set(driver.stores()) == set(stores)
     # Only the first had to find out what the service can do; the others: look, mark, write.
-    assert sum("probe" in request.target for request in proxy.seen) <= 7
+    assert sum("probe" in request.target for request in proxy.seen) == 4
     assert proxy.connections <= 12
     driver.close()

@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 from streamkit.backend import (
     Backend,
     Grant,
-    Put,
 )
 from streamkit.errors import LeaseLost
 
@@ -145,5 +144,5 @@ class LeaseIsARow(Sound):
     caught_by = "test_leases_are_not_rows"
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
-        self.inner.write(b"leases", [Put(name.encode(), b"")])
+        self.inner.put(b"leases", name.encode(), b"")
         return self.inner.acquire(name, ttl)

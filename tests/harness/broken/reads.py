@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from streamkit.backend import (
+    ANY,
     Backend,
-    Delete,
     Etag,
-    Op,
+    Expect,
     Range,
     Row,
     Value,
@@ -21,6 +21,7 @@ from .sound import Sound
 __all__ = [
     "AbsenceRemembered",
     "EmptyIsMissing",
+    "EtagNotLookedAt",
     "FoundOnly",
     "LongReads",
     "MixedPartitions",
@@ -48,10 +49,11 @@ class StaleReads(Sound):
                 self._cache.setdefault((partition, key), value)
         return [self._cache.get((partition, key)) for key in keys]
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        for op in ops:
-            self._cache.pop((partition, op.key), None)
-        return self.inner.write(partition, ops)
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        self._cache.pop((partition, key), None)
+        return self.inner.put(partition, key, value, expect)
 
 
 class AbsenceRemembered(Sound):
@@ -76,16 +78,18 @@ class UnsyncedIsUnseen(Sound):
 
     def __init__(self, inner: Backend, store: UUID, shared: dict[Any, Any]) -> None:
         super().__init__(inner, store, shared)
-        self._buffer: list[tuple[bytes, Sequence[Op]]] = []
+        self._buffer: list[tuple[bytes, bytes, bytes, Expect | Etag]] = []
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        for write in self._buffer:
-            self.inner.write(*write)
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        for put in self._buffer:
+            self.inner.put(*put)
         self._buffer = []
         if durable:
-            return self.inner.write(partition, ops)
-        self._buffer.append((partition, ops))
-        return [None if isinstance(op, Delete) else "etag" for op in ops]
+            return self.inner.put(partition, key, value, expect)
+        self._buffer.append((partition, key, value, expect))
+        return "etag"
 
 
 class FoundOnly(Sound):
@@ -112,7 +116,20 @@ class LongReads(Sound):
     caught_by = "test_ranges_are_cut_like_bytes"
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
-        return self.inner.read(partition, [Range(key, start, length + 1) for key, start, length in ranges])
+        return self.inner.read(partition, [part._replace(length=part.length + 1) for part in ranges])
+
+
+class EtagNotLookedAt(Sound):
+    """A range with an etag is answered from a cache, whose values are never looked at again."""
+
+    caught_by = "test_a_range_may_name_the_etag"
+
+    def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        found = self.inner.read(partition, ranges)
+        for at, part in enumerate(ranges):
+            if part.etag is not None:
+                found[at] = self.shared.setdefault((partition, *part), found[at])
+        return found
 
 
 class TextKeys(Sound):
@@ -120,9 +137,10 @@ class TextKeys(Sound):
 
     caught_by = "test_every_byte_is_fit_for_a_key"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        ops = [op._replace(key=op.key.decode(errors="replace").encode()) for op in ops]
-        return self.inner.write(partition, list({op.key: op for op in ops}.values()))
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        return self.inner.put(partition, key.decode(errors="replace").encode(), value, expect)
 
 
 class TextValues(Sound):
@@ -140,15 +158,16 @@ class ShortKeys(Sound):
 
     caught_by = "test_keys_and_partitions_of_300_bytes"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        ops = [op._replace(key=op.key[:255]) for op in ops]
-        return self.inner.write(partition, list({op.key: op for op in ops}.values()))
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        return self.inner.put(partition, key[:255], value, expect)
 
 
 class SmallValues(Sound):
     """A value is cut at 4 MiB."""
 
-    caught_by = "test_an_append_may_be_large"
+    caught_by = "test_a_row_may_be_large"
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         return [value and value._replace(data=value.data[: 4 << 20]) for value in self.inner.get(partition, keys)]
@@ -159,8 +178,10 @@ class MixedPartitions(Sound):
 
     caught_by = "test_partitions_are_independent"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        return self.inner.write(b"", [op._replace(key=(partition + op.key)[:300]) for op in ops])
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        return self.inner.put(b"", (partition + key)[:300], value, expect)
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         return self.inner.get(b"", [(partition + key)[:300] for key in keys])

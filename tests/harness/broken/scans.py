@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any
 from uuid import UUID
 
 from streamkit.backend import (
+    ANY,
     Backend,
     Etag,
-    Op,
+    Expect,
     Row,
 )
 from streamkit.errors import StreamkitError
@@ -86,10 +87,12 @@ class StopsAtAnEmptyPage(Sound):
 
     caught_by = "test_an_empty_page_is_not_the_end"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        etags = self.inner.write(partition, ops)
-        self.shared.setdefault((self.store, partition), set()).update(op.key for op in ops)
-        return etags
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        etag = self.inner.put(partition, key, value, expect)
+        self.shared.setdefault((self.store, partition), set()).add(key)
+        return etag
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         return islice(self._pages(partition, start, end), limit or None)
@@ -134,9 +137,11 @@ class LockHeldByScan(Sound):
         with self.lock:
             yield from self.inner.scan(partition, start, end, limit=limit, values=values)
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
         with self.lock:
-            return self.inner.write(partition, ops)
+            return self.inner.put(partition, key, value, expect)
 
 
 class ScanOfOneThread(Sound):

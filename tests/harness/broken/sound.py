@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 from streamkit.backend import (
+    ANY,
     Backend,
     Driver,
     Etag,
+    Expect,
     Grant,
     Limits,
-    Op,
     Range,
     Row,
     ServiceTime,
@@ -27,6 +29,10 @@ class Sound:
     """Passes everything on to memory: what the broken ones start from. `shared` is common to all of one root."""
 
     caught_by: ClassVar[str] = ""
+    remote: ClassVar[bool] = False
+    """Whether the memory behind it is to be like a network service."""
+    reopen: Callable[[], Backend]
+    """The store's inner backend as who opens it now has it."""
 
     def __init__(self, inner: Backend, store: UUID, shared: dict[Any, Any]) -> None:
         self.inner = inner
@@ -53,8 +59,13 @@ class Sound:
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         return self.inner.scan(partition, start, end, limit=limit, values=values)
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        return self.inner.write(partition, ops, durable=durable)
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        return self.inner.put(partition, key, value, expect, durable=durable)
+
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        self.inner.delete(partition, keys)
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         return self.inner.acquire(name, ttl)
@@ -74,9 +85,9 @@ class Sound:
         return driver.stores()
 
     @staticmethod
-    def delete(driver: Driver, store: UUID) -> None:
+    def delete_store(driver: Driver, store: UUID, keep: Collection[tuple[bytes, bytes]]) -> None:
         """What the driver's `delete` does."""
-        driver.delete(store)
+        driver.delete(store, keep)
 
 
 class _Driver:
@@ -89,10 +100,12 @@ class _Driver:
         return self._kind.stores(self._inner)
 
     def open(self, store: UUID) -> Backend:
-        return self._kind(self._inner.open(store), store, self._shared)
+        backend = self._kind(self._inner.open(store), store, self._shared)
+        backend.reopen = partial(self._inner.open, store)
+        return backend
 
     def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
-        self._kind.delete(self._inner, store)
+        self._kind.delete_store(self._inner, store, keep)
 
     def close(self) -> None:
         self._inner.close()
@@ -102,4 +115,4 @@ def broken_driver(kind: type[Sound], **options: Any) -> Callable[[], Driver]:
     """A maker of drivers of one new root, whose backends are of `kind`; `options` are those of MemoryDriver."""
     name = f"broken-{uuid4()}"
     shared: dict[Any, Any] = {}
-    return lambda: _Driver(kind, MemoryDriver(name, **options), shared)
+    return lambda: _Driver(kind, MemoryDriver(name, remote=kind.remote, **options), shared)

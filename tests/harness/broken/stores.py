@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
 from streamkit.backend import (
+    ANY,
     Backend,
     Driver,
     Etag,
-    Op,
-    Put,
+    Expect,
     Row,
     Value,
 )
-from streamkit.errors import PermanentError
+from streamkit.errors import PermanentError, StoreClosed
 from streamkit_memory import MemoryDriver
 
 from .sound import Sound
@@ -24,10 +24,12 @@ from .sound import Sound
 __all__ = [
     "DeletedOnPaper",
     "DeletedOnlyOnce",
+    "KeepsNothing",
     "ListedByPartition",
     "LostByFork",
     "OneStoreForAll",
     "ReadingMakesTheStore",
+    "WritesToADeletedStore",
 ]
 
 
@@ -37,7 +39,7 @@ class ReadingMakesTheStore(Sound):
     caught_by = "test_a_store_that_nobody_wrote_to_reads_empty"
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
-        self.inner.write(b"made", [Put(b"by reading", b"")])
+        self.inner.put(b"made", b"by reading", b"")
         return self.inner.get(partition, keys)
 
 
@@ -51,8 +53,8 @@ class DeletedOnPaper(Sound):
         return (store for store in driver.stores() if not driver.open(store).get(b"deleted", [b""])[0])
 
     @staticmethod
-    def delete(driver: Driver, store: UUID) -> None:
-        driver.open(store).write(b"deleted", [Put(b"", b"")])
+    def delete_store(driver: Driver, store: UUID, keep: Collection[tuple[bytes, bytes]]) -> None:
+        driver.open(store).put(b"deleted", b"", b"")
 
 
 class DeletedOnlyOnce(Sound):
@@ -61,10 +63,36 @@ class DeletedOnlyOnce(Sound):
     caught_by = "test_deleting_again_is_fine"
 
     @staticmethod
-    def delete(driver: Driver, store: UUID) -> None:
+    def delete_store(driver: Driver, store: UUID, keep: Collection[tuple[bytes, bytes]]) -> None:
         if store not in set(driver.stores()):
             raise PermanentError(f"there is no store {store}")
         driver.delete(store)
+
+
+class KeepsNothing(Sound):
+    """All of a store is deleted, also what was to be kept."""
+
+    caught_by = "test_rows_that_are_to_be_kept_are_left_where_a_store_is_deleted"
+    remote = True
+
+    @staticmethod
+    def delete_store(driver: Driver, store: UUID, keep: Collection[tuple[bytes, bytes]]) -> None:
+        driver.delete(store)
+
+
+class WritesToADeletedStore(Sound):
+    """Who has a store open that was deleted opens it again on the way, and makes it anew."""
+
+    caught_by = "test_who_has_a_deleted_store_open_cannot_write_to_it"
+
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        try:
+            return self.inner.put(partition, key, value, expect)
+        except StoreClosed:
+            self.inner = self.reopen()
+            return self.inner.put(partition, key, value, expect)
 
 
 class ListedByPartition(Sound):
@@ -107,6 +135,8 @@ class OneStoreForAll(Sound):
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         return self.rows.scan(partition, start, end, limit=limit, values=values)
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        self.inner.write(b"", [Put(b"exists", b"")])
-        return self.rows.write(partition, ops)
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        self.inner.put(b"", b"exists", b"")
+        return self.rows.put(partition, key, value, expect)

@@ -1,44 +1,28 @@
-"""Broken writes: preconditions, etags, batches."""
+"""Broken writes: preconditions, etags, the order of a log, deleting."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from streamkit.backend import (
-    ABSENT,
-    ANY,
-    Append,
-    Conflict,
-    Delete,
-    Etag,
-    Op,
-    Put,
-    Row,
-    Value,
-)
+from streamkit.backend import ABSENT, ANY, NEXT, Conflict, Etag, Expect, Row, Value
+from streamkit.errors import PermanentError
 
 from .sound import Sound
 
 __all__ = [
-    "BatchSeenInPart",
     "CheckedThenWritten",
-    "DeleteNotConditional",
+    "DeletesTheFirst",
+    "DeletesWhatIsThere",
     "EtagOfTheSize",
     "EtagsNotCompared",
+    "ForgetsWhatWasDeleted",
+    "NextCheckedThenWritten",
+    "NextIsAbsent",
     "NoPrecondition",
-    "ReplacingAppend",
-    "StopsAtConflict",
+    "ReplacingNext",
     "SwallowedConflict",
-    "TornBatch",
 ]
-
-
-def _unconditional(op: Op) -> Op:
-    if isinstance(op, Delete):
-        return Delete(op.key)
-    return Put(op.key, op.value)
 
 
 class NoPrecondition(Sound):
@@ -46,65 +30,108 @@ class NoPrecondition(Sound):
 
     caught_by = "test_a_put_with_absent_creates_once"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        return self.inner.write(partition, [_unconditional(op) for op in ops])
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        return self.inner.put(partition, key, value)
 
 
 class EtagsNotCompared(Sound):
-    """Only ABSENT is looked at; a Put with an etag always wins."""
+    """A put with an etag always wins."""
 
     caught_by = "test_a_put_with_an_old_etag_conflicts"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        ops = [Put(op.key, op.value) if isinstance(op, Put) and op.expect is not ABSENT else op for op in ops]
-        return self.inner.write(partition, ops)
-
-
-class DeleteNotConditional(Sound):
-    """A Delete removes the row whatever etag it expects."""
-
-    caught_by = "test_a_delete_with_an_etag_is_conditional"
-
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        return self.inner.write(partition, [Delete(op.key) if isinstance(op, Delete) else op for op in ops])
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        return self.inner.put(partition, key, value, expect if isinstance(expect, Expect) else ANY)
 
 
 class CheckedThenWritten(Sound):
-    """Preconditions are checked, and then the write is sent, with nothing that holds between the two."""
+    """The precondition is checked, and then the write is sent, with nothing that holds between the two."""
 
     caught_by = "test_only_one_of_many_writers_creates_a_row"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        values = self.inner.get(partition, [op.key for op in ops])
-        for op, value in zip(ops, values, strict=True):
-            expect = ABSENT if isinstance(op, Append) else op.expect
-            if expect is ABSENT and value is not None:
-                raise Conflict(op.key)
-            if expect is not ANY and expect is not ABSENT and (value is None or value.etag != expect):
-                raise Conflict(op.key)
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        (there,) = self.inner.get(partition, [key])
+        if expect in (ABSENT, NEXT) and there is not None:
+            raise Conflict(key)
+        if not isinstance(expect, Expect) and (there is None or there.etag != expect):
+            raise Conflict(key)
         time.sleep(0.001)
-        return self.inner.write(partition, [_unconditional(op) for op in ops])
+        return self.inner.put(partition, key, value)
 
 
-class ReplacingAppend(Sound):
-    """An Append is a Put: it overwrites what was committed."""
+class ReplacingNext(Sound):
+    """NEXT is ANY: it overwrites what was committed."""
 
-    caught_by = "test_an_append_creates_once"
+    caught_by = "test_a_put_with_next_creates_once"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        return self.inner.write(partition, [_unconditional(op) if isinstance(op, Append) else op for op in ops])
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        return self.inner.put(partition, key, value, ANY if expect is NEXT else expect)
+
+
+class NextIsAbsent(Sound):
+    """Of a log only the row is looked at, though nothing is between that could not look further."""
+
+    caught_by = "test_a_key_below_the_last_of_a_log_is_refused_where_it_can_be"
+
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        return self.inner.put(partition, key, value, ABSENT if expect is NEXT else expect)
+
+
+class ForgetsWhatWasDeleted(Sound):
+    """The end of a log is the greatest key that is there, so that a deleted one can be put again."""
+
+    caught_by = "test_a_deleted_key_of_a_log_is_not_put_again"
+
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        if expect is not NEXT:
+            return self.inner.put(partition, key, value, expect)
+        if next(self.inner.scan(partition, key, b"\xff" * 301, limit=1), None) is not None:
+            raise Conflict(key)
+        return self.inner.put(partition, key, value, ABSENT)
+
+
+class NextCheckedThenWritten(Sound):
+    """The end of a log is looked up, and then the row is written, with nothing that holds between the two."""
+
+    caught_by = "test_the_keys_of_a_log_grow_whoever_writes"
+
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        if expect is not NEXT:
+            return self.inner.put(partition, key, value, expect)
+        last = self.shared.get((self.store, partition))
+        if last is not None and key <= last:
+            raise Conflict(key)
+        time.sleep(0.001)
+        etag = self.inner.put(partition, key, value, ABSENT)
+        self.shared[self.store, partition] = key
+        return etag
 
 
 class SwallowedConflict(Sound):
     """A conflict is taken for success: the loser believes that it has won."""
 
-    caught_by = "test_only_one_of_many_writers_appends_a_row"
+    caught_by = "test_only_one_of_many_writers_puts_the_next_row"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
         try:
-            return self.inner.write(partition, ops)
+            return self.inner.put(partition, key, value, expect)
         except Conflict:
-            return [None if isinstance(op, Delete) else "etag" for op in ops]
+            return "etag"
 
 
 class EtagOfTheSize(Sound):
@@ -120,48 +147,34 @@ class EtagOfTheSize(Sound):
         rows = self.inner.scan(partition, start, end, limit=limit, values=values)
         return (row._replace(etag=str(len(row.data))) for row in rows)
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        self.inner.write(partition, [self._translated(partition, op) for op in ops])
-        return [None if isinstance(op, Delete) else str(len(op.value)) for op in ops]
-
-    def _translated(self, partition: bytes, op: Op) -> Op:
-        if isinstance(op, Append) or op.expect is ANY or op.expect is ABSENT:
-            return op
-        (value,) = self.inner.get(partition, [op.key])
-        if value is None or str(len(value.data)) != op.expect:
-            raise Conflict(op.key)
-        return op._replace(expect=value.etag)
-
-
-class TornBatch(Sound):
-    """The operations of a batch are applied one after the other, up to the first that conflicts."""
-
-    caught_by = "test_a_conflict_in_a_batch_writes_nothing"
-
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        return [self.inner.write(partition, [op])[0] for op in ops]
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        if not isinstance(expect, Expect):
+            (there,) = self.inner.get(partition, [key])
+            if there is None or str(len(there.data)) != expect:
+                raise Conflict(key)
+            expect = there.etag
+        self.inner.put(partition, key, value, expect)
+        return str(len(value))
 
 
-class BatchSeenInPart(Sound):
-    """Batches are all or nothing in the end, but readers see them half done."""
+class DeletesTheFirst(Sound):
+    """Of many keys only those of the first request are deleted."""
 
-    caught_by = "test_a_batch_is_never_seen_in_part"
+    caught_by = "test_a_delete_takes_many_keys"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        with self.shared.setdefault("lock", threading.Lock()):
-            if any(isinstance(op, Append) or op.expect is not ANY for op in ops):
-                return self.inner.write(partition, ops)
-            etags = []
-            for op in ops:
-                etags += self.inner.write(partition, [op])
-                time.sleep(0)
-            return etags
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        self.inner.delete(partition, keys[:100])
 
 
-class StopsAtConflict(Sound):
-    """Where writes are not atomic: what comes after the first conflict is not tried."""
+class DeletesWhatIsThere(Sound):
+    """To delete a row that is not there is an error."""
 
-    caught_by = "test_a_write_that_is_not_atomic_tries_everything"
+    caught_by = "test_a_delete_removes_the_rows"
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        return [self.inner.write(partition, [op])[0] for op in ops]
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        for key, value in zip(keys, self.inner.get(partition, keys), strict=True):
+            if value is None:
+                raise PermanentError(f"there is no row {key!r}")
+        self.inner.delete(partition, keys)

@@ -1,7 +1,8 @@
 """Writes the golden stores of this format version: `python tests/store/golden/write.py`. Once a version, then never.
 
-`local-<version>` is a store on disk; `rows-<version>.json` are the rows of stores in memory, of every way to write
-atomically. What they must read as is in `entries-<version>.json`. What older versions wrote stays as it is.
+`local-<version>` is a store on disk; `rows-<version>.json` are the rows of stores in memory: one whose index is in its
+heads, and one with files of all levels. What they must read as is in `entries-<version>.json`. What older versions
+wrote stays as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from uuid import UUID
 
 import streamkit
 from streamkit import Record
-from streamkit.log import record_format, rows
+from streamkit.log import policy, record_format, rows
 from streamkit.store import Store
 from streamkit_memory.driver import MemoryDriver
 
@@ -39,6 +40,8 @@ def fill(store: Store) -> None:
     for turn in range(2):
         with store.lease("leader") as lease:
             store.produce("plain", "c", [Record(b"by leader %d" % turn)], lease=lease)
+    for at in range(30):
+        store.produce("plain", f"many {at % 4}", [Record(b"%d" % at)])
     for at in range(9):
         store.produce("three", f"{{{at}}}/日本", [Record(b"%d" % at)])
         store.produce("buffered", "x", [Record(b"%d" % at)], expected_sequence=at)
@@ -79,15 +82,16 @@ def main() -> None:
     with streamkit.connect(place.as_uri()) as client:
         fill(client.store(STORE))
         wanted["local"] = reading(client.store(STORE))
-    (place / str(STORE) / "index" / "lock.mdb").unlink()
     dumps = {}
-    for atomic in ("batch", "rows", "key"):
+    for kind in ("memory", "remote"):
+        if kind == "remote":
+            policy.REMOTE = policy.REMOTE._replace(upkeep=2, inline=0)
         clock = StillClock(1_700_000_000)
-        driver = MemoryDriver(atomic=atomic, clock=clock, sleep=clock.sleep)  # type: ignore[arg-type]
+        driver = MemoryDriver(remote=kind == "remote", clock=clock, sleep=clock.sleep)
         with streamkit.Client("memory://", driver, 5.0, None, 1 << 26, clock) as client:
             fill(client.store(STORE))
-            wanted[atomic] = reading(client.store(STORE))
-            dumps[atomic] = dump(driver)
+            wanted[kind] = reading(client.store(STORE))
+            dumps[kind] = dump(driver)
     (HERE / f"rows-{VERSION}.json").write_text(json.dumps(dumps, indent=0))
     (HERE / f"entries-{VERSION}.json").write_text(json.dumps(wanted, indent=0, ensure_ascii=False))
 

@@ -1,0 +1,73 @@
+"""The directory of a partition: made whole or not at all; and telling those who have it open that it is deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import struct
+import sys
+import time
+from typing import Final
+
+from streamkit.checksum import crc32
+
+from .files import OpenFile, create_file, lock_file, make_directory, sync_directory, write_all
+from .head import DELETED, HEAD_WORDS, Head, unseal
+from .reading import log_name
+from .recovery import begin_file
+from .state import Ranges, State, View
+
+__all__ = ["create_log", "mark_log_deleted"]
+
+_ABANDONED: Final = 3600
+"""Seconds."""
+
+
+def create_log(path: str, partition: bytes) -> None:
+    """Make the directory of a partition that is not there; another process may do the same at the same time."""
+    parent = os.path.dirname(path)
+    draft = os.path.join(parent, f".new-{secrets.token_hex(8)}")
+    identity = secrets.token_hex(4).encode()
+    _remove_drafts(parent)
+    try:
+        make_directory(draft)
+        state = State(0)
+        state.view = View((), Ranges())
+        log = begin_file(state, 0, crc32(identity))
+        for name, data in ((log_name(0), log), ("head", Head.blank(partition, identity, 0, len(log)))):
+            file = OpenFile(create_file(os.path.join(draft, name)))
+            write_all(file.fd, data, 0)
+            os.fsync(file.fd)
+        sync_directory(draft)
+        os.rename(draft, path)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not os.path.exists(os.path.join(path, "head")):
+            raise
+    sync_directory(parent)
+
+
+def _remove_drafts(parent: str) -> None:
+    """Remove what killed processes left of partitions that they were making."""
+    for name in os.listdir(parent):
+        if name.startswith(".new-"):
+            draft = os.path.join(parent, name)
+            with contextlib.suppress(OSError):
+                if time.time() - os.stat(draft).st_mtime > _ABANDONED:
+                    shutil.rmtree(draft)
+
+
+def mark_log_deleted(path: str, timeout: float) -> None:
+    """Tell all who have a partition open that its store is deleted; its directory is at another path by now."""
+    with open(os.path.join(path, "head"), "r+b") as head:
+        while True:
+            head.seek(HEAD_WORDS)
+            _, base = struct.unpack("=QQ", head.read(16))
+            file = OpenFile(os.open(os.path.join(path, log_name(unseal(base))), os.O_RDWR))
+            lock_file(file.fd, timeout, path)  # nobody is about to publish an end of his own
+            head.seek(HEAD_WORDS)
+            if head.read(16)[8:] == base.to_bytes(8, sys.byteorder):
+                os.pwrite(head.fileno(), DELETED.to_bytes(8, sys.byteorder), HEAD_WORDS)
+                return

@@ -1,0 +1,101 @@
+"""A row whose value is large is in a file of its own, which is made whole before a record of the log names it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Collection
+from typing import Final
+
+from streamkit.errors import CorruptData
+
+from .faults import damage
+from .files import OpenFile, cached_file, create_file, sync_directory, unlink, write_all
+from .record import BLOCK, FILE, HEADER, blocks_are_right, pack, parse, table_size
+from .state import RowAt
+
+__all__ = ["RowFile", "open_row", "remove_orphans", "row_path", "write_row"]
+
+_NAME: Final = re.compile(r"([0-9a-f]{16})\.row(\.new)?")
+
+
+def row_path(path: str, name: int) -> str:
+    return os.path.join(path, f"{name:016x}.row")
+
+
+def write_row(path: str, key: bytes, value: bytes, seed: int) -> tuple[int, OpenFile]:
+    """Make such a file durable; its name, and the file. While that is open, nobody takes it for left behind."""
+    name = secrets.randbits(63) | 1
+    final = row_path(path, name)
+    file = OpenFile(create_file(final + ".new"))
+    try:
+        fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        head = pack(name, FILE, key, value, seed)
+        write_all(file.fd, head, 0)
+        write_all(file.fd, value, len(head))
+        os.fsync(file.fd)
+        # whoever copies the directory meanwhile has the whole file, or none of this name
+        os.rename(final + ".new", final)
+        sync_directory(path)
+    except OSError:
+        unlink(final + ".new")
+        unlink(final)
+        raise
+    return name, file
+
+
+def remove_orphans(path: str, rows: Collection[int], names: Collection[str]) -> None:
+    """Remove files that no row names, and nobody is about to name. The partition's lock is held."""
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None or (int(match[1], 16) in rows and not match[2]):
+            continue
+        full = os.path.join(path, name)
+        try:
+            file = OpenFile(os.open(full, os.O_RDONLY))
+            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        unlink(full)
+        file.close()
+
+
+class RowFile:
+    """An open one."""
+
+    def __init__(self, path: str, file: OpenFile, size: int, key: bytes, start: int, table: bytes) -> None:
+        self._path = path
+        self._file = file
+        self._size = size
+        self._key = key
+        self._start = start
+        self._table = table
+
+    def _damaged(self) -> CorruptData:
+        return damage(self._path, f"is damaged, which holds the row {self._key!r}")
+
+    def part(self, start: int, length: int) -> bytes:
+        """A part of the value."""
+        size = self._size
+        first, stop = start // BLOCK * BLOCK, min((start + length + BLOCK - 1) // BLOCK * BLOCK, size)
+        if start >= size or not length:
+            return b""
+        data = os.pread(self._file.fd, stop - first, self._start + first)
+        if len(data) != stop - first or not blocks_are_right(self._table, first // BLOCK, data):
+            raise self._damaged()
+        return data if first == start and stop - first <= length else data[start - first : start - first + length]
+
+
+def open_row(path: str, row: RowAt, key: bytes, seed: int) -> RowFile:
+    """The file of a row. FileNotFoundError if it is gone."""
+    name = row_path(path, row.file)
+    file = cached_file(name)
+    if file.table is None:
+        size = HEADER + len(key) + table_size(row.size)
+        found = parse(os.pread(file.fd, size, 0), 0, row.file, seed)
+        if isinstance(found, int) or found.key != key or found.size != row.size:
+            raise damage(name, f"is damaged, which holds the row {key!r}")
+        file.table = found.at, found.buffer[HEADER + len(key) : found.at]
+    return RowFile(name, file, row.size, key, *file.table)

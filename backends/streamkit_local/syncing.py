@@ -1,0 +1,67 @@
+"""Making a log durable, and saying in the log itself how far it is."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from .files import OpenFile, lock_file, sync_data, write_all
+from .head import BASE, END, SUSPECT, SYNCED, Head, seal, unseal
+from .reading import log_name
+
+__all__ = ["CLAIM", "claim_end", "claim_end_of", "sync_log"]
+
+CLAIM: Final = 8
+"""Where a file says, as a sealed position, how far it is known to be durable."""
+_PIECE: Final = 1 << 20
+
+
+def sync_log(head: Head, file: OpenFile, base: int, end: int) -> None:
+    """Make durable all that is in the file that begins at `base`; what is in older ones is.
+
+    After a sync that failed, all up to `end` that is not known to be durable is written again first: the system may
+    have dropped it and say nothing the next time.
+    """
+    words = head.words
+    if words[SUSPECT]:
+        at = max(head.position(words[SYNCED]), base)
+        while at < end:
+            piece = os.pread(file.fd, min(_PIECE, end - at), at - base)
+            write_all(file.fd, piece, at - base)
+            at += len(piece)
+    try:
+        sync_data(file.fd)
+    except OSError:
+        words[SUSPECT] = 1
+        raise
+    if words[SUSPECT]:
+        words[SUSPECT] = 0
+
+
+def claim_end(head: Head, file: OpenFile, base: int) -> None:
+    """Sync what was buffered, and note in the log how far it is durable: what is missing later is then damage.
+
+    The lock of the file, which begins at `base`, is held. If others went on to another file, this one is complete. If
+    a copy is in the store's place by now, and nobody has opened it yet, its words tell nothing.
+    """
+    words = head.words
+    end = unseal(words[END])
+    if words[BASE] != seal(base) or end < 0 or not head.settled:
+        return
+    if words[SYNCED] != words[END]:
+        sync_log(head, file, base, end)
+        words[SYNCED] = words[END]
+    write_all(file.fd, words[SYNCED].to_bytes(8, "little"), CLAIM)
+
+
+def claim_end_of(path: str, partition: bytes, timeout: float) -> None:
+    """The same for a partition that is not open."""
+    head = Head(os.path.join(path, "head"), partition)
+    base = head.position(head.words[BASE])
+    file = OpenFile(os.open(os.path.join(path, log_name(base)), os.O_RDWR))
+    try:
+        lock_file(file.fd, timeout, path)
+        claim_end(head, file, base)
+    finally:
+        file.close()
+        head.release()

@@ -1,0 +1,76 @@
+"""What was read of runs, kept in bounded memory. One for a store, shared by its partitions and threads."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, Protocol, TypeVar
+
+from ..reentry import Mutex
+from .run_format import Block, Tail
+
+__all__ = ["BLOCKS_BYTES", "TAILS_BYTES", "BlockCache"]
+
+BLOCKS_BYTES = 8 << 20
+TAILS_BYTES = 4 << 20
+
+
+class _Sized(Protocol):
+    size: int
+    used: bool
+
+
+_Item = TypeVar("_Item", bound=_Sized)
+
+
+class _Recent(Generic[_Item]):
+    """The items that were used lately, up to a number of bytes.
+
+    Whoever gets one marks it as used, without a lock; one that was used since it was last looked at is not evicted yet.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.items: OrderedDict[tuple[bytes, bytes, int], _Item] = OrderedDict()
+        self._limit = limit
+        self._bytes = 0
+        self._mutex = Mutex()
+
+    @property
+    def size(self) -> int:
+        return self._bytes
+
+    def put(self, key: tuple[bytes, bytes, int], item: _Item) -> None:
+        """Keep `item`. One that is as large as all the room is not kept."""
+        if item.size > self._limit // 2 or self._mutex.mine:
+            return
+        items = self.items
+        with self._mutex():
+            # Counted before it is there, and until it is gone: an interrupt in between wastes room, no more.
+            if key in items:
+                return
+            self._bytes += item.size
+            items[key] = item
+            while self._bytes > self._limit:
+                oldest, found = items.popitem(last=False)
+                if found.used:
+                    found.used = False
+                    items[oldest] = found
+                else:
+                    self._bytes -= found.size
+
+
+class BlockCache:
+    """Blocks and tails of runs, by (partition, file id, number of the block; -1: the tail)."""
+
+    def __init__(self, blocks_bytes: int = BLOCKS_BYTES, tails_bytes: int = TAILS_BYTES) -> None:
+        self._blocks: _Recent[Block] = _Recent(blocks_bytes)
+        self._tails: _Recent[Tail] = _Recent(tails_bytes)
+        self.block = self._blocks.items.get
+        """The block by its key, or None. Set `used` on it."""
+        self.tail = self._tails.items.get
+        self.put_block = self._blocks.put
+        self.put_tail = self._tails.put
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept, by estimate."""
+        return self._blocks.size + self._tails.size

@@ -1,0 +1,245 @@
+"""A walk over a partition's log and archive: what is there, and what is wrong with it.
+
+It looks at the rows themselves, whatever state they are in, and relies on nothing that was learned before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from ..backend import Etag
+from ..checksum import crc32
+from ..errors import CorruptData, StreamkitError
+from ..log.archive_reader import Contents
+from ..log.idempotency import key_row
+from ..log.keys import HEAD
+from ..log.manifest import RunGone
+from ..log.partition import Partition
+from ..log.record_format import Header, decode_entries, decode_header, frames_start, split_frames
+from ..log.records import all_records
+from ..log.rows import Head, KeyRow, Piece, SegmentRow, decode_row
+
+__all__ = ["Finding", "LogWalk", "Progress"]
+
+_TRIES = 20
+
+Progress = Callable[[int, int], None]
+"""Called with (transactions checked, transactions in all)."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong: `problem` with the row `key` of a partition."""
+
+    space: str
+    partition: int
+    key: bytes
+    problem: str
+
+
+class LogWalk:
+    """What a walk over the log finds."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.findings: list[Finding] = []
+        self.head = Head(partition.settings)
+        self.etag: Etag | None = None
+        """Of the head's row, also if that cannot be read."""
+        self._packed = self.head.packs, self.head.pack
+        """What the walk reads packs by; others may merge them meanwhile."""
+        self._aside: set[bytes] = set()
+        """Packs that cannot be read, of which all is in the log as well."""
+        self.released = 0
+        """Up to where the log let go of what is archived, when the walk began."""
+        self.last = 0
+        """The number of the last transaction that is there."""
+        self.timestamp = 0
+        self.position = -1
+        """Entries up to `last`; -1 after one that cannot be read."""
+        self.pieces: dict[str, list[Piece]] = {}
+        self.sums: dict[tuple[str, int], int] = {}
+        """Checksums of the frames, by segment and first sequence: copies in the index are held against them."""
+        self.uses: dict[bytes, list[KeyRow]] = {}
+        self.fences: dict[str, int] = {}
+        self.transactions = 0
+        self.entries = 0
+        self.cold: dict[str, SegmentRow] | None = {}
+        """The archive's part of each segment; None if that cannot be relied on."""
+
+    def found(self, key: bytes, problem: str) -> None:
+        self.findings.append(Finding(self.partition.space, self.partition.partition, bytes(key), problem))
+
+    def read_head(self) -> bool:
+        """Whether there is one that can be read."""
+        partition = self.partition
+        value = partition.backend.get(partition.key, [bytes(HEAD)])[0]
+        if value is None:
+            return False
+        self.etag = value.etag
+        try:
+            head = decode_row(Head, HEAD, value.data)
+            if partition.partition and head.settings.incarnation != partition.settings.incarnation:
+                return False  # of a space that is gone; the next upkeep replaces it
+            self.head = head
+            self._open_packs(head)
+        except StreamkitError as error:
+            self.found(HEAD, str(error))
+            return False
+        return True
+
+    def walk(self, progress: Progress | None = None, total: int = 0) -> None:
+        """Read on after `last`, to the end."""
+        first = self.last + 1
+        tries = 0
+        while True:
+            packs = self.partition.packs
+            try:
+                for number, record in all_records(self.partition, packs, first):
+                    # What is missing may have been packed, and removed from the log, since the walk began.
+                    if number > first and tries < _TRIES and self._moved():
+                        tries += 1
+                        break
+                    self._take(number, record)
+                    first, tries = number + 1, 0
+                    if progress is not None:
+                        progress(self.transactions, max(total, self.transactions))
+                else:
+                    return
+                continue
+            except RunGone as error:
+                if tries < _TRIES and self._moved():
+                    tries += 1
+                    continue
+                problem, key = str(error), error.key
+            except StreamkitError as error:
+                problem, key = str(error), bytes(HEAD)
+            if self._set_aside(first):
+                self.found(HEAD, problem)
+            else:
+                # What else the pack holds cannot be told.
+                self.found(key, problem)
+                first = packs.beyond(first)
+
+    def _set_aside(self, number: int) -> bool:
+        """Go on without the pack that `number` should be in, if all that it holds is in the log as well."""
+        packs = self.partition.packs
+        bad = packs.file_of(number)
+        if bad is None or bad.first <= self.head.cleared:
+            return False
+        self._aside.add(bad.id)
+        self.partition.packs = packs.without(self._aside)
+        return True
+
+    def _moved(self) -> bool:
+        """Whether the head names other packs by now, as others merge them."""
+        value = self.partition.backend.get(self.partition.key, [bytes(HEAD)])[0]
+        try:
+            head = self.head if value is None else decode_row(Head, HEAD, value.data)
+        except StreamkitError:
+            return False
+        if (head.packs, head.pack) == self._packed:
+            return False
+        self._open_packs(head)
+        return True
+
+    def _open_packs(self, head: Head) -> None:
+        self.partition.packs = self.partition.open_packs(head).without(self._aside)
+        self._packed = head.packs, head.pack
+
+    def _take(self, number: int, record: bytes) -> None:
+        key = self.partition.transaction_key(number)
+        self.gap(number)
+        self.last = number
+        self.transactions += 1
+        try:
+            header = decode_header(record, self.partition.seed)
+            frames = split_frames(record, self.partition.seed)
+        except StreamkitError as error:
+            self.found(key, str(error))
+            self.position = -1
+            return
+        self._take_frames(key, number, header, frames_start(record), frames)
+        if number == self.head.watermark:
+            self._check_head(header)
+
+    def gap(self, until: int) -> None:
+        """Say so if there is something missing before `until`."""
+        first = self.last + 1
+        if first >= until:
+            return
+        archived = self.partition.backend.get(self.partition.key, [bytes(HEAD)])[0]
+        if archived is not None and first > self.head.archived:
+            try:
+                # It may have been archived and removed since the walk began.
+                if decode_row(Head, HEAD, archived.data).archived >= until - 1:
+                    return
+            except StreamkitError:
+                pass
+        more = f", and all others before {until}" if until - first > 1 else ""
+        self.found(self.partition.transaction_key(first), f"the transaction is missing{more}")
+        self.position = -1
+
+    def _take_frames(self, key: bytes, number: int, header: Header, base: int, frames: Sequence[memoryview]) -> None:
+        partition = self.partition
+        if header.number != number:
+            self.found(key, f"the record says that it is transaction {header.number}")
+        if header.timestamp < self.timestamp:
+            self.found(key, "its timestamp is lower than that of the transaction before")
+        if self.position not in (-1, header.position) or (number == 1 and header.position):
+            self.found(key, f"{max(self.position, 0)} entries are before it and it says {header.position}")
+        self.timestamp, self.position = header.timestamp, header.position + header.count
+        if len(frames) != len(header.frames):
+            self.found(key, f"it has {len(frames)} frames and its header says {len(header.frames)}")
+        for ref, frame in zip(header.frames, frames, strict=False):
+            try:
+                head, _, entries = decode_entries(
+                    partition.space, partition.partition, partition.settings.partitions, frame, partition.seed
+                )
+            except CorruptData as error:
+                self.found(key, str(error))
+                continue
+            self.entries += len(entries)
+            told = (head.segment, head.first_sequence, head.count, head.number, head.id, head.timestamp)
+            if told != (ref.segment, ref.first_sequence, ref.count, number, header.id, header.timestamp):
+                self.found(key, f"the frame of {head.segment!r} is not what the header says")
+            pieces = self.pieces.setdefault(ref.segment, [])
+            if pieces and pieces[-1].last_sequence + 1 != ref.first_sequence:
+                before = pieces[-1].last_sequence
+                self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
+            elif not pieces and self.cold is not None:
+                before = self.cold[ref.segment].last_sequence if ref.segment in self.cold else 0
+                if ref.first_sequence != before + 1:
+                    self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
+            start = base + ref.start
+            pieces.append(Piece(number, header.timestamp, ref.first_sequence, ref.count, start, ref.length))
+            self.sums[ref.segment, ref.first_sequence] = crc32(frame)
+        for use in header.keys:
+            row = key_row(header, use)
+            self.uses.setdefault(use.key, []).append(row)
+        for name, token in header.fences.items():
+            if token < self.fences.get(name, 0):
+                self.found(key, f"the lease {name!r} goes back from token {self.fences[name]} to {token}")
+            self.fences[name] = max(token, self.fences.get(name, 0))
+
+    def _check_head(self, header: Header) -> None:
+        """The head, at the transaction that it is of."""
+        head = self.head
+        if head.timestamp != header.timestamp or head.position != header.position + header.count:
+            self.found(HEAD, f"timestamp or position of the head are not those of transaction {head.watermark}")
+        if head.archived:
+            wrong = [name for name, token in self.fences.items() if head.fences.get(name, 0) < token]
+        else:
+            wrong = [name for name in {*head.fences, *self.fences} if head.fences.get(name) != self.fences.get(name)]
+        if wrong:
+            self.found(HEAD, f"the head does not remember the highest token of the leases {sorted(wrong)}")
+
+    def take_archive(self, last: int, contents: Contents) -> None:
+        """Go on after the first `last` transactions, which are in the archive."""
+        self.last = last
+        if contents.problems:
+            self.cold = None
+            return
+        self.cold = contents.segments
+        self.position, self.timestamp = contents.entries, contents.timestamp

@@ -1,0 +1,269 @@
+"""Merging runs into larger ones: which, and step by step. Nothing here writes; what a step made is put by its caller.
+
+Runs are merged when a few neighbours are of one size, so that there are few of them and a row is written anew
+only a few times. A merge under way stands in the manifest with the files that it has finished, so that any process goes
+on with it. Its inputs stay until it is done. Two processes that take the same step make the same rows: one of them wins
+the compare-and-set of the head, and the other's file is an orphan.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+
+from ..log.manifest import Manifest, Merge, Run, RunFile
+from .compaction import Rules, compact
+from .cursor import Chunk
+from .run_format import Block, SectionBuilder
+from .runs import Runs, Starved
+
+__all__ = [
+    "FANOUT",
+    "FILE_BYTES",
+    "MergeStep",
+    "build_files",
+    "level_of",
+    "merge_debt",
+    "merge_inline",
+    "merge_step",
+    "next_merge",
+    "plan_merge",
+]
+
+FANOUT = 8
+FILE_BYTES = 8 << 20
+"""About the most bytes of one file."""
+_LEVEL_BYTES = 256 << 10
+"""The most bytes of a run of level 0; each further level holds FANOUT times more."""
+_MOST_RUNS = 48
+"""With more of them, neighbours are merged whatever their sizes are."""
+_FILES = 32
+"""A merge makes about so many files, if they need not be larger than FILE_BYTES for that."""
+_SLICE = 512
+"""Rows that are added to a file between looks at its size."""
+_READ = 8
+"""A step ends when it has read so many times what it should write: where nearly all rows are dropped."""
+_SMALL_FILE = 1 << 20
+"""A file up to so many bytes is read as a whole, if its tail and its blocks would be two requests."""
+_LEAST_AHEAD, _MOST_AHEAD = 64 << 10, 4 << 20
+_END = b"\xff" * 301
+"""After every key."""
+
+
+def level_of(size: int) -> int:
+    """The level of a run with so many bytes."""
+    level = 0
+    while size > _LEVEL_BYTES << (3 * level):
+        level += 1
+    return level
+
+
+def plan_merge(manifest: Manifest, fanout: int = 0, most: int = 0) -> Merge | None:
+    """The smallest merge that is due beside those under way, or None. `fanout` neighbours of one size are due, and any
+    neighbours where there are more than `most` runs."""
+    fanout, most = fanout or FANOUT, most or _MOST_RUNS
+    stretches: list[list[Run]] = [[]]
+    for run in manifest.runs:
+        if any(merge.first <= run.first and run.last <= merge.last for merge in manifest.merges):
+            stretches.append([])
+        else:
+            stretches[-1].append(run)
+    highest = max((level_of(run.size) for run in manifest.runs), default=0)
+    for level in range(highest + 1):
+        for stretch in stretches:
+            for part in _parts(stretch, level):
+                sizes = [run.size for run in part]
+                # A large run is not written anew for the sake of a few small ones.
+                if len(part) >= fanout and sum(sizes) >= 2 * max(sizes):
+                    return _merge_of(part)
+    if len(manifest.runs) <= most:
+        return None
+    windows = [stretch[at : at + fanout] for stretch in stretches for at in range(len(stretch) - 1)]
+    if not windows:
+        return None
+    return _merge_of(min(windows, key=lambda window: sum(run.size for run in window) / len(window)))
+
+
+def _parts(runs: Sequence[Run], level: int) -> Iterator[list[Run]]:
+    """The longest stretches of neighbours of at most that level."""
+    part: list[Run] = []
+    for run in runs:
+        if level_of(run.size) <= level:
+            part.append(run)
+        elif part:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _merge_of(newest_first: Sequence[Run]) -> Merge:
+    return Merge(newest_first[-1].first, newest_first[0].last)
+
+
+def next_merge(manifest: Manifest, fanout: int = 0, most: int = 0) -> Merge | None:
+    """The merge to go on with or to begin: the one with the least to do. None if none is due. See `plan_merge`."""
+    due = [*manifest.merges]
+    planned = plan_merge(manifest, fanout, most)
+    if planned is not None:
+        due.append(planned)
+    return min(due, key=lambda merge: _left(manifest, merge), default=None)
+
+
+def merge_debt(manifest: Manifest) -> int:
+    """About how many bytes are to be merged now: an upkeep does some of it, `maintain` all."""
+    planned = plan_merge(manifest)
+    due = (*manifest.merges, planned) if planned is not None else manifest.merges
+    return sum(_left(manifest, merge) for merge in due)
+
+
+def _left(manifest: Manifest, merge: Merge) -> int:
+    done = sum(file.length for file in merge.files)
+    return max(0, sum(run.size for run in manifest.inputs(merge)) - done)
+
+
+class MergeStep(NamedTuple):
+    """What a step has made. Put `data`, if there is any, under `run_key(file.id)` with ABSENT; then move the head."""
+
+    merge: Merge
+    """As it was before the step."""
+    inputs: tuple[Run, ...]
+    data: bytes | None
+    file: RunFile | None
+    """The entry of `data`, without its etag."""
+    resume: bytes
+    finished: bool
+
+    def apply(self, manifest: Manifest, etag: str = "") -> Manifest | None:
+        """`manifest`, which may be newer than that of the step, after it. None if another process has taken the step.
+
+        `etag` is what the put of `data` returned.
+        """
+        files = self.merge.files
+        if self.file is not None:
+            files = (*files, self.file.stored(etag))
+        if manifest.inputs(self.merge) != self.inputs:
+            return None
+        others = tuple(merge for merge in manifest.merges if merge != self.merge)
+        begun = len(others) < len(manifest.merges)
+        if not begun and (self.merge.resume or any(_overlap(merge, self.merge) for merge in others)):
+            return None
+        if not self.finished:
+            after = Merge(self.merge.first, self.merge.last, files, self.resume)
+            return msgspec.structs.replace(manifest, merges=(after, *others))
+        runs: list[Run] = []
+        for run in manifest.runs:
+            if run not in self.inputs:
+                runs.append(run)
+            elif run == self.inputs[0] and files:
+                size = sum(file.length for file in files)
+                runs.append(Run(self.inputs[-1].first, self.inputs[0].last, level_of(size), files))
+        return msgspec.structs.replace(manifest, runs=tuple(runs), merges=others)
+
+
+def _overlap(one: Merge, other: Merge) -> bool:
+    return one.first <= other.last and other.first <= one.last
+
+
+def merge_step(runs: Runs, merge: Merge, budget: int, id: bytes, seed: int, rules: Rules | None = None) -> MergeStep:
+    """Go on with `merge`, which `next_merge(runs.manifest)` gave, for about `budget` bytes; more in a large merge.
+
+    `id` is that of the new file, 16 random bytes. Memory: a few times what is written, whatever the size of the runs.
+    Raises what `Runs` raises.
+    """
+    inputs = runs.manifest.inputs(merge)
+    total = sum(run.size for run in inputs)
+    target = min(max(budget, total // _FILES), FILE_BYTES)
+    together = min(2 * target, _MOST_AHEAD)
+    ahead = [max(_LEAST_AHEAD, together * run.size // max(1, total)) for run in inputs]
+    if runs.remote:
+        nexts = [_next_files(run, merge.resume, share) for run, share in zip(inputs, ahead, strict=True)]
+        runs.hold([file for whole, _ in nexts for file in whole], [file for _, large in nexts for file in large])
+    source = _Limited(runs.chunks(merge.resume, _END, inputs, ahead), _READ * target)
+    oldest = inputs[-1] == runs.manifest.runs[-1]
+    builder = SectionBuilder(id, seed)
+    resume = _fill(builder, compact(source, rules, oldest=oldest), target)
+    if resume is None:
+        resume = source.resume
+    data = file = None
+    if builder.rows:
+        data, file = builder.finish()
+    return MergeStep(merge, inputs, data, file, resume or b"", not resume)
+
+
+def _next_files(run: Run, start: bytes, share: int) -> tuple[list[RunFile], list[RunFile]]:
+    """The files from `start` on that are to be read for a share of so many bytes: those that are to be read as a whole,
+    or the first one if it is too large for that."""
+    whole: list[RunFile] = []
+    left = share
+    for file in run.files[bisect_left(run.files, start, key=attrgetter("last_key")) :]:
+        if left <= 0:
+            break
+        if file.length > max(2 * share, _SMALL_FILE):
+            return whole, [] if whole else [file]
+        whole.append(file)
+        left -= file.length
+    return whole, []
+
+
+class _Limited:
+    """Chunks up to about so many bytes of values."""
+
+    def __init__(self, chunks: Iterator[Chunk], limit: int) -> None:
+        self.resume: bytes | None = None
+        """Where to go on, if it ended before its end."""
+        self._chunks = chunks
+        self._left = limit
+
+    def __iter__(self) -> Iterator[Chunk]:
+        last = b""
+        try:
+            for keys, values in self._chunks:
+                yield keys, values
+                last = keys[-1]
+                self._left -= sum(map(len, values))
+                if self._left <= 0:
+                    break
+            else:
+                return
+        except Starved:
+            pass
+        self.resume = last + b"\x00"
+
+
+def _fill(builder: SectionBuilder, chunks: Iterator[Chunk], target: int) -> bytes | None:
+    """Add rows until there are about `target` bytes. The least key that is not in it, None if all are."""
+    for keys, values in chunks:
+        for at in range(0, len(keys), _SLICE):
+            builder.add(keys[at : at + _SLICE], values[at : at + _SLICE])
+            if builder.size >= target:
+                return keys[min(at + _SLICE, len(keys)) - 1] + b"\x00"
+    return None
+
+
+def merge_inline(inline: Block | None, rows: Mapping[bytes, bytes], rules: Rules | None = None) -> Chunk:
+    """The rows of the inline run and the newer `rows` in key order, for `encode_inline` or `build_files`."""
+    merged: dict[bytes, bytes] = {}
+    if inline is not None:
+        merged.update(zip(inline.keys(0, inline.rows), inline.values(0, inline.rows), strict=True))
+    merged.update(rows)
+    keys = sorted(merged)
+    chunks = list(compact([(keys, [merged[key] for key in keys])], rules, oldest=False))
+    return [key for keys, _ in chunks for key in keys], [value for _, values in chunks for value in values]
+
+
+def build_files(
+    keys: Sequence[bytes], values: Sequence[bytes], new_id: Callable[[], bytes], seed: int, limit: int = FILE_BYTES
+) -> Iterator[tuple[bytes, RunFile]]:
+    """Rows, whose keys ascend, as the files of a run, each of about `limit` bytes at most and without its etag."""
+    at = 0
+    while at < len(keys):
+        builder = SectionBuilder(new_id(), seed)
+        while at < len(keys) and builder.size < limit:
+            builder.add(keys[at : at + _SLICE], values[at : at + _SLICE])
+            at += _SLICE
+        yield builder.finish()

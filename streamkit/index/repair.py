@@ -1,0 +1,268 @@
+"""Repair: builds a space's index again, from its log and its archive.
+
+Only the log is believed, and for what it does not hold any more the archive. Nobody may write to the space meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from ..backend import ABSENT, Ambiguous, Backend, Conflict, Etag
+from ..errors import CorruptData, MissingDependency, PermanentError, Unavailable
+from ..log.archive_reader import Contents
+from ..log.held import archive_row, whole_from
+from ..log.idempotency import key_row
+from ..log.index_rows import decode_index_row, encode_index_row
+from ..log.keys import ARCHIVE, CATALOG, HEAD, KEYS, segment_key, space_key, transaction_number
+from ..log.pack_format import MOST
+from ..log.partition import Partition
+from ..log.record_format import Header, frames_start
+from ..log.records import all_records
+from ..log.rows import ArchiveRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
+from ..warn import warn
+from .check import check_index
+from .log_walk import LogWalk
+from .sweep import found_packs, sweep
+from .upkeep import Rows, encode, index_rows, write_files
+from .verify import MakePartition, find_settings, read_index
+
+__all__ = ["repair_space"]
+
+_TRIES = 5
+_FRAMES = 1 << 15
+_BYTES = 8 << 20
+
+
+def repair_space(backend: Backend, space: str, make: MakePartition) -> int:
+    """Build a space's index again, if it is not what log and archive say; the number of faults that it had.
+
+    CorruptData if log or archive are damaged.
+    """
+    settings, findings = find_settings(backend, space)
+    if settings is None:
+        if findings:
+            raise CorruptData(f"nothing tells how many partitions the space {space!r} has: {findings[0].problem}")
+        return 0
+    count = sum(_repair_partition(make, number, settings) for number in range(settings.partitions))
+    key = bytes(space_key(space))
+    if any(finding.key == key for finding in findings):
+        _send(lambda: backend.put(bytes(CATALOG), key, encode_row(key, settings)))
+        count += 1
+    return count
+
+
+def _repair_partition(make: MakePartition, number: int, settings: Settings) -> int:
+    for _ in range(_TRIES):
+        try:
+            return _repair(make(number, settings))
+        except Conflict:
+            continue  # somebody else moved the head
+    raise Unavailable("others write to the store; stop them, and repair again")
+
+
+def _repair(partition: Partition) -> int:
+    log = LogWalk(partition)
+    there = log.read_head()
+    damaged = len(log.findings)
+    archived = listed = log.head.archived if there else _archived(partition)
+    note, damaged_note = _note(partition)
+    held = whole_from(partition, note.removed + 1, archived) if archived else 1
+    only = archived if held is None else held - 1
+    contents = Contents()
+    if archived:
+        contents = partition.archive().examine(partition, only)
+        if contents.problems and only:
+            raise CorruptData(
+                f"space {partition.space!r}: transactions up to {only} of partition {partition.partition} are in the "
+                f"archive only, and it is damaged: {contents.problems[0][1]}"
+            )
+        # What the log has still can be archived again, if it is sure that the archive lacks it.
+        archived = archived if contents.elsewhere else max(only, min(archived, contents.last))
+        contents.problems.clear()
+        kept = tuple(mark for mark in note.since if mark[0] <= archived)
+        damaged_note |= kept != note.since
+        note = ArchiveRow(note.removed, kept)
+        log.head = msgspec.structs.replace(log.head, archived=only)
+    log.take_archive(only, contents)
+    if not there:
+        log.partition.packs = found_packs(partition)
+    log.walk()
+    if there and log.head.watermark > log.last:
+        log.gap(log.head.watermark + 1)
+    lost = [finding for finding in log.findings[damaged:] if finding.key != HEAD]
+    if lost:
+        raise CorruptData(f"the log itself is damaged, and nothing else knows what it said: {lost[0].problem}")
+    known = _check(log) if there else None
+    faults = len(log.findings) + (there and listed != archived)
+    if not there and not damaged and (log.last or partition.partition == 0):
+        faults += 1
+    if faults:
+        _rebuild(partition, log, only, archived, contents, known, there)
+    if damaged_note:
+        _send(lambda: partition.backend.put(partition.key, bytes(ARCHIVE), encode_row(ARCHIVE, note)))
+    return faults + damaged_note
+
+
+def _check(log: LogWalk) -> dict[bytes, KeyRow] | None:
+    """Say what is wrong with the index; and the keys that it knows, None if it cannot be read."""
+    rows = read_index(log)
+    if rows is None:
+        return None
+    try:
+        check_index(log, rows)
+        return {key: decode_index_row(KeyRow, key, data) for key, data in rows[bytes(KEYS)]}
+    except CorruptData as error:
+        log.found(KEYS, str(error))
+        return None
+
+
+def _rebuild(
+    partition: Partition,
+    log: LogWalk,
+    only: int,
+    archived: int,
+    contents: Contents,
+    known: dict[bytes, KeyRow] | None,
+    there: bool,
+) -> None:
+    """Write the index anew: what the archive alone has, then the log, and in the end the head."""
+    before = log.head
+    if only and not there:
+        warn(
+            "space %r, partition %d: the head was damaged, and with it the tokens of leases that wrote the "
+            "transactions up to %d are forgotten",
+            partition.space,
+            partition.partition,
+            only,
+        )
+    if only and known is None:
+        warn("idempotency keys of archived transactions may be forgotten: the index cannot be read")
+    # Newer than what was there, whatever that was.
+    version = before.version + 1 if there else partition.clock.now()
+    head = Head(partition.settings, version=version, archived=archived)
+    # What is in packs is read by the old head, until the new one has packed it anew.
+    made: list[bytes] = []
+    rows = {segment_key(name): encode_index_row(row) for name, row in contents.segments.items()}
+    rows.update((key, encode_index_row(row)) for key, row in (known or {}).items() if row.number <= only)
+    if rows:
+        keys = sorted(rows)
+        run, _ = write_files(partition, (keys, [rows[key] for key in keys]), encode(partition, 1, only, ()), made)
+        head = replace(head, manifest=head.manifest.with_run(run))
+    builder = _Builder(partition, contents.segments)
+    first = only + 1
+    for number, record in all_records(partition, partition.packs, first):
+        builder.take(partition.decode_header(record, number), record)
+        if builder.frames >= _FRAMES or builder.bytes >= _BYTES or number == log.last:
+            pack = encode(partition, first, number, builder.records.items())
+            run, packed = write_files(partition, builder.rows(), pack, made)
+            packs = (*head.packs, packed) if pack.records else head.packs
+            head = replace(head, manifest=head.manifest.with_run(run), packs=packs)
+            first = number + 1
+    fences = dict(log.fences)
+    if only and there:
+        # Those of transactions that are in the archive are remembered by the head alone.
+        fences = {name: max(before.fences.get(name, 0), fences.get(name, 0)) for name in {*before.fences, *fences}}
+    head = replace(
+        head,
+        watermark=log.last,
+        timestamp=log.timestamp,
+        position=max(log.position, 0),
+        fences=dict(sorted(fences.items())),
+        cleared=before.cleared,
+        released=only,
+    )
+    _put_head(partition, head, log.etag)
+    partition.look_at_head()
+    sweep(partition)
+
+
+def _put_head(partition: Partition, head: Head, etag: Etag | None) -> None:
+    """Put `head` in the place of the one that was read. Conflict if it is another one by now: then a sweep may have
+    taken the files that were made for this one."""
+    backend, data = partition.backend, encode_row(HEAD, head)
+    for _ in range(_TRIES):
+        try:
+            backend.put(partition.key, bytes(HEAD), data, ABSENT if etag is None else etag)
+            return
+        except (Ambiguous, Conflict) as error:
+            # A lost answer, or the first try of one.
+            there = backend.get(partition.key, [bytes(HEAD)])[0]
+            if there is not None and there.data == data:
+                return
+            if isinstance(error, Conflict):
+                raise
+    raise Unavailable("the storage's answers are lost one after the other; repair again")
+
+
+class _Builder:
+    """Rows of the index of consecutive transactions."""
+
+    def __init__(self, partition: Partition, statuses: dict[str, SegmentRow]) -> None:
+        self._most = partition.policy.frame
+        self._statuses = dict(statuses)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._tail: dict[str, list[Piece]] = {}
+        self._keys: dict[bytes, KeyRow] = {}
+        self.records: dict[int, bytes] = {}
+        self.frames = self.bytes = 0
+
+    def take(self, header: Header, record: bytes) -> None:
+        base = frames_start(record)
+        for ref in header.frames:
+            start, first = base + ref.start, ref.first_sequence
+            frame = record[start : start + ref.length] if ref.length <= self._most else None
+            piece = Piece(header.number, header.timestamp, first, ref.count, start, ref.length, frame)
+            self._tail.setdefault(ref.segment, []).append(piece)
+            self.frames += 1
+            row = self._statuses.get(ref.segment) or SegmentRow(first, header.timestamp, 0, 0)
+            self._statuses[ref.segment] = SegmentRow(
+                row.first_sequence, row.first_timestamp, piece.last_sequence, header.timestamp
+            )
+        for use in header.keys:
+            self._keys[use.key] = key_row(header, use)
+        if len(record) <= MOST:
+            self.records[header.number] = record
+            self.bytes += len(record)
+
+    def rows(self) -> Rows:
+        """Those of what was taken since the last call."""
+        rows = index_rows(self._tail, self._statuses, self._keys)
+        self._clear()
+        return rows
+
+
+def _archived(partition: Partition) -> int:
+    """The archive watermark, if the head cannot tell."""
+    try:
+        archive = partition.archive()
+    except (MissingDependency, PermanentError):
+        return 0  # there is none; if there was one, the log begins late, which is a fault of its own
+    contents = archive.examine(partition, 0)
+    return contents.last
+
+
+def _note(partition: Partition) -> tuple[ArchiveRow, bool]:
+    """What became of archived transactions; and whether the row that tells it is damaged, then as the log tells it."""
+    try:
+        return archive_row(partition), False
+    except CorruptData:
+        start, end = partition.transaction_key(1), partition.transaction_key(1 << 64)
+        rows = partition.backend.scan(partition.key, start, end, values=False, limit=1)
+        first = next((transaction_number(row.key) for row in rows), 1)
+        return ArchiveRow(first - 1), True
+
+
+def _send(write: Callable[[], object]) -> None:
+    """A write that may be applied twice: if the answer is lost, it is sent again."""
+    for _ in range(_TRIES):
+        try:
+            write()
+            return
+        except Ambiguous:
+            continue
+    raise Unavailable("the storage's answers are lost one after the other; repair again")

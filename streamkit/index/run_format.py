@@ -1,0 +1,375 @@
+"""A section of sorted rows: an immutable part of a run, as bytes.
+
+    section = "SKRN", version u8, zero u8, zero u16, block, block, …, tail
+    block   = crc32, flags u8, zero u8, zero u16, rows u32, raw bytes u32, body
+    body    = lengths of all keys, lengths of all values (u16; u32 if flagged), keys, values; in zstd where it shrinks
+    tail    = index, filter, footer
+    index   = lengths of the blocks' first keys u16, lengths of the blocks u32, first keys; in zstd where it shrinks
+    filter  = subject_filter's words
+    footer  = bytes of the index u32, raw bytes of the index u32, words of the filter u32, blocks u32, rows u64,
+              bytes before the tail u64, flags u8, zero u8, zero u16, version u8, zero u8, zero u16, crc32 of the tail,
+              "SKRT"
+
+Each checksum begins with a number that is made of the partition's seed, the section's id and the place in the section:
+a block of another partition, of another section, or of another place is refused as if it were damaged. Magic, version
+and checksum at the end stay where they are in every version. Integers are little endian.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, islice, pairwise
+from operator import add, lt
+from typing import Any, NoReturn
+
+from ..checksum import crc32
+from ..errors import CorruptData, UnsupportedVersion
+from ..log.keys import run_key
+from ..log.manifest import RunFile
+from ..log.record_format import load_zstd
+from .subject_filter import build_filter, hashes_of, read_filter
+
+__all__ = [
+    "BLOCK_BYTES",
+    "Block",
+    "SectionBuilder",
+    "Tail",
+    "build_section",
+    "decode_block",
+    "decode_inline",
+    "decode_section",
+    "decode_tail",
+    "encode_inline",
+]
+
+VERSION = 1
+BLOCK_BYTES = 8192
+"""A block ends with the row with which it reaches so many bytes."""
+_HEAD = b"SKRN" + bytes([VERSION, 0, 0, 0])
+_TAIL_MAGIC = b"SKRT"
+_BLOCK = struct.Struct("<IBxxxII")
+_BLOCK_REST = struct.Struct("<BxxxII")
+_FOOTER = struct.Struct("<IIIIQQBxxxBxxxI4s")
+_FOOTER_FRONT = struct.Struct("<IIIIQQBxxxBxxx")
+_CRC = struct.Struct("<I")
+_ZSTD = 1
+_WIDE = 2
+_SMALL = 256
+_MOST = 1 << 30
+_DEDUPE = 1 << 16
+_INLINE_ID = b""
+
+
+def _numbers(code: str, data: bytes) -> array[int]:
+    numbers = array(code)
+    numbers.frombytes(data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _bytes(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _shrink(body: bytes) -> tuple[bytes, int]:
+    if len(body) >= _SMALL:
+        packed: bytes = load_zstd().compress(body, 1)
+        if len(packed) < len(body) * 0.95:
+            return packed, _ZSTD
+    return body, 0
+
+
+def _grow(body: bytes, raw: int, flags: int) -> bytes:
+    """ValueError of some kind if the body is not what _shrink made."""
+    if flags & _ZSTD:
+        zstd: Any = load_zstd()
+        if raw > _MOST:
+            raise ValueError("it claims to be larger than any is")
+        try:
+            body = zstd.ZstdDecompressor().decompress(body, max_length=raw)
+        except (zstd.ZstdError, EOFError) as error:
+            raise ValueError("it cannot be decompressed") from error
+    if len(body) != raw:
+        raise ValueError("it has another length than it says")
+    return body
+
+
+def _seed(id: bytes, seed: int) -> int:
+    return crc32(id, seed)
+
+
+def _damaged(id: bytes, what: str) -> NoReturn:
+    where = f"the run {run_key(id)!r}" if id else "the inline run of the head"
+    raise CorruptData(f"{where} is damaged: {what}")
+
+
+class Block:
+    """Sorted rows. Keys and values are cut out of its bytes when they are asked for."""
+
+    __slots__ = ("_data", "_starts", "rows", "size", "used")
+
+    def __init__(self, data: bytes, starts: array[int], rows: int) -> None:
+        self._data = data
+        self._starts = starts
+        self.rows = rows
+        self.size = len(data) + starts.itemsize * len(starts) + 200
+        self.used = False
+        """For the cache."""
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def seek(self, key: bytes, low: int = 0) -> int:
+        """The number of the first row, from `low` on, that is not before `key`."""
+        data, starts = self._data, self._starts
+        high = self.rows
+        while low < high:
+            middle = (low + high) >> 1
+            if data[starts[middle] : starts[middle + 1]] < key:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def get(self, key: bytes) -> bytes | None:
+        data, starts, low = self._data, self._starts, 0
+        high = rows = self.rows
+        while low < high:
+            middle = (low + high) >> 1
+            if data[starts[middle] : starts[middle + 1]] < key:
+                low = middle + 1
+            else:
+                high = middle
+        if low == rows or data[starts[low] : starts[low + 1]] != key:
+            return None
+        return data[starts[rows + low] : starts[rows + low + 1]]
+
+    def keys(self, low: int, high: int) -> list[bytes]:
+        data = self._data
+        return [data[start:end] for start, end in pairwise(self._starts[low : high + 1])]
+
+    def values(self, low: int, high: int) -> list[bytes]:
+        data, rows = self._data, self.rows
+        return [data[start:end] for start, end in pairwise(self._starts[rows + low : rows + high + 1])]
+
+
+def _encode_block(keys: Sequence[bytes], values: Sequence[bytes], start: int) -> bytes:
+    """`start` is what the checksum begins with."""
+    lengths = [*map(len, keys), *map(len, values)]
+    flags = 0
+    try:
+        table = array("H", lengths)
+    except OverflowError:
+        table, flags = array("I", lengths), _WIDE
+    body = b"".join([_bytes(table), *keys, *values])
+    raw = len(body)
+    body, packed = _shrink(body)
+    rest = _BLOCK_REST.pack(flags | packed, len(keys), raw)
+    return _CRC.pack(crc32(body, crc32(rest, start))) + rest + body
+
+
+def _decode_block(data: bytes, start: int) -> Block:
+    """ValueError or struct.error if the bytes are not what _encode_block made."""
+    if crc32(memoryview(data)[4:], start) != _CRC.unpack_from(data)[0]:
+        raise ValueError("its checksum is wrong")
+    _, flags, rows, raw = _BLOCK.unpack_from(data)
+    body = _grow(data[_BLOCK.size :], raw, flags)
+    code, width = ("I", 4) if flags & _WIDE else ("H", 2)
+    table = 2 * rows * width
+    starts = array("I", accumulate(_numbers(code, body[:table]), initial=table))
+    if rows == 0 or len(starts) != 2 * rows + 1 or starts[-1] != raw:
+        raise ValueError("its rows do not fill it")
+    return Block(body, starts, rows)
+
+
+def decode_block(data: bytes, file: RunFile, offset: int, seed: int) -> Block:
+    """The block at `offset` of the section. CorruptData if it is not that one, or is damaged."""
+    try:
+        return _decode_block(data, _seed(file.id, seed) ^ offset)
+    except (ValueError, OverflowError, struct.error) as error:
+        _damaged(file.id, f"the block at byte {file.start + offset}, of {len(data)} bytes: {error}")
+
+
+class Tail:
+    """What a section holds, and where. Block number n is `lengths(n, n + 1)` bytes at `offsets[n]`."""
+
+    __slots__ = ("firsts", "offsets", "rows", "size", "used", "words")
+
+    def __init__(self, firsts: list[bytes], offsets: array[int], words: array[int], rows: int) -> None:
+        self.firsts = firsts
+        """The first key of each block."""
+        self.offsets = offsets
+        """Of each block, and of the end of the last."""
+        self.words = words
+        self.rows = rows
+        self.size = sum(map(len, firsts)) + len(firsts) * 45 + 8 * len(words) + offsets.itemsize * len(offsets) + 500
+        self.used = False
+
+    def may_hold(self, hash: int, mask: int) -> bool:
+        """False if no row of the subject is here."""
+        words = self.words
+        return words[hash % len(words)] & mask == mask
+
+    def block_of(self, key: bytes) -> int:
+        """The block that holds `key` if any does; 0 if it is before the first."""
+        return (bisect_right(self.firsts, key) or 1) - 1
+
+    def last_block(self, end: bytes) -> int:
+        """The last block that has a key below `end`; -1 if none has."""
+        return bisect_left(self.firsts, end) - 1
+
+
+def decode_tail(data: bytes, file: RunFile, seed: int) -> Tail:
+    """The tail of the section. CorruptData, or UnsupportedVersion."""
+    if len(data) != file.tail or len(data) < _FOOTER.size:
+        _damaged(file.id, f"its tail is cut short ({len(data)} of {file.tail} bytes)")
+    at = len(data) - _FOOTER.size
+    index_bytes, raw, words, blocks, rows, before, flags, version, crc, magic = _FOOTER.unpack_from(data, at)
+    if magic != _TAIL_MAGIC or crc32(memoryview(data)[:-8], _seed(file.id, seed) ^ (file.length - file.tail)) != crc:
+        _damaged(file.id, f"the checksum of its tail, of {len(data)} bytes, is wrong")
+    _check_version(file.id, version)
+    try:
+        if before + len(data) != file.length or rows != file.rows or index_bytes + 8 * words != at or not words:
+            raise ValueError("it is not that of the section that the head names")
+        index = _grow(data[:index_bytes], raw, flags)
+        firsts_at = 6 * blocks
+        starts = array("I", accumulate(_numbers("H", index[: 2 * blocks]), initial=firsts_at))
+        offsets = array("Q", accumulate(_numbers("I", index[2 * blocks : firsts_at]), initial=len(_HEAD)))
+        if len(starts) != blocks + 1 or len(offsets) != blocks + 1 or starts[-1] != raw or offsets[-1] != before:
+            raise ValueError("its index does not fill it")
+        firsts = [index[start:end] for start, end in pairwise(starts)]
+        if not firsts or firsts[0] != file.first_key:
+            raise ValueError("it does not begin with the key that the head names")
+    except (ValueError, OverflowError) as error:
+        _damaged(file.id, f"its tail: {error}")
+    return Tail(firsts, offsets, read_filter(data[index_bytes:at]), rows)
+
+
+def _check_version(id: bytes, version: int) -> None:
+    if version != VERSION:
+        where = f"the run {run_key(id)!r}" if id else "the inline run of the head"
+        raise UnsupportedVersion(
+            f"{where} has format version {version}; this release reads {VERSION}. Upgrade streamkit."
+        )
+
+
+class SectionBuilder:
+    """Makes a section out of sorted rows, holding little more than the section itself."""
+
+    def __init__(self, id: bytes, seed: int) -> None:
+        self._id = id
+        self._seed = _seed(id, seed)
+        self._parts = [_HEAD]
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._firsts: list[bytes] = []
+        self._hashes = array("I")
+        self._rows = 0
+        self._last = b""
+        self.size = len(_HEAD)
+        """Bytes so far, without the rows of the block that is not full and the tail."""
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Rows whose keys ascend, also from call to call. ValueError if they do not."""
+        if not keys:
+            return
+        if (self._rows and keys[0] <= self._last) or not all(map(lt, keys, islice(keys, 1, None))):
+            raise ValueError("the keys of a run ascend")
+        self._last = keys[-1]
+        self._rows += len(keys)
+        self._hashes.extend(hashes_of(keys))
+        if self._keys:
+            keys, values = [*self._keys, *keys], [*self._values, *values]
+        ends = list(accumulate(map(add, map(len, keys), map(len, values))))
+        at = done = 0
+        while (cut := bisect_left(ends, done + BLOCK_BYTES, at)) < len(ends):
+            self._cut(keys[at : cut + 1], values[at : cut + 1])
+            at, done = cut + 1, ends[cut]
+        self._keys, self._values = list(keys[at:]), list(values[at:])
+
+    def _cut(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        block = _encode_block(keys, values, self._seed ^ self.size)
+        self._firsts.append(keys[0])
+        self._parts.append(block)
+        self.size += len(block)
+
+    def finish(self) -> tuple[bytes, RunFile]:
+        """The section, and its entry of the manifest without an etag. ValueError if there are no rows."""
+        if self._keys:
+            self._cut(self._keys, self._values)
+        firsts = self._firsts
+        if not firsts:
+            raise ValueError("a run has rows")
+        # A large section rarely holds two kinds of rows of one subject, and a set of many numbers is large itself.
+        words = build_filter(set(self._hashes) if len(self._hashes) <= _DEDUPE else self._hashes)
+        keys = array("H", map(len, firsts))
+        blocks = array("I", map(len, self._parts[1:]))
+        raw = b"".join([_bytes(keys), _bytes(blocks), *firsts])
+        index, flags = _shrink(raw)
+        front = _FOOTER_FRONT.pack(
+            len(index), len(raw), len(words) // 8, len(firsts), self._rows, self.size, flags, VERSION
+        )
+        tail = b"".join((index, words, front))
+        tail += _CRC.pack(crc32(tail, self._seed ^ self.size)) + _TAIL_MAGIC
+        data = b"".join([*self._parts, tail])
+        return data, RunFile(self._id, "", 0, len(data), len(tail), firsts[0], self._last, self._rows)
+
+
+def build_section(id: bytes, seed: int, keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, RunFile]:
+    """A section of all of these rows, whose keys ascend, and its entry of the manifest without an etag."""
+    builder = SectionBuilder(id, seed)
+    builder.add(keys, values)
+    return builder.finish()
+
+
+def decode_section(data: bytes, file: RunFile, seed: int) -> tuple[list[bytes], list[bytes]]:
+    """(keys, values) of a whole section, every byte of which is checked. CorruptData, or UnsupportedVersion."""
+    if len(data) != file.length:
+        _damaged(file.id, f"it has {len(data)} bytes instead of {file.length}")
+    tail = decode_tail(data[file.length - file.tail :], file, seed)
+    if data[: len(_HEAD)] != _HEAD:
+        _damaged(file.id, "its first bytes are not those of a run")
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    for first, (start, end) in zip(tail.firsts, pairwise(tail.offsets), strict=True):
+        block = decode_block(data[start:end], file, start, seed)
+        if block.keys(0, 1) != [first]:
+            _damaged(file.id, f"the block at byte {start} does not begin where the index says")
+        keys += block.keys(0, block.rows)
+        values += block.values(0, block.rows)
+    if len(keys) != tail.rows or keys[-1] != file.last_key or not all(map(lt, keys, islice(keys, 1, None))):
+        _damaged(file.id, "its rows are not those that the head names")
+    return keys, values
+
+
+def encode_inline(keys: Sequence[bytes], values: Sequence[bytes], seed: int) -> bytes:
+    """Rows, whose keys ascend, as the inline run of a head: crc32, version u8, one block. Empty if there are none."""
+    if not keys:
+        return b""
+    start = _seed(_INLINE_ID, seed)
+    rest = bytes([VERSION]) + _encode_block(keys, values, start)
+    return _CRC.pack(crc32(rest, start)) + rest
+
+
+def decode_inline(data: bytes, seed: int) -> Block:
+    """CorruptData, or UnsupportedVersion."""
+    start = _seed(_INLINE_ID, seed)
+    if len(data) <= _CRC.size or crc32(memoryview(data)[4:], start) != _CRC.unpack_from(data)[0]:
+        _damaged(_INLINE_ID, f"the checksum of its {len(data)} bytes is wrong")
+    _check_version(_INLINE_ID, data[4])
+    try:
+        return _decode_block(data[5:], start)
+    except (ValueError, OverflowError, struct.error) as error:
+        _damaged(_INLINE_ID, str(error))

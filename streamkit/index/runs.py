@@ -1,0 +1,436 @@
+"""The index of one partition as of one manifest: looking rows up, and walking through them in order.
+
+A row's newest version is in the inline run or in the newest run that has its key. All runs are asked at once: one call
+to the backend for the tails that are not cached, one for the blocks that filters and sparse indexes leave.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from ..backend import Backend, Range
+from ..errors import CorruptData
+from ..log.keys import SEGMENTS, data_range, run_key, segment_key
+from ..log.manifest import Manifest, Run, RunFile
+from ..log.ranges import read_ranges
+from .block_cache import BlockCache
+from .cursor import Chunk, Cursor, Place, merge_cursors
+from .run_format import Block, Tail, decode_block, decode_inline, decode_tail
+from .subject_filter import hash_of, mask_of, subject_of
+
+__all__ = ["Loaded", "Runs", "Starved"]
+
+_FIRST_AHEAD = 16 << 10
+_FIRST_AHEAD_REMOTE = 64 << 10
+_ROUND = 4 << 20
+"""About the most bytes that one call to the backend brings."""
+_TOGETHER = 1024
+"""Keys that are looked up at once."""
+_FEW = 8
+"""Statuses that are looked for in two places at once."""
+_STATUSES, _STATUSES_END = SEGMENTS.children()
+_JOINED = 1 << 20
+"""The most bytes of neighbouring blocks that are one range."""
+_last_key = attrgetter("last_key")
+
+
+class Starved(Exception):
+    """What was read is used up."""
+
+
+class Loaded(NamedTuple):
+    """What `Runs.load` found of a segment."""
+
+    segment: bytes | None
+    """Its segment row, or None."""
+    rows: Iterator[tuple[bytes, bytes]]
+    """Its data rows, in order."""
+
+
+class Runs:
+    """Immutable, and cheap to make: nothing is read until it is asked for. Safe to share between threads.
+
+    Every call raises RunGone if a run was replaced meanwhile (read the head again and start over), and CorruptData
+    naming the run, or UnsupportedVersion.
+    """
+
+    def __init__(self, backend: Backend, partition: bytes, seed: int, manifest: Manifest, cache: BlockCache) -> None:
+        self.manifest = manifest
+        self._backend = backend
+        self._partition = partition
+        self._seed = seed
+        self._cache = cache
+        self.remote = backend.limits.remote
+        self._held: dict[bytes, tuple[int, bytes]] = {}
+        """Sections that were read as a whole, by their row's key, and where in the row they begin."""
+        self._sealed = False
+        """Nothing more is to be asked for."""
+        self._inline: Block | None = None
+
+    def __repr__(self) -> str:
+        return f"<Runs {len(self.manifest.runs)} runs, {len(self.manifest.inline)} bytes inline>"
+
+    @property
+    def inline(self) -> Block | None:
+        """The rows of the inline run."""
+        if self._inline is None and self.manifest.inline:
+            self._inline = decode_inline(self.manifest.inline, self._seed)
+        return self._inline
+
+    def needed(self, segments: Sequence[str]) -> dict[bytes, Range]:
+        """What must be read before the statuses of `segments` can be looked up: ranges by the id of their file."""
+        ranges: dict[bytes, Range] = {}
+        for key in map(segment_key, segments):
+            if not self._get_cached(key)[0]:
+                for run in self.manifest.runs:
+                    file = _file_of(run, key)
+                    if file is not None and self._cache.tail((self._partition, file.id, -1)) is None:
+                        ranges[file.id] = _tail_range(file)
+        return ranges
+
+    def receive(self, id: bytes, data: bytes) -> None:
+        """What was read of a range that is needed."""
+        for file in self.manifest.files():
+            if file.id == id and len(data) == file.tail:
+                self._cache.put_tail((self._partition, id, -1), decode_tail(data, file, self._seed))
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The newest row of each key, None where there is none."""
+        values: list[bytes | None] = []
+        pending: list[tuple[int, bytes]] = []
+        for at, key in enumerate(keys):
+            done, value = self._get_cached(key)
+            values.append(value)
+            if not done:
+                pending.append((at, key))
+        for low in range(0, len(pending), _TOGETHER):
+            self._get_pending(pending[low : low + _TOGETHER], values)
+        return values
+
+    def _get_cached(self, key: bytes) -> tuple[bool, bytes | None]:
+        """(True, the row or None), or (False, None) if something must be read first. Most lookups end here."""
+        inline = self.inline
+        if inline is not None:
+            value = inline.get(key)
+            if value is not None:
+                return True, value
+        hash = hash_of(subject_of(key))
+        mask = mask_of(hash)
+        cache, partition = self._cache, self._partition
+        cached_tail, cached_block = cache.tail, cache.block
+        for run in self.manifest.runs:
+            files = run.files
+            file = files[0]
+            if len(files) > 1:
+                at = bisect_left(files, key, key=_last_key)
+                if at == len(files):
+                    continue
+                file = files[at]
+            if not file.first_key <= key <= file.last_key:
+                continue
+            id = file.id
+            tail = cached_tail((partition, id, -1))
+            if tail is None:
+                return False, None
+            tail.used = True
+            words = tail.words
+            if words[hash % len(words)] & mask != mask:
+                continue
+            block = cached_block((partition, id, tail.block_of(key)))
+            if block is None:
+                return False, None
+            block.used = True
+            value = block.get(key)
+            if value is not None:
+                return True, value
+        return True, None
+
+    def _get_pending(self, pending: Sequence[tuple[int, bytes]], values: list[bytes | None]) -> None:
+        candidates = [
+            (at, key, [file for run in self.manifest.runs if (file := _file_of(run, key)) is not None])
+            for at, key in pending
+        ]
+        tails = self._tails(file for _, _, files in candidates for file in files)
+        wanted: list[tuple[int, bytes, list[Place]]] = []
+        size = 0
+        for at, key, files in candidates:
+            hash = hash_of(subject_of(key))
+            mask = mask_of(hash)
+            places = []
+            for file in files:
+                tail = tails[file.id]
+                if tail.may_hold(hash, mask):
+                    block = tail.block_of(key)
+                    places.append(Place(file, tail, block))
+                    size += tail.offsets[block + 1] - tail.offsets[block]
+            if places:
+                wanted.append((at, key, places))
+            if size > _ROUND:
+                self._find(wanted, values)
+                wanted, size = [], 0
+        if wanted:
+            self._find(wanted, values)
+
+    def _find(self, wanted: Sequence[tuple[int, bytes, list[Place]]], values: list[bytes | None]) -> None:
+        """Look into the places of each key, newest first, for its row."""
+        # Where a call is a request, one after the other costs more than some that turn out idle. But a segment's
+        # status is in the newest place, unless the filter errs, or in the next one.
+        step = most = max(len(places) for _, _, places in wanted) if self.remote else 1
+        if self.remote and all(_STATUSES <= key < _STATUSES_END for _, key, _ in wanted):
+            step = 2 if len(wanted) <= _FEW else 1
+        depth = 0
+        while wanted:
+            blocks = self._blocks(place for _, _, places in wanted for place in places[depth : depth + step])
+            left = []
+            for at, key, places in wanted:
+                for file, _, block in places[depth : depth + step]:
+                    value = blocks[file.id, block].get(key)
+                    if value is not None:
+                        values[at] = value
+                        break
+                else:
+                    if depth + step < len(places):
+                        left.append((at, key, places))
+            wanted = left
+            depth += step
+            step = most
+
+    def scan(self, start: bytes, end: bytes, subject: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """The newest row of each key in start <= key < end, in key order, lazily.
+
+        `subject`, if all of these rows are of one subject, spares files that hold nothing of it.
+        """
+        return self._rows(self._cursors(start, end, subject))
+
+    def chunks(self, start: bytes, end: bytes, runs: Sequence[Run], ahead: Sequence[int]) -> Iterator[Chunk]:
+        """Like scan, many rows at once, of these `runs` alone, which are newest first, and not of the inline one.
+
+        `ahead` is how many bytes are read of each run at once. The cache is left alone. Where each reading is a
+        request, there is one: then Starved.
+        """
+        cursors = []
+        for run, bytes_ahead in zip(reversed(runs), reversed(ahead), strict=True):
+            at = bisect_left(run.files, start, key=_last_key)
+            if at < len(run.files) and run.files[at].first_key < end:
+                cursors.append(Cursor(run.files, at, start, end, self._seed, None, 0, bytes_ahead, False))
+        for chunk in merge_cursors(cursors, self._refill):
+            self._sealed = self.remote
+            yield chunk
+
+    def hold(self, files: Sequence[RunFile], others: Sequence[RunFile]) -> None:
+        """Read `files` as a whole and the tails of `others`, in one call, for `chunks`."""
+        ranges = [Range(run_key(file.id), file.start, file.length, file.etag or None) for file in files]
+        others = [file for file in others if self._cache.tail((self._partition, file.id, -1)) is None]
+        parts = self._read([*ranges, *map(_tail_range, others)])
+        self._held = {part.key: (part.start, data) for part, data in zip(ranges, parts[: len(files)], strict=True)}
+        for file, data in zip(others, parts[len(files) :], strict=True):
+            self.receive(file.id, data)
+
+    def load(self, segment: str, first_sequence: int) -> Loaded:
+        """A segment's row, and its data rows from the one that holds `first_sequence`.
+
+        What is read for the first of them is read together with the segment row.
+        """
+        key = segment_key(segment)
+        start, end = data_range(segment, first_sequence)
+        subject = segment.encode()
+        done, row = self._get_cached(key)
+        cursors = self._cursors(start, end, subject)
+        if not done and not self.remote:
+            (row,) = self.get([key])
+        elif not done:
+            hash = hash_of(subject)
+            mask = mask_of(hash)
+            files = [file for run in self.manifest.runs if (file := _file_of(run, key)) is not None]
+            tails = self._tails([*files, *(cursor.file for cursor in cursors if cursor.file is not None)])
+            places = [
+                Place(file, tails[file.id], tails[file.id].block_of(key))
+                for file in files
+                if tails[file.id].may_hold(hash, mask)
+            ]
+            blocks = self._refill(cursors, places)
+            for file, _, number in places:
+                row = blocks[file.id, number].get(key)
+                if row is not None:
+                    break
+        return Loaded(row, self._rows(cursors))
+
+    def _rows(self, cursors: Sequence[Cursor]) -> Iterator[tuple[bytes, bytes]]:
+        for keys, values in merge_cursors(cursors, self._refill):
+            yield from zip(keys, values, strict=True)
+
+    def _cursors(self, start: bytes, end: bytes, subject: bytes | None) -> list[Cursor]:
+        """One for each run that may have rows in the range, oldest first; the inline one last."""
+        ahead = _FIRST_AHEAD_REMOTE if self.remote else _FIRST_AHEAD
+        hash, mask = None, 0
+        if subject is not None:
+            hash = hash_of(subject)
+            mask = mask_of(hash)
+        cached_tail, partition, seed = self._cache.tail, self._partition, self._seed
+        cursors = []
+        for run in reversed(self.manifest.runs):
+            files = run.files
+            file = files[0]
+            at = 0
+            if len(files) > 1:
+                at = bisect_left(files, start, key=_last_key)
+                if at == len(files):
+                    continue
+                file = files[at]
+            if file.first_key >= end or file.last_key < start:
+                continue
+            if hash is not None and file.last_key >= end:
+                # Mostly nothing of the subject is here, and that is known at once.
+                tail = cached_tail((partition, file.id, -1))
+                if tail is not None:
+                    words = tail.words
+                    if words[hash % len(words)] & mask != mask:
+                        tail.used = True
+                        continue
+            cursors.append(Cursor(files, at, start, end, seed, hash, mask, ahead, True))
+        inline = self.inline
+        if inline is not None:
+            low = inline.seek(start)
+            high = inline.seek(end, low)
+            if low < high:
+                cursor = Cursor((), 0, start, end, seed, hash, mask, ahead, True)
+                cursor.keys, cursor.values = inline.keys(low, high), inline.values(low, high)
+                cursors.append(cursor)
+        return cursors
+
+    def _tails(self, files: Iterable[RunFile]) -> dict[bytes, Tail]:
+        """The tails of `files` by id, in one call for those that are not cached."""
+        cache, partition = self._cache, self._partition
+        tails: dict[bytes, Tail] = {}
+        missing: dict[bytes, RunFile] = {}
+        for file in files:
+            if file.id not in tails and file.id not in missing:
+                tail = cache.tail((partition, file.id, -1))
+                if tail is None:
+                    missing[file.id] = file
+                else:
+                    tail.used = True
+                    tails[file.id] = tail
+        if missing:
+            ranges = [_tail_range(file) for file in missing.values()]
+            for (id, file), data in zip(missing.items(), self._read(ranges), strict=True):
+                tails[id] = tail = decode_tail(data, file, self._seed)
+                cache.put_tail((partition, id, -1), tail)
+        return tails
+
+    def _blocks(self, places: Iterable[Place]) -> dict[tuple[bytes, int], Block]:
+        """Blocks by (file id, number), in one call for those that are not cached."""
+        cache, partition = self._cache, self._partition
+        blocks: dict[tuple[bytes, int], Block] = {}
+        missing: dict[tuple[bytes, int], Place] = {}
+        for place in places:
+            at = (place.file.id, place.block)
+            if at not in blocks and at not in missing:
+                block = cache.block((partition, *at))
+                if block is None:
+                    missing[at] = place
+                else:
+                    block.used = True
+                    blocks[at] = block
+        if missing:
+            for at, body in self._bodies(missing).items():
+                file, tail, number = missing[at]
+                blocks[at] = block = decode_block(body, file, tail.offsets[number], self._seed)
+                cache.put_block((partition, *at), block)
+        return blocks
+
+    def _bodies(self, places: Mapping[tuple[bytes, int], Place]) -> dict[tuple[bytes, int], bytes]:
+        """The bytes of blocks, in one call. Neighbours are one range."""
+        spans: list[tuple[RunFile, Tail, int, int]] = []
+        for at in sorted(places):
+            file, tail, number = places[at]
+            if spans:
+                last, _, low, high = spans[-1]
+                if last.id == file.id and high == number and tail.offsets[number + 1] - tail.offsets[low] <= _JOINED:
+                    spans[-1] = (file, tail, low, number + 1)
+                    continue
+            spans.append((file, tail, number, number + 1))
+        ranges = [
+            Range(
+                run_key(file.id),
+                file.start + tail.offsets[low],
+                tail.offsets[high] - tail.offsets[low],
+                file.etag or None,
+            )
+            for file, tail, low, high in spans
+        ]
+        bodies: dict[tuple[bytes, int], bytes] = {}
+        for (file, tail, low, high), data in zip(spans, self._read(ranges), strict=True):
+            if high - low == 1:
+                bodies[file.id, low] = data
+                continue
+            offsets = tail.offsets
+            base = offsets[low]
+            for number in range(low, high):
+                bodies[file.id, number] = data[offsets[number] - base : offsets[number + 1] - base]
+        return bodies
+
+    def _read(self, ranges: Sequence[Range]) -> list[bytes]:
+        held = self._held
+        absent = [part for part in ranges if part.key not in held] if held else ranges
+        if absent and self._sealed:
+            raise Starved
+        parts = read_ranges(self._backend, self._partition, absent) if absent else []
+        if held:
+            asked = iter(parts)
+            parts = [_cut(held[part.key], part) if part.key in held else next(asked) for part in ranges]
+        for wanted, data in zip(ranges, parts, strict=True):
+            if len(data) != wanted.length:
+                raise CorruptData(
+                    f"the run {wanted.key!r} is cut short: "
+                    f"{len(data)} instead of {wanted.length} bytes from byte {wanted.start}"
+                )
+        return parts
+
+    def _refill(self, cursors: Sequence[Cursor], places: Sequence[Place] = ()) -> dict[tuple[bytes, int], Block]:
+        """Read on for `cursors`, and the blocks `places`, which are returned."""
+        waiting = list(cursors)
+        while waiting:
+            tails = self._tails(cursor.file for cursor in waiting if cursor.file is not None)
+            waiting = [cursor for cursor in waiting if cursor.settle(tails)]
+        kept = list(places)
+        passing: dict[tuple[bytes, int], Place] = {}
+        steps = []
+        for cursor in cursors:
+            wanted = cursor.wanted()
+            if wanted:
+                steps.append((cursor, wanted))
+                if cursor.is_cached(wanted):
+                    kept += wanted
+                else:
+                    passing.update(((place.file.id, place.block), place) for place in wanted)
+        blocks = self._blocks(kept) if kept else {}
+        bodies: dict[tuple[bytes, int], Block | bytes] = {}
+        if passing:
+            bodies.update(self._bodies(passing))
+        bodies.update(blocks)
+        for cursor, wanted in steps:
+            cursor.give(wanted, bodies)
+        return blocks
+
+
+def _cut(held: tuple[int, bytes], wanted: Range) -> bytes:
+    """A range, of what is held of its row."""
+    base, data = held
+    return data[wanted.start - base : wanted.start - base + wanted.length]
+
+
+def _tail_range(file: RunFile) -> Range:
+    return Range(run_key(file.id), file.start + file.length - file.tail, file.tail, file.etag or None)
+
+
+def _file_of(run: Run, key: bytes) -> RunFile | None:
+    """The file that holds `key` if any does."""
+    files = run.files
+    at = 0 if len(files) == 1 else bisect_left(files, key, key=_last_key)
+    if at < len(files) and files[at].first_key <= key <= files[at].last_key:
+        return files[at]
+    return None

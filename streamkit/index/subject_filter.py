@@ -1,0 +1,102 @@
+"""Which subjects a section of rows may hold: a Bloom filter in 64-bit words, one word a subject.
+
+The subject of a segment's rows is its name, that of an idempotency key's row its digest. The hash is 32 bits of a
+checksum, mixed: what is left over after the choice of the word decides which of 4096 patterns of bits stands for the
+subject. With 12 bits a subject about one in a hundred strangers passes.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from functools import cache
+
+from ..checksum import crc32
+from ..log.keys import DATA, KEYS, SEGMENTS
+
+__all__ = ["build_filter", "hash_of", "hashes_of", "mask_of", "read_filter", "subject_of"]
+
+_BITS = 12
+_MIX = 0x9E3779B1
+_SPREAD = 0x9E3779B97F4A7C15
+_DATA, _DATA_END = bytes(DATA.children()[0]), bytes(DATA.children()[1])
+_KEYS, _KEYS_END = bytes(KEYS.children()[0]), bytes(KEYS.children()[1])
+_SEGMENTS, _SEGMENTS_END = bytes(SEGMENTS.children()[0]), bytes(SEGMENTS.children()[1])
+_DATA_AT, _KEYS_AT, _SEGMENTS_AT = len(_DATA), len(_KEYS), len(_SEGMENTS)
+_SEQUENCE = 9
+"""Bytes at the end of a data row's key: the separator and the sequence."""
+
+
+def subject_of(key: bytes) -> bytes:
+    if key.startswith(_SEGMENTS):
+        return key[_SEGMENTS_AT:]
+    if key.startswith(_DATA):
+        return key[_DATA_AT:-_SEQUENCE]
+    if key.startswith(_KEYS):
+        return key[_KEYS_AT:]
+    return key
+
+
+def hash_of(subject: bytes) -> int:
+    return crc32(subject) * _MIX & 0xFFFFFFFF
+
+
+def hashes_of(keys: Sequence[bytes]) -> set[int]:
+    """The hashes of the subjects of `keys`, which are sorted."""
+    hashes: set[int] = set()
+    at = 0
+    for start, end, skip, cut in (
+        (_DATA, _DATA_END, _DATA_AT, -_SEQUENCE),
+        (_KEYS, _KEYS_END, _KEYS_AT, None),
+        (_SEGMENTS, _SEGMENTS_END, _SEGMENTS_AT, None),
+    ):
+        low = bisect_left(keys, start, at)
+        high = bisect_left(keys, end, low)
+        hashes.update([hash_of(key) for key in keys[at:low]])
+        hashes.update([crc32(key[skip:cut]) * _MIX & 0xFFFFFFFF for key in keys[low:high]])
+        at = high
+    hashes.update([hash_of(key) for key in keys[at:]])
+    return hashes
+
+
+@cache
+def _masks() -> list[int]:
+    masks = []
+    for pattern in range(4096):
+        mixed = (pattern + 1) * _SPREAD & 0xFFFFFFFFFFFFFFFF
+        mixed = (mixed ^ mixed >> 29) * _SPREAD & 0xFFFFFFFFFFFFFFFF
+        masks.append(
+            1 << (mixed >> 58)
+            | 1 << (mixed >> 52 & 63)
+            | 1 << (mixed >> 46 & 63)
+            | 1 << (mixed >> 40 & 63)
+            | 1 << (mixed >> 34 & 63)
+        )
+    return masks
+
+
+def mask_of(hash: int) -> int:
+    """The bits that stand for a subject in its word, which is number `hash % len(words)`."""
+    return _masks()[hash >> 20]
+
+
+def build_filter(hashes: Collection[int]) -> bytes:
+    masks = _masks()
+    size = len(hashes) * _BITS // 64 + 1
+    words = array("Q", bytes(8 * size))
+    for hash in hashes:
+        words[hash % size] |= masks[hash >> 20]
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()
+
+
+def read_filter(data: bytes) -> array[int]:
+    """The words: a subject is not there unless `words[hash % len(words)] & mask == mask`."""
+    words = array("Q")
+    words.frombytes(data)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words

@@ -1,0 +1,107 @@
+"""Sweeping: files that no head names are removed, and found again where the head is lost."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from msgspec.structs import replace
+
+from ..backend import Ambiguous, Conflict
+from ..errors import StreamkitError
+from ..log.keys import HEAD, RUNS
+from ..log.pack_format import read_table, table_bytes
+from ..log.packs import PackFile, Packs, TableCache
+from ..log.partition import Partition
+from ..log.rows import Head, encode_row
+
+__all__ = ["found_packs", "ids_of", "sweep"]
+
+_ID = 16
+_KEYS = 1000
+
+
+def ids_of(head: Head) -> set[bytes]:
+    """Of all files that a head names."""
+    return {file.id for file in head.manifest.files()} | {file.id for file in head.packs}
+
+
+def _files(partition: Partition) -> list[bytes]:
+    return [row.key for row in partition.backend.scan(partition.key, *RUNS.children(), values=False)]
+
+
+def sweep(partition: Partition) -> int:
+    """Remove the files that upkeeps left behind which lost or were stopped; how many.
+
+    An upkeep that is under way has a file that nothing names yet. So the head is moved after they were listed: what
+    was built on the one before comes too late.
+    """
+    partition.look_at_head()
+    with partition.lock:
+        head, etag = partition.head, partition.head_etag
+    if etag is None:
+        return 0
+    stale = [key for key in _files(partition) if key[-_ID:] not in ids_of(head)]
+    if not stale:
+        return 0
+    after = replace(head, version=head.version + 1)
+    try:
+        new = partition.backend.put(partition.key, bytes(HEAD), encode_row(HEAD, after), etag)
+    except (Conflict, Ambiguous):
+        return 0  # another time
+    partition.indexed(after, new, etag)
+    for at in range(0, len(stale), _KEYS):
+        partition.backend.delete(partition.key, stale[at : at + _KEYS])
+    return len(stale)
+
+
+def found_packs(partition: Partition) -> Packs:
+    """The packs in the files that are there, where no head names them.
+
+    Some hold what others hold: those that were merged, or that an upkeep made which was stopped. The real ones are
+    among them and hold all without holding anything twice, so those are chosen that together hold the most in this way.
+    """
+    found: list[PackFile] = []
+    for key in _files(partition):
+        try:
+            file = _pack_in(partition, key)
+        except StreamkitError:
+            continue  # what it held is missing then, and is said to be
+        if file is not None:
+            found.append(file)
+    return Packs(partition.backend, partition.key, partition.seed, _most_of(found), b"", TableCache())
+
+
+def _most_of(found: list[PackFile]) -> list[PackFile]:
+    """Those packs, in order, that cover the most transactions without covering one twice; the fewest that do."""
+    found = sorted(found, key=lambda file: (file.last, file.first))
+    lasts = [file.last for file in found]
+    # What the first so many of them cover at best: (transactions, minus files), and whether that is with the last one.
+    best, taken = [(0, 0)], [False]
+    for at, file in enumerate(found):
+        covered, files = best[bisect_left(lasts, file.first, hi=at)]
+        with_it = (covered + file.last - file.first + 1, files - 1)
+        best.append(max(best[-1], with_it))
+        taken.append(with_it > best[at])
+    chosen: list[PackFile] = []
+    count = len(found)
+    while count:
+        if taken[count]:
+            chosen.append(found[count - 1])
+            count = bisect_left(lasts, chosen[-1].first, hi=count - 1)
+        else:
+            count -= 1
+    return chosen[::-1]
+
+
+def _pack_in(partition: Partition, key: bytes) -> PackFile | None:
+    """The pack at the end of a file, if there is one."""
+    value = partition.backend.get(partition.key, [key])[0]
+    if value is None:
+        return None
+    size = table_bytes(value.data)
+    table = read_table(value.data[-size:], partition.seed) if size else None
+    if table is None or not table.blocks:
+        return None
+    length = table.blocks[-1].place + table.blocks[-1].stored + size
+    start = len(value.data) - length
+    return PackFile(key[-_ID:], value.etag, start, length, size, table.first, table.last, table.blocks[0].timestamp)

@@ -1,0 +1,23 @@
+"""What all partitions of an open store share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..backend import Backend
+from ..clock import Clock
+from ..statistics import Counters
+from .index_reader import MakeIndex
+from .notifier import Notifier
+from .packs import TableCache
+
+__all__ = ["Context"]
+
+
+class Context(NamedTuple):
+    backend: Backend
+    clock: Clock
+    counters: Counters
+    news: Notifier
+    make_index: MakeIndex
+    tables: TableCache

@@ -1,0 +1,41 @@
+"""The seam to the index: what the log asks of it. It is handed in where the store is composed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ..backend import Range
+from .manifest import Manifest, RunGone
+
+if TYPE_CHECKING:
+    from .partition import Partition
+
+__all__ = ["Index", "MakeIndex", "RunGone"]
+
+
+class Index(Protocol):
+    """The rows of one partition as of one head. Each call raises RunGone if a run was merged into another one since."""
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The rows' values, in the order of `keys`."""
+        ...
+
+    def needed(self, segments: Sequence[str]) -> Mapping[bytes, Range]:
+        """What must be read before the rows of `segments` can be looked up, each by a name of its own."""
+        ...
+
+    def receive(self, id: bytes, data: bytes) -> None:
+        """What was read of it."""
+        ...
+
+    def scan(self, start: bytes, end: bytes, subject: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) of the rows with start <= key < end, in order.
+
+        `subject`: the segment's name, if all are of one.
+        """
+        ...
+
+
+MakeIndex = Callable[["Partition", Manifest], Index]
+"""The index that a manifest of the partition names; asks nothing."""

@@ -1,0 +1,29 @@
+"""Marks: how far something was at some moments, so that one can tell what has been so for a grace.
+
+A mark is (number, ms): everything up to the number has been so since then, by the service's clock. A later moment, or a
+smaller number, is as true, so a mark may be moved or dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["Marks", "reached", "with_mark"]
+
+Marks = tuple[tuple[int, int], ...]
+_SHARES = 8
+"""There are two marks in each share of the grace, so that what is over is told late by a share at most."""
+_MOST = 2 * _SHARES
+
+
+def with_mark(marks: Sequence[tuple[int, int]], number: int, now: float, grace: float) -> Marks:
+    """`marks`, oldest first, and that `number` has been reached `now`, in seconds. `grace` is in seconds."""
+    kept = list(marks)
+    if len(kept) > 1 and now * 1000 - kept[-2][1] < grace * 1000 / _SHARES:
+        kept.pop()
+    return (*kept[-_MOST:], (number, int(now * 1000)))
+
+
+def reached(marks: Sequence[tuple[int, int]], until: float) -> int:
+    """The number that had been reached by `until`, in seconds; 0 if no mark says so."""
+    return max((number for number, since in marks if since <= until * 1000), default=0)

@@ -1,0 +1,37 @@
+"""The notifier: tells who waits in this process that a transaction became known here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+__all__ = ["Notifier"]
+
+
+class Notifier(threading.Condition):
+    """Notified when a transaction of any partition of a store becomes known here."""
+
+    waiting = 0
+    """Who waits counts itself before its last look: so the writer need not take the lock if nobody does."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.RLock()
+        """To be entered instead of the condition, whose `__exit__` is Python: an interrupt there leaves it locked."""
+        super().__init__(self.mutex)
+        self._listeners: tuple[Callable[[], None], ...] = ()
+
+    def tell(self) -> None:
+        if self.waiting:
+            with self.mutex:
+                self.notify_all()
+        for listener in self._listeners:
+            listener()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have it called whenever there is news, from any thread. It is quick, takes no lock and raises nothing."""
+        with self.mutex:
+            self._listeners = (*self._listeners, listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        with self.mutex:
+            self._listeners = tuple([other for other in self._listeners if other != listener])

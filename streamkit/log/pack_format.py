@@ -1,0 +1,263 @@
+"""A pack: the records of many transactions as one section of a file, so that a log is read in few large requests.
+
+    pack   = magic "SKPK", version u8, zero u8, zero u16, block, block, …, table, footer
+    block  = whole records one after the other, in zstd where that shrinks them
+    table  = zstd of: first u64, last u64, blocks u32, then for each block its first number u64, first timestamp u64,
+             place u64, stored bytes u32, raw bytes u32, flags u32, checksum u32; then for each number the bytes of its
+             record u32
+    footer = stored bytes of the table u32, raw bytes of the table u32, version u32, checksum of table, sizes and
+             version u32
+
+Records are those of the log, byte for byte. One that has no bytes here is a row of its own. Checksums start with the
+partition's seed, and that of a block covers where it belongs. Integers are little endian.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from operator import lt
+from typing import NamedTuple
+
+from ..checksum import crc32
+from ..errors import CorruptData, UnsupportedVersion
+from .record_format import load_zstd
+
+__all__ = [
+    "MOST",
+    "START",
+    "EncodedPack",
+    "PackTable",
+    "check_start",
+    "encode_pack",
+    "open_block",
+    "read_table",
+    "table_bytes",
+]
+
+VERSION = 1
+MOST = 1 << 20
+"""Bytes of the largest record that is packed."""
+_MAGIC = b"SKPK"
+_FIRST = struct.Struct("<4sBBH")
+START = _FIRST.size
+"""Bytes before the first block."""
+_FRONT = struct.Struct("<QQI")
+_BLOCK = struct.Struct("<QQQIIII")
+_FOOTER = struct.Struct("<IIII")
+_NUMBER = struct.Struct("<Q")
+_ZSTD = 1
+_RAW = 64 << 10
+"""Bytes of records in a block."""
+_LARGE = 16 << 10
+"""A record of so many bytes has a block of its own, which is not compressed: its frames are."""
+
+
+class Block(NamedTuple):
+    number: int
+    """Of its first record."""
+    timestamp: int
+    place: int
+    """Where it begins in the pack."""
+    stored: int
+    raw: int
+    flags: int
+    crc: int
+
+
+class EncodedPack(NamedTuple):
+    data: bytes
+    table: int
+    """Bytes at its end that hold the table."""
+    first: int
+    last: int
+    timestamp: int
+    """Of its first transaction."""
+    records: int
+
+
+class PackTable:
+    """Where the records of a pack are."""
+
+    def __init__(self, blocks: list[Block], first: int, last: int, lengths: array[int]) -> None:
+        self.blocks = blocks
+        self.first = first
+        self.last = last
+        self.lengths = lengths
+        self._numbers = [block.number for block in blocks]
+
+    def block_of(self, number: int) -> int:
+        """The block that `number` is in, if it is in any."""
+        return bisect_right(self._numbers, number) - 1
+
+    def holds(self, number: int) -> bool:
+        return self.first <= number <= self.last and self.lengths[number - self.first] > 0
+
+    def start(self, block: int, number: int) -> int:
+        """Where record `number` begins among the raw bytes of its block."""
+        first = self.first
+        return sum(self.lengths[self._numbers[block] - first : number - first])
+
+    def records(self, block: int, raw: bytes) -> Iterator[tuple[int, bytes]]:
+        """(number, record) of all that are in a block."""
+        after = self._numbers[block + 1] if block + 1 < len(self.blocks) else self.last + 1
+        at, first = 0, self.first
+        for number in range(self._numbers[block], after):
+            length = self.lengths[number - first]
+            if length:
+                yield number, raw[at : at + length]
+                at += length
+
+    def first_at(self, timestamp: int) -> int:
+        """A number before which every transaction is older than `timestamp`: at the beginning of a block."""
+        at = bisect_right(self.blocks, timestamp - 1, key=lambda block: block.timestamp) - 1
+        return self._numbers[max(at, 0)]
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        return 4 * len(self.lengths) + 200 * len(self.blocks)
+
+
+def encode_pack(
+    first: int,
+    last: int,
+    records: Iterable[tuple[int, bytes]],
+    timestamp_of: Callable[[int, bytes], int],
+    seed: int,
+) -> EncodedPack:
+    """A pack of `records`, each (number, record), of the transactions first..last. Some are asked for timestamps."""
+    lengths = array("I", bytes(4 * (last - first + 1)))
+    blocks: list[Block] = []
+    parts = [_FIRST.pack(_MAGIC, VERSION, 0, 0)]
+    place = _FIRST.size
+    batch: list[bytes] = []
+    size = begin = since = count = 0
+
+    def close() -> None:
+        nonlocal place, size
+        if not batch:
+            return
+        raw = b"".join(batch)
+        stored, flags = raw, 0
+        if len(raw) < _LARGE or len(batch) > 1:
+            packed = load_zstd().compress(raw, 1)
+            if len(packed) < len(raw):
+                stored, flags = packed, _ZSTD
+        crc = _block_crc(stored, begin, seed)
+        blocks.append(Block(begin, since, place, len(stored), len(raw), flags, crc))
+        parts.append(stored)
+        place += len(stored)
+        batch.clear()
+        size = 0
+
+    for number, record in records:
+        length = len(record)
+        if batch and (size + length > _RAW or length >= _LARGE):
+            close()
+        if not batch:
+            begin, since = number, timestamp_of(number, record)
+        batch.append(record)
+        lengths[number - first] = length
+        count += 1
+        size += length
+        if length >= _LARGE:
+            close()
+    close()
+    table = b"".join(
+        (_FRONT.pack(first, last, len(blocks)), *(_BLOCK.pack(*block) for block in blocks), _little(lengths))
+    )
+    stored = load_zstd().compress(table, 1)
+    sizes = _FOOTER.pack(len(stored), len(table), VERSION, 0)[:-4]
+    crc = crc32(sizes, crc32(stored, seed))
+    parts += (stored, _FOOTER.pack(len(stored), len(table), VERSION, crc))
+    timestamp = blocks[0].timestamp if blocks else 0
+    return EncodedPack(b"".join(parts), len(stored) + _FOOTER.size, first, last, timestamp, count)
+
+
+def _block_crc(stored: bytes | memoryview, number: int, seed: int) -> int:
+    return crc32(stored, crc32(_NUMBER.pack(number), seed))
+
+
+def _little(lengths: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        lengths = array("I", lengths)
+        lengths.byteswap()
+    return lengths.tobytes()
+
+
+def table_bytes(data: bytes) -> int:
+    """The bytes at the end of `data` that may be the table of a pack; 0 if they are none."""
+    if len(data) < _FOOTER.size:
+        return 0
+    size = int(_FOOTER.unpack_from(data, len(data) - _FOOTER.size)[0]) + _FOOTER.size
+    return size if size <= len(data) else 0
+
+
+def read_table(tail: bytes, seed: int) -> PackTable:
+    """The table in the last bytes of a pack. CorruptData if a bit of it has changed, UnsupportedVersion for a pack of a
+    newer release."""
+    if len(tail) < _FOOTER.size:
+        raise CorruptData("the table of the pack is cut short")
+    stored_bytes, raw_bytes, version, crc = _FOOTER.unpack_from(tail, len(tail) - _FOOTER.size)
+    stored = tail[-_FOOTER.size - stored_bytes : -_FOOTER.size]
+    sizes = tail[-_FOOTER.size : -4]
+    if len(stored) != stored_bytes or crc32(sizes, crc32(stored, seed)) != crc:
+        raise CorruptData("the table of the pack is damaged")
+    _check_version(version)
+    table = _unpack(stored, raw_bytes)
+    try:
+        first, last, count = _FRONT.unpack_from(table)
+        end = _FRONT.size + count * _BLOCK.size
+        blocks = [Block(*fields) for fields in _BLOCK.iter_unpack(table[_FRONT.size : end])]
+        lengths = array("I")
+        lengths.frombytes(table[end:])
+    except (struct.error, ValueError) as error:
+        raise CorruptData("the table of the pack is damaged") from error
+    if sys.byteorder == "big":
+        lengths.byteswap()
+    begins = [block.number for block in blocks]
+    held = next((number for number, length in enumerate(lengths, first) if length), None)
+    if (
+        len(lengths) != last - first + 1
+        or (begins[0] if begins else None) != held
+        or not all(map(lt, begins, begins[1:]))
+        or (begins and begins[-1] > last)
+    ):
+        raise CorruptData("the table of the pack is damaged")
+    return PackTable(blocks, first, last, lengths)
+
+
+def check_start(data: bytes) -> None:
+    """The first bytes of a pack. UnsupportedVersion for one of a newer release."""
+    if len(data) < START or data[:4] != _MAGIC or any(data[5:START]):
+        raise CorruptData("the pack does not begin as one does")
+    _check_version(data[4])
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"the pack has format version {version}; this release reads {VERSION}. Upgrade streamkit."
+        )
+
+
+def open_block(block: Block, stored: bytes, seed: int) -> bytes:
+    """The raw bytes of a block. CorruptData if a bit of it has changed."""
+    if len(stored) != block.stored or _block_crc(stored, block.number, seed) != block.crc:
+        raise CorruptData(f"the pack's block of transaction {block.number} is damaged")
+    return _unpack(stored, block.raw) if block.flags & _ZSTD else stored
+
+
+def _unpack(stored: bytes, raw: int) -> bytes:
+    zstd = load_zstd()
+    try:
+        data: bytes = zstd.ZstdDecompressor().decompress(stored, max_length=raw)
+    except (zstd.ZstdError, EOFError, ValueError, OverflowError) as error:
+        raise CorruptData("a part of the pack cannot be decompressed") from error
+    if len(data) != raw:
+        raise CorruptData("a part of the pack has another length than it says")
+    return data

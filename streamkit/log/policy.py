@@ -1,0 +1,40 @@
+"""What the engine does with the facts that a backend states: how long a tail is, what is copied, how often to look."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..backend import Limits
+
+__all__ = ["LOCAL", "REMOTE", "Policy", "policy_of"]
+
+
+class Policy(NamedTuple):
+    upkeep: int
+    """Transactions after which the index is brought forward: who opens the space reads so many, at most."""
+    frame: int
+    """Frames up to this many bytes are copied into the index, so that a segment is read where its rows are."""
+    inline: int
+    """Bytes of the newest run that the head itself holds."""
+    merge: int
+    """Bytes that one upkeep merges, at most."""
+    fanout: int
+    """So many neighbouring runs of one size are merged into one."""
+    runs: int
+    """With more runs than that, neighbours are merged whatever their sizes are: a process that begins asks all."""
+    clear: float
+    """Seconds for which what is packed is in the log a second time, at most; the space's archive grace may be less."""
+    poll: tuple[float, float]
+    """Seconds between two looks while following: at first, and at most when nothing happens."""
+
+
+LOCAL = Policy(
+    upkeep=1024, frame=4 << 10, inline=8 << 10, merge=8 << 20, fanout=8, runs=48, clear=60.0, poll=(0.002, 0.05)
+)
+REMOTE = Policy(
+    upkeep=21, frame=32 << 10, inline=48 << 10, merge=2 << 20, fanout=4, runs=5, clear=float("inf"), poll=(0.25, 5.0)
+)
+
+
+def policy_of(limits: Limits) -> Policy:
+    return REMOTE if limits.remote else LOCAL

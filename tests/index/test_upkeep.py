@@ -1,0 +1,72 @@
+"""Upkeep keeps up: however large what is appended is, there are few runs and few packs."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Client, Record
+from streamkit.log.keys import transaction_prefix
+from streamkit.log.partition import Partition
+from streamkit.store import Store
+from streamkit.testing import ManualClock
+from streamkit_memory import MemoryDriver
+
+
+def partition_of(store: Store) -> Partition:
+    known = store._known("s")
+    assert known is not None
+    return known.partitions[0]
+
+
+@pytest.mark.parametrize("url", ["memory://", "memory://?remote=1"])
+@pytest.mark.parametrize("size", [10, 2500, 20_000])
+def test_runs_and_packs_stay_few(url: str, size: int) -> None:
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        count = 4000 if size < 20_000 else 1200
+        for at in range(count):
+            store.produce("s", f"s{at % 300}", [Record(at.to_bytes(4, "big") * (size // 4))])
+        head = partition_of(store).head
+        assert len(head.manifest.runs) <= 16
+        assert len(head.packs) <= 24
+        assert len(list(store.consume_segment("s", "s7"))) == len(range(7, count, 300))
+        assert store.verify().ok
+
+
+@pytest.mark.parametrize("url", ["memory://", "memory://?remote=1"])
+def test_maintenance_leaves_nothing_to_do(url: str) -> None:
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        for at in range(3000):
+            store.produce("s", f"s{at % 300}", [Record(b"x" * 300)])
+        store.maintain()
+        head = partition_of(store).head
+        assert head.watermark == 3000
+        assert head.manifest.merges == ()
+        store.maintain()
+        assert partition_of(store).head == head
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_busy_log_is_cleared_when_the_grace_is_over(remote: bool) -> None:
+    """Not much later, and not before, however often upkeep comes by."""
+    clock, grace, step = ManualClock(), 60, 0.1
+    driver = MemoryDriver(remote=remote, clock=clock, sleep=clock.sleep)
+    client = Client("memory://", driver, 30.0, None, 1 << 20, clock)
+    store = client.store(uuid4())
+    store.create_space("s", archive_grace=grace)
+    store.produce("s", "s0", [Record(b"x")])
+    partition = partition_of(store)
+    prefix = transaction_prefix(partition.settings.incarnation)
+    for at in range(3000):
+        store.produce("s", f"s{at % 3}", [Record(b"x")])
+        clock.sleep(step)
+        if at % 50 == 49:
+            store.maintain()
+            rows = sum(1 for _ in driver.open(store.id).scan(partition.key, prefix, prefix + b"\xff", values=False))
+            assert rows >= min(at + 2, grace / step)
+            assert rows <= grace / step * 1.2 + 100
+    assert store.verify().ok
