@@ -1,23 +1,26 @@
-"""Archiving a space: each partition under its lease."""
+"""Archiving a space: some partitions at a time, each under its lease."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from ..backend import Ambiguous
 from ..errors import LeaseNotAcquired, TransientError
 from ..leases import Lease
 from ..log.partition import Partition
-from .place import path_name
+from .location import path_name
 from .read import Archive
 from .remove import note_archived, remove_archived
 from .report import ArchiveReport
-from .write import Archived, archive_partition
+from .write import Archived, archive_partitions
 
 __all__ = ["archive_space", "remove_space"]
 
 MakeLease = Callable[[str], Lease]
 Progress = Callable[[int, int], None]
+_TOGETHER = 16
+"""Partitions whose leases are held, and that one commit to the table takes."""
 
 
 def lease_name(space: str, partition: int) -> str:
@@ -37,20 +40,25 @@ def archive_space(
     LeaseNotAcquired if other archivers are at all of the partitions.
     """
     space = partitions[0].space
-    total, removed, busy = Archived(), 0, []
-    for partition in partitions:
-        try:
-            with lease(lease_name(space, partition.partition)) as held:
-                archive.check_place(partition)
-                done = archive_partition(partition, archive.table, held, until, target_bytes, progress)
+    total, removed, busy = Archived(), 0, list[int]()
+    for at in range(0, len(partitions), _TOGETHER):
+        with ExitStack() as leases:
+            held: list[tuple[Partition, Lease]] = []
+            for partition in partitions[at : at + _TOGETHER]:
+                try:
+                    held.append((partition, leases.enter_context(lease(lease_name(space, partition.partition)))))
+                except LeaseNotAcquired:
+                    busy.append(partition.partition)
+                    if len(busy) == len(partitions):
+                        raise
+            if not held:
+                continue
+            archive.check_location([partition for partition, _ in held])
+            done = archive_partitions(held, archive.table, until, target_bytes, progress)
+            for partition, mine in held:
                 note_archived(partition)
-                held.check()
+                mine.check()
                 removed += remove_archived(partition, archive)
-        except LeaseNotAcquired:
-            busy.append(partition.partition)
-            if len(busy) == len(partitions):
-                raise
-            continue
         total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
     archived = tuple(partition.head.archived for partition in partitions)
     return ArchiveReport(space, *total, removed, archived, tuple(busy))

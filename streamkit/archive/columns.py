@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .table import schema
+from .schema import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

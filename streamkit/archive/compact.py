@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from . import scattered
 from .parquet import write_file
 from .scattered import Wanted, windows
-from .table import File, Snapshot
+from .snapshot import File, Snapshot
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from .read import Archive
 
 __all__ = ["compact_space"]
@@ -23,7 +26,7 @@ def compact_space(
 ) -> tuple[int, int, int]:
     """(files before, files after, old files removed). Archivers and readers may go on meanwhile.
 
-    `target_bytes`: of the file, roughly a fifth of the payload for JSON. ValueError for a negative retention.
+    `target_bytes`: of payload in a file, before compression. ValueError for a negative retention.
     `progress(done, all)` counts files that are to be brought together.
     """
     if retention_hours < 0:
@@ -33,10 +36,10 @@ def compact_space(
     if snapshot is None:
         return 0, 0, 0
     before = len(snapshot.paths)
-    small, scattered = list(_groups(snapshot, target_bytes)), _scattered(snapshot)
-    done, total = 0, sum(map(len, small + scattered))
-    for group in small + scattered:
-        (_merge if all(file.ours for file in group) else _sort)(archive, snapshot, group)
+    small, apart = list(_groups(archive, snapshot, target_bytes)), _scattered(archive, snapshot)
+    done, total = 0, sum(map(len, small + apart))
+    for group in small + apart:
+        (_merge if len(group) > 1 and all(file.ours for file in group) else _sort)(archive, snapshot, group)
         done += len(group)
         if progress is not None:
             progress(done, total)
@@ -46,23 +49,27 @@ def compact_space(
     return before, len(after.paths) if after else 0, len(gone)
 
 
-def _groups(snapshot: Snapshot, target_bytes: int) -> Iterator[list[File]]:
-    """Neighbours that together are no more than a file should be."""
+def _groups(archive: Archive, snapshot: Snapshot, target_bytes: int) -> Iterator[list[File]]:
+    """Neighbours that together have no more payload than a file should: what they take in memory is told by that."""
     for partition in {file.partition for file in snapshot.files}:
         group: list[File] = []
+        size = rows = 0
         for cluster in snapshot.clusters(partition):
-            if len(cluster) > 1 or not cluster[0].ours:
+            # Compressed it is no more than decoded: what is large enough need not be opened.
+            if len(cluster) > 1 or not cluster[0].ours or cluster[0].size >= target_bytes:
                 if len(group) > 1:
                     yield group
                 group = []
                 continue
-            size, rows = sum(file.size for file in cluster), sum(file.rows for file in cluster)
-            full = sum(file.size for file in group) + size > target_bytes
-            if group and (full or sum(file.rows for file in group) + rows > _ROWS):
+            payload = archive.files.payload_bytes(cluster[0])
+            if group and (size + payload > target_bytes or rows + cluster[0].rows > _ROWS):
                 if len(group) > 1:
                     yield group
                 group = []
+            if not group:
+                size = rows = 0
             group += cluster
+            size, rows = size + payload, rows + cluster[0].rows
         if len(group) > 1:
             yield group
 
@@ -71,34 +78,52 @@ def _merge(archive: Archive, snapshot: Snapshot, group: Sequence[File]) -> None:
     import pyarrow as pa
 
     table = archive.table
-    columns = table.columns(snapshot.version)
+    columns = list(snapshot.state.types)
     with table.mapped():
-        parts = [archive.read(file, columns) for file in group]
-        rows = pa.concat_tables(parts, promote_options="permissive").unify_dictionaries()
-        words = rows["segment"].cast(pa.string())  # dictionaries cannot be sorted by
-        rows = rows.set_column(rows.column_names.index("segment"), "segment", words)
-        rows = rows.sort_by([("segment", "ascending"), ("sequence", "ascending")]).combine_chunks()
+        parts = [archive.files.read(file, columns) for file in group]
+        rows = _with_long_payloads(pa.concat_tables(parts, promote_options="permissive")).unify_dictionaries()
+        parts.clear()
+        rows = _sorted(rows)
     _replace(archive, group, [write_file(table, rows)])
+
+
+def _with_long_payloads(rows: pa.Table) -> pa.Table:
+    """Offsets of 64 bits: what is put together may have more than 2 GiB."""
+    import pyarrow as pa
+
+    return rows.set_column(rows.column_names.index("payload"), "payload", rows["payload"].cast(pa.large_binary()))
+
+
+def _sorted(rows: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    words = rows["segment"].cast(pa.string())  # dictionaries cannot be sorted by
+    rows = rows.set_column(rows.column_names.index("segment"), "segment", words)
+    return rows.sort_by([("segment", "ascending"), ("sequence", "ascending")]).combine_chunks()
 
 
 def _replace(archive: Archive, old: Sequence[File], new: Sequence[File]) -> None:
     table, paths = archive.table, {file.path for file in old}
     for _ in range(_TRIES):
-        loaded = table.load()
-        there = table.snapshot(None if loaded is None else loaded.version())
-        if loaded is None or there is None or not paths <= there.paths:
+        there = table.snapshot()
+        if there is None or not paths <= there.paths:
             # Someone else compacted them; ours are in no version, and go with the next vacuum.
             return
-        if table.replace(loaded, old, new):
+        if table.replace(there.state, old, new):
             return
 
 
-def _scattered(snapshot: Snapshot) -> list[list[File]]:
-    """What other engines have laid out: files that can only be replaced together, for they share rows' ranges."""
+def _scattered(archive: Archive, snapshot: Snapshot) -> list[list[File]]:
+    """What other engines have laid out: files that can only be replaced together, for they share rows' ranges.
+
+    And files of our own that no reader can hold: earlier releases made them, by their size compressed.
+    """
     found: list[list[File]] = []
     for partition in sorted({file.partition for file in snapshot.files}):
         for cluster in snapshot.clusters(partition):
-            if all(file.ours for file in cluster) and len(cluster) == 1:
+            if len(cluster) == 1 and cluster[0].ours:
+                if _is_too_large(archive, cluster[0]):
+                    found.append(cluster)
                 continue
             paths, group = {file.path for file in cluster}, list(cluster)
             for other in [other for other in found if paths & {file.path for file in other}]:
@@ -108,12 +133,15 @@ def _scattered(snapshot: Snapshot) -> list[list[File]]:
     return found
 
 
+def _is_too_large(archive: Archive, file: File) -> bool:
+    several = file.numbers[0] < file.numbers[1]
+    return several and file.rows > 1 and archive.files.payload_bytes(file) > 2 * scattered.WINDOW
+
+
 def _sort(archive: Archive, snapshot: Snapshot, files: Sequence[File]) -> None:
     """Write the rows of `files` anew, as an archiver would have: each file a range of transactions of a partition."""
-    import pyarrow as pa
-
     table = archive.table
-    columns = table.columns(snapshot.version)
+    columns = list(snapshot.state.types)
     new: list[File] = []
     for partition in sorted({file.partition for file in files}):
         some = [file for file in files if file.partition == partition]
@@ -122,8 +150,6 @@ def _sort(archive: Archive, snapshot: Snapshot, files: Sequence[File]) -> None:
         )
         for rows in windows(table, some, numbers, columns):
             with table.mapped():
-                words = rows["segment"].cast(pa.string())
-                rows = rows.set_column(rows.column_names.index("segment"), "segment", words)
-                rows = rows.sort_by([("segment", "ascending"), ("sequence", "ascending")]).combine_chunks()
+                rows = _sorted(rows)
             new.append(write_file(table, rows))
     _replace(archive, files, new)

@@ -10,7 +10,8 @@ from ..log.read import Bounds
 from ..log.rows import SegmentRow
 from .errors import UNDECODABLE, Elsewhere
 from .parquet import check_digest
-from .table import File, Gone, Snapshot, schema
+from .schema import schema
+from .snapshot import File, Gone, Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +68,6 @@ class _Walk:
         contents.last = snapshot.archived.get(self._partition, 0)
         if contents.last < self._last:
             self.found("", f"{archive.table.url} ends at transaction {contents.last} and not at {self._last}")
-        table = archive.table.load(snapshot.version)
         for cluster in snapshot.clusters(self._partition):
             low, high = min(file.numbers[0] for file in cluster), max(file.numbers[1] for file in cluster)
             try:
@@ -90,7 +90,7 @@ class _Walk:
             except UNDECODABLE as error:
                 self.found(cluster[0].path, f"it cannot be decoded: {error!r}")
                 self._position = -1
-        there = archive.table.entries(table, self._partition)
+        there = archive.table.entries(snapshot.state, self._partition)
         if self._position not in (-1, there):
             self.found("", f"the table says that it has {there} entries and has {self._position}")
         if self._number > contents.last:
@@ -101,14 +101,14 @@ class _Walk:
         """What its descriptions say is what is in it: readers choose by them what they read."""
         import pyarrow.compute as pc
 
-        source = self._archive.open(file)
+        source = self._archive.files.open(file)
         table = self._archive.table
         with table.reading(file.path):
             for field in schema():
                 kind = source.schema_arrow.field(field.name).type
                 if getattr(kind, "value_type", kind) != field.type and kind != field.type:
                     self.found(file.path, f"its column {field.name!r} is {kind} and not {field.type}")
-            groups = self._archive.groups(file, source)
+            groups = self._archive.files.groups(file, source)
             for at, said in enumerate(groups):
                 rows = source.read_row_group(at, columns=["segment", "sequence"])
                 ends = [pc.min_max(rows["segment"].cast("string")), pc.min_max(rows["sequence"])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .columns import as_ours
-from .table import File
+from .snapshot import File
 
 if TYPE_CHECKING:
     import pyarrow as pa

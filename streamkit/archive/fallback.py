@@ -5,7 +5,7 @@ Only where it is missing or cannot be read: rows that somebody has changed are a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptData
@@ -17,6 +17,8 @@ from ..warn import warn
 from .errors import UNREADABLE, Damaged, Elsewhere
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ..log.partition import Partition
     from .read import Archive
 
@@ -71,6 +73,18 @@ class ArchiveOrLog:
         self._instead(partition, damage)
         if (yield from logged(partition, start, last, bounds)) <= last:
             raise damage
+
+    def tables(
+        self, partition: Partition, start: tuple[int, int], last: int, columns: Sequence[str]
+    ) -> Iterator[pa.Table | Batch]:
+        """As in Archive; batches for what the log is read for."""
+        try:
+            for rows in self._archive.tables(partition, start, last, columns):
+                yield rows
+                start = (rows["number"][-1].as_py() + 1, 0)
+        except UNREADABLE:
+            # The rest in entries, as other readers have it.
+            yield from self.transactions(partition, start, last, Bounds())
 
     def segment(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
         try:

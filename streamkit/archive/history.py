@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import CorruptData
 from .columns import as_ours
 from .errors import Damaged
-from .table import Gone, schema
+from .schema import schema
+from .snapshot import Gone
 
 if TYPE_CHECKING:
     from .table import Table
@@ -49,7 +50,7 @@ def commits(table: Table, first: int, last: int) -> list[Commit]:
         if text is None:
             break
         try:
-            found.append(_commit(table, version, [json.loads(line) for line in text.splitlines() if line.strip()]))
+            found.append(_commit(table, version, [json.loads(line) for line in text.split("\n") if line.strip()]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Damaged(f"{table.url}: the description of version {version} cannot be read: {error}") from error
     return found[::-1]

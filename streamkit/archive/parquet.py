@@ -6,17 +6,22 @@ import hashlib
 import math
 import re
 import secrets
-import zlib
 from typing import TYPE_CHECKING, Any
 
-from .draft import Rows
-from .table import File, Table
+from ..checksum import crc32
+from .file_builder import Rows
+from .snapshot import File
+from .table import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["check_digest", "write_file"]
+__all__ = ["PAYLOAD_BYTES", "check_digest", "write_file"]
 
+PAYLOAD_BYTES = "streamkit.payload_bytes"
+"""In a file's metadata: how many bytes its payloads have, decoded. Compressed, they do not tell what they take."""
+_GROUP = 16 << 20
+"""Bytes of decoded rows in a row group, at most: one of them is decoded at once."""
 _SAMPLE = 2048
 """Rows, from which it is judged how large the file will be."""
 _DESCRIPTION = 1000
@@ -43,9 +48,11 @@ _OPTIONS: dict[str, Any] = {
 def write_file(table: Table, rows: pa.Table | Rows) -> File:
     """Write `rows`, of one partition and sorted, durably, as a file of the table that no version has yet."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     group = _group(rows)
+    payload = 0
     first, last = rows.slice(0, 1), rows.slice(rows.num_rows - 1, 1)
     partition = first["partition"][0].as_py()
     numbers = rows.numbers if isinstance(rows, Rows) else _ends(rows, "number")
@@ -56,14 +63,16 @@ def write_file(table: Table, rows: pa.Table | Rows) -> File:
         with pq.ParquetWriter(sink, first.schema, **_OPTIONS) as file:
             for begin in range(0, rows.num_rows, group):
                 part = rows.slice(begin, group)
+                payload += pc.sum(pc.binary_length(part["payload"])).as_py()
                 file.write_table(_with_own_words(part))
                 for name in ("position", "sequence", "timestamp"):
                     low, high = _ends(part, name)
                     least, most = ends.get(name, (low, high))
                     ends[name] = (min(least, low), max(most, high))
+            file.add_key_value_metadata({PAYLOAD_BYTES: str(payload)})
         data = sink.getvalue()
         # The start of the name is spread, because object stores share their speed out by it.
-        spread = zlib.crc32(f"{partition}/{numbers}".encode()) & 0xFF
+        spread = crc32(f"{partition}/{numbers}".encode()) & 0xFF
         unique = f"{secrets.token_hex(6)}-{_digest(data).hexdigest()}"
         path = f"{spread:02x}-{partition}-{numbers[0]}-{numbers[1]}-{unique}.parquet"
         table.prepare()
@@ -126,7 +135,9 @@ def _group(rows: pa.Table | Rows) -> int:
     pq.write_table(_with_own_words(sample), sink, **_OPTIONS)
     each: float = max(1.0, (sink.tell() - _DESCRIPTION) / sample.num_rows)
     # Descriptions are read once and kept, a group is read for each segment: so they weigh half.
-    return math.ceil(max(math.sqrt(_DESCRIPTION / 2 * rows.num_rows / each), _SMALLEST / each))
+    best = math.ceil(max(math.sqrt(_DESCRIPTION / 2 * rows.num_rows / each), _SMALLEST / each))
+    most: int = _GROUP * sample.num_rows // max(1, sample.nbytes)
+    return max(1, min(best, most))
 
 
 def _with_own_words(rows: pa.Table) -> pa.Table:

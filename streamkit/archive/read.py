@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -11,13 +10,14 @@ from uuid import UUID
 from ..errors import CorruptData, StreamkitError
 from ..log.archive_reader import Contents
 from ..log.read import Batch, Bounds
-from ..metadata import NO_METADATA, Metadata
-from ..model import NO_TRX, TRX, Entry, Origin
-from .columns import as_ours, with_words
+from . import scattered
+from .batches import batches, batches_backwards
 from .errors import UNDECODABLE, Damaged, Elsewhere
-from .place import Place
+from .file_reader import COLUMNS, FileReader
+from .location import ArchiveLocation
 from .scattered import Wanted, windows
-from .table import File, Gone, Snapshot, Table
+from .snapshot import File, Gone, Snapshot
+from .table import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,24 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Archive"]
 
-_COLUMNS = [
-    "number",
-    "index",
-    "position",
-    "segment",
-    "sequence",
-    "timestamp",
-    "trx_id",
-    "trx_node",
-    "payload",
-    "metadata",
-]
-_KEYS = ["segment", "sequence"]
-_REST = [name for name in _COLUMNS if name not in _KEYS]
-_WORDS = ["segment", "trx_id", "trx_node"]
-_ROWS = 8192
-_NARROW_ROWS = 262_144
-_FOOTERS = 256
+_LEAST = 16 << 20
+_TOGETHER = 512 << 20
+"""Bytes of rows that the readers of all partitions hold together, if each has no less than _LEAST."""
 _PART = 500_000
 """Rows of files that others wrote, which are held at a time by who reads them backwards."""
 _T = TypeVar("_T")
@@ -52,14 +37,14 @@ _T = TypeVar("_T")
 class Archive:
     """A space's archive as `streamkit.log.archive_reader.Cold`. Safe to share between threads."""
 
-    def __init__(self, place: Place, store: UUID, space: str) -> None:
+    def __init__(self, location: ArchiveLocation, store: UUID, space: str) -> None:
         self.space = space
-        self._place = place
+        self._location = location
         self._store = store
-        self.table = Table(place, store, space)
+        self.table = Table(location, store, space)
+        self.files = FileReader(self.table)
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
-        self._footers: OrderedDict[str, Any] = OrderedDict()
         self._numbers: tuple[tuple[str, int], Any] | None = None
         """The sorted numbers of the file that was last asked for them."""
 
@@ -68,8 +53,9 @@ class Archive:
     def snapshot(self, partition: int, archived: int) -> Snapshot:
         """A version that holds `partition` up to `archived`."""
         found = self._snapshot
-        if found is None or found.archived.get(partition, 0) < archived:
-            found = self._load()
+        for fresh in (False, True):
+            if found is None or found.archived.get(partition, 0) < archived:
+                found = self._load(fresh)
         if found is None:
             raise self.missing(archived)
         if found.archived.get(partition, 0) < archived:
@@ -79,27 +65,31 @@ class Archive:
             )
         return found
 
-    def check_place(self, partition: Partition) -> None:
+    def check_location(self, partitions: Sequence[Partition]) -> None:
         """PermanentError if the log says that something is archived, and here is no table."""
-        if partition.head.archived and self.table.load() is None:
-            raise self.missing(partition.head.archived)
+        archived = max((partition.head.archived for partition in partitions), default=0)
+        if archived and self.table.state() is None:
+            raise self.missing(archived)
 
     def missing(self, archived: int) -> Damaged | Elsewhere:
         """What to say where transactions up to `archived` are archived and there is no table."""
         with self.table.mapped():
-            return self._place.missing(self._store, self.space, archived)
+            return self._location.missing(self._store, self.space, archived)
 
-    def _load(self) -> Snapshot | None:
+    def _load(self, fresh: bool) -> Snapshot | None:
+        """The newest version, from those that follow on the one that is known; or, `fresh`, from the whole log."""
         with self._lock:
             before = None
             while True:
                 try:
-                    self._snapshot = self.table.snapshot()
+                    if fresh:
+                        self.table.forget()
+                    self._snapshot = self.table.snapshot(following=True)
                     return self._snapshot
                 except Gone as error:
                     # Replaced by others between the look at the table and that at the file; or really missing.
-                    table = self.table.load()
-                    version = None if table is None else table.version()
+                    fresh, state = True, self.table.state()
+                    version = None if state is None else state.version
                     if version == before:
                         raise self._missing(error, version) from None
                     before = version
@@ -118,12 +108,14 @@ class Archive:
 
     def _newer(self, snapshot: Snapshot, error: Gone) -> Snapshot:
         """The version to go on with where a file of `snapshot` is gone, because others compacted the table."""
-        newer = self._load()
+        newer = self._load(False)
+        if newer is None or newer.version == snapshot.version:
+            newer = self._load(True)
         if newer is None or newer.version == snapshot.version:
             raise self._missing(error, snapshot.version) from None
         return newer
 
-    def _retry(self, partition: Partition, last: int, walk: Callable[[Snapshot], Iterator[Batch]]) -> Iterator[Batch]:
+    def _retry(self, partition: Partition, last: int, walk: Callable[[Snapshot], Iterator[_T]]) -> Iterator[_T]:
         """walk(a version that holds transaction `last`); again with a newer one if one of the files is gone.
 
         `walk` goes on where it was.
@@ -157,30 +149,64 @@ class Archive:
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
             nonlocal here
             for rows in self.in_order(snapshot, partition.partition, here[0], last, bounds):
-                for batch in self._batches(partition, rows, here, bounds):
+                for batch in batches(partition, rows, here, bounds):
                     yield batch
                     end = batch.entries[-1]
                     here = (batch.number, batch.origin.index + end.sequence - batch.origin.first_sequence + 1)
+                del rows  # before the next ones are read
 
         return self._retry(partition, last, walk)
 
-    def in_order(self, snapshot: Snapshot, partition: int, first: int, last: int, bounds: Bounds) -> Iterator[pa.Table]:
-        """The rows of transactions first..last in commit order, in pieces that fit in memory."""
-        for files, low, high in _windows(snapshot, partition, first, last, bounds):
-            if _alone(files):
-                yield self._dense(snapshot, self._rows(files[0], low, high))
-                continue
-            for rows in windows(self.table, files, Wanted(partition, "number", low, high), _COLUMNS):
-                yield self._dense(snapshot, rows)
-
-    def _rows(self, file: File, low: int, high: int) -> pa.Table:
+    def tables(
+        self, partition: Partition, start: tuple[int, int], last: int, columns: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        """As `transactions`, as tables of `columns` and what they are ordered by. Segments and ids are dictionaries."""
         import pyarrow.compute as pc
 
-        rows = self._read(file, _COLUMNS)
-        with self.table.mapped():
-            if low > file.numbers[0] or high < file.numbers[1]:
-                rows = rows.filter((pc.field("number") >= low) & (pc.field("number") <= high))
-            return rows.combine_chunks()
+        here = start
+        wanted = [name for name in COLUMNS if name in {*columns, "number", "position", "index"}]
+
+        def walk(snapshot: Snapshot) -> Iterator[pa.Table]:
+            nonlocal here
+            for rows in self.in_order(snapshot, partition.partition, here[0], last, Bounds(), wanted):
+                number, index = here
+                if index:
+                    rows = rows.filter((pc.field("number") > number) | (pc.field("index") >= index))
+                if rows.num_rows:
+                    end = rows["number"][-1].as_py()
+                    yield rows
+                    here = (end + 1, 0)
+                del rows
+
+        return self._retry(partition, last, walk)
+
+    def in_order(
+        self,
+        snapshot: Snapshot,
+        partition: int,
+        first: int,
+        last: int,
+        bounds: Bounds,
+        columns: Sequence[str] = COLUMNS,
+    ) -> Iterator[pa.Table]:
+        """The rows of transactions first..last in commit order, whole transactions, in pieces that fit in memory."""
+        # Several partitions are read beside each other.
+        most = min(scattered.WINDOW, max(_LEAST, _TOGETHER // max(1, len(snapshot.archived))))
+        for files, low, high in _windows(snapshot, partition, first, last, bounds):
+            if _alone(files):
+                ordered = self._file_in_order(snapshot, files[0], low, high, columns, most)
+                if ordered is not None:
+                    yield ordered
+                    del ordered  # before the next one is read
+                    continue
+            for rows in windows(self.table, files, Wanted(partition, "number", low, high), columns, most):
+                yield self._dense(snapshot, rows)
+
+    def _file_in_order(
+        self, snapshot: Snapshot, file: File, low: int, high: int, columns: Sequence[str], most: int
+    ) -> pa.Table | None:
+        rows = self.files.rows(file, low, high, columns, most)
+        return None if rows is None else self._dense(snapshot, rows)
 
     def _dense(self, snapshot: Snapshot, rows: pa.Table) -> pa.Table:
         """`rows` in commit order. CorruptData if they are not all those of their transactions, once each."""
@@ -201,75 +227,6 @@ class Archive:
         with self.table.mapped():
             return rows if (where == np.arange(len(where))).all() else rows.take(pa.array(order))
 
-    def _batches(self, partition: Partition, rows: pa.Table, start: tuple[int, int], bounds: Bounds) -> Iterator[Batch]:
-        """Rows in commit or in sequence order, as batches of consecutive entries of one segment and transaction."""
-        import numpy as np
-        import pyarrow as pa
-
-        space, index, partitions = partition.space, partition.partition, partition.settings.partitions
-        incarnation = partition.settings.incarnation
-        number, at, position, sequence = (rows[name].to_numpy() for name in ("number", "index", "position", "sequence"))
-        timestamp = rows["timestamp"].cast("int64").to_numpy() // 1000
-        keep = (number > start[0]) | ((number == start[0]) & (at >= start[1]))
-        keep &= timestamp >= bounds.min_timestamp
-        if bounds.max_timestamp:
-            keep &= timestamp <= bounds.max_timestamp
-        if not keep.all():
-            rows = rows.filter(pa.array(keep))
-            number, at, position, sequence, timestamp = (
-                column[keep] for column in (number, at, position, sequence, timestamp)
-            )
-        words = {name: rows[name].combine_chunks() for name in _WORDS}
-        words = {name: word.chunk(0) if hasattr(word, "chunks") else word for name, word in words.items()}
-        codes = {name: word.indices.to_numpy() for name, word in words.items()}
-        names, ids, nodes = (words[name].dictionary.to_pylist() for name in _WORDS)
-        raw_ids = [bytes.fromhex(id.replace("-", "")) for id in ids]
-        raw_nodes = [bytes.fromhex(node.replace("-", "")) for node in nodes]
-        plain = rows["metadata"].null_count == rows.num_rows
-        breaks = (
-            (np.diff(number) != 0) | (np.diff(at) != 1) | (np.diff(sequence) != 1) | (np.diff(codes["segment"]) != 0)
-        )
-        cuts = np.flatnonzero(breaks) + 1
-        trx, trx_code = NO_TRX, -1
-        for begin in range(0, rows.num_rows, _ROWS):
-            end = min(begin + _ROWS, rows.num_rows)
-            payloads = rows["payload"].slice(begin, end - begin).to_pylist()
-            metadata = None if plain else rows["metadata"].slice(begin, end - begin).to_pylist()
-            inner = cuts[np.searchsorted(cuts, begin, "right") : np.searchsorted(cuts, end, "left")]
-            starts = np.concatenate(([begin], inner))
-            fields = zip(
-                (starts - begin).tolist(),
-                [*(inner - begin).tolist(), end - begin],
-                number[starts].tolist(),
-                at[starts].tolist(),
-                position[starts].tolist(),
-                sequence[starts].tolist(),
-                timestamp[starts].tolist(),
-                codes["segment"][starts].tolist(),
-                codes["trx_id"][starts].tolist(),
-                codes["trx_node"][starts].tolist(),
-                strict=True,
-            )
-            # Readers of small transactions spend their time here.
-            for here, stop, trx_number, trx_index, place, first, moment, segment_code, id_code, node_code in fields:
-                if id_code != trx_code:
-                    trx, trx_code = TRX(raw_ids[id_code], raw_nodes[node_code], trx_number), id_code
-                segment = names[segment_code]
-                origin = Origin(index, partitions, place, trx_index, first, "cold", 0, None, incarnation)
-                if metadata is None:
-                    entries = [
-                        Entry(space, segment, number_, moment, trx, payload, NO_METADATA, origin)
-                        for number_, payload in enumerate(payloads[here:stop], first)
-                    ]
-                else:
-                    entries = [
-                        Entry(space, segment, number_, moment, trx, payload, Metadata(data or ()), origin)
-                        for number_, (payload, data) in enumerate(
-                            zip(payloads[here:stop], metadata[here:stop], strict=True), first
-                        )
-                    ]
-                yield Batch(moment, trx_number, origin, entries)
-
     def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
         import pyarrow.compute as pc
 
@@ -280,7 +237,7 @@ class Archive:
                 found: list[int] = []
                 for file in cluster:
                     if file.numbers[1] >= first and file.timestamps[1] >= timestamp:
-                        for rows in self._narrow(file, ["number", "timestamp"]):
+                        for rows in self.files.narrow(file, ["number", "timestamp"]):
                             rows = rows.filter((pc.field("timestamp") >= moment) & (pc.field("number") >= first))
                             if rows.num_rows:
                                 found.append(pc.min(rows["number"]).as_py())
@@ -305,7 +262,7 @@ class Archive:
                         with self._lock:
                             known = self._numbers if self._numbers and self._numbers[0] == which else None
                         if known is None:
-                            numbers = [rows["number"].to_numpy() for rows in self._narrow(file, ["number"])]
+                            numbers = [rows["number"].to_numpy() for rows in self.files.narrow(file, ["number"])]
                             known = self._numbers = (which, np.sort(np.concatenate(numbers)))
                         total += int(np.searchsorted(known[1], number, "right"))
             return total
@@ -348,7 +305,7 @@ class Archive:
 
         for files, low, high in _windows(snapshot, partition, first, last, Bounds()):
             for file in files:
-                for rows in self._narrow(file, [*columns, "number"]):
+                for rows in self.files.narrow(file, [*columns, "number"]):
                     rows = rows.filter((pc.field("number") >= low) & (pc.field("number") <= high))
                     if rows.num_rows:
                         yield rows
@@ -365,7 +322,7 @@ class Archive:
                         continue
                     if number is not None and not file.numbers[0] <= number <= file.numbers[1]:
                         continue
-                    for rows in self._narrow(file, ["trx_id"]):
+                    for rows in self.files.narrow(file, ["trx_id"]):
                         if pc.index(rows["trx_id"].cast("string"), name).as_py() >= 0:
                             return True
             return False
@@ -397,7 +354,7 @@ class Archive:
                 parts = 1 if _alone(files) else -(-sum(file.rows for file in files) // _PART)
                 for low, high in _downwards(least, most, -(-(most - least + 1) // parts)):
                     for rows in reversed(list(self.in_order(snapshot, partition.partition, low, high, Bounds()))):
-                        yield from self._backwards(partition, rows, start)
+                        yield from batches_backwards(partition, rows, start)
                     end = low - 1
 
         return self._retry(partition, last, walk)
@@ -412,7 +369,7 @@ class Archive:
                 least = max(first, min((file.sequences[0] for file in files), default=end + 1))
                 for low, high in _downwards(least, end, end if _alone(files) else _PART):
                     for rows in reversed(list(self._of_segment(files, partition.partition, segment, low, high))):
-                        for batch in self._backwards(partition, rows, (0, 0)):
+                        for batch in batches_backwards(partition, rows, (0, 0)):
                             if batch.entries[-1].sequence != end:
                                 raise CorruptData(
                                     f"{self.table.url}, version {snapshot.version}: sequence {end} of segment "
@@ -424,16 +381,6 @@ class Archive:
                     return
 
         return self._retry(partition, partition.head.archived, walk)
-
-    def _backwards(self, partition: Partition, rows: pa.Table, start: tuple[int, int]) -> Iterator[Batch]:
-        """The batches of `rows`, the last first, of which few are made at a time."""
-        for begin in reversed(range(0, rows.num_rows, _ROWS)):
-            part = rows.slice(begin, _ROWS)
-            for name in _WORDS:
-                # Only the words of these rows: a file may have a million.
-                words = part[name].cast(rows.schema.field(name).type.value_type).dictionary_encode()
-                part = part.set_column(part.schema.get_field_index(name), name, words)
-            yield from reversed(list(self._batches(partition, part, start, Bounds())))
 
     # -- one segment --------------------------------------------------------------------------------------------
 
@@ -448,7 +395,7 @@ class Archive:
             for cluster in snapshot.clusters(partition.partition):
                 files = [file for file in cluster if _may_hold(file, segment, expected, last)]
                 for rows in self._of_segment(files, partition.partition, segment, expected, last):
-                    for batch in self._batches(partition, rows, (0, 0), Bounds()):
+                    for batch in batches(partition, rows, (0, 0), Bounds()):
                         if batch.number > partition.head.archived:
                             return
                         if batch.entries[0].sequence != expected:
@@ -468,102 +415,13 @@ class Archive:
     ) -> Iterator[pa.Table]:
         """The rows first..last of a segment, in order."""
         if _alone(files):
-            rows = self._segment_rows(files[0], segment, first, last)
+            rows = self.files.segment_rows(files[0], segment, first, last)
             if rows is not None:
                 yield rows
         elif files:
             low = max(first, min(file.sequences[0] for file in files))
             high = min(last, max(file.sequences[1] for file in files))
-            yield from windows(self.table, files, Wanted(partition, "sequence", low, high, segment), _COLUMNS)
-
-    def _segment_rows(self, file: File, segment: str, first: int, last: int) -> pa.Table | None:
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        source = self.open(file)
-        groups = [
-            at
-            for at, (least, most, low, high) in enumerate(self.groups(file, source))
-            if least <= segment <= most and low <= last and high >= first
-        ]
-        if not groups:
-            return None
-        with self.table.reading(file.path):
-            # First two narrow columns: most files have other segments before and after, and not this one.
-            keys = source.read_row_groups(groups, columns=_KEYS, use_threads=False)
-            keys = keys.unify_dictionaries().combine_chunks()
-            names = keys["segment"].chunk(0)
-            code = pc.index(names.dictionary, segment).as_py()
-            sequence = keys["sequence"].to_numpy()
-            wanted = (names.indices.to_numpy() == code) & (sequence >= first) & (sequence <= last)
-            if code < 0 or not wanted.any():
-                return None
-            group = np.repeat(groups, [source.metadata.row_group(at).num_rows for at in groups])
-            hit = np.unique(group[wanted])
-            rest = source.read_row_groups(hit.tolist(), columns=_REST, use_threads=False).unify_dictionaries()
-            rows = rest.filter(pa.array(wanted[np.isin(group, hit)]))
-            some = keys.filter(pa.array(wanted))
-            for name in _KEYS:
-                rows = rows.append_column(name, some[name])
-            return rows.combine_chunks()
-
-    # -- files --------------------------------------------------------------------------------------------------
-
-    def open(self, file: File) -> Any:
-        footer = self._footers.get(file.path)
-        known = None if footer is None else footer[0]
-        found = self.table.open(file.path, metadata=known, read_dictionary=_WORDS, pre_buffer=True)
-        if footer is None:
-            with self._lock:
-                self._footers[file.path] = (found.metadata, None)
-                if len(self._footers) > _FOOTERS:
-                    self._footers.popitem(last=False)
-        return found
-
-    def groups(self, file: File, source: Any) -> list[tuple[str, str, int, int]]:
-        """Least and greatest segment and sequence of each row group."""
-        metadata, known = self._footers.get(file.path, (source.metadata, None))
-        if known is None:
-            names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
-            segment, sequence = names.index("segment"), names.index("sequence")
-            known = []
-            for at in range(metadata.num_row_groups):
-                group = metadata.row_group(at)
-                words, numbers = group.column(segment).statistics, group.column(sequence).statistics
-                if words is None or numbers is None or not words.has_min_max or not numbers.has_min_max:
-                    known.append(("", "\U0010ffff", 0, 1 << 63))
-                else:
-                    known.append((words.min, words.max, numbers.min, numbers.max))
-            with self._lock:
-                self._footers[file.path] = (metadata, known)
-        return known  # type: ignore[no-any-return]
-
-    def read(self, file: File, columns: list[str]) -> pa.Table:
-        """All rows of a file that streamkit wrote; of the columns those that it has."""
-        return self._read(file, columns)
-
-    def _read(self, file: File, columns: list[str]) -> pa.Table:
-        source = self.open(file)
-        with self.table.reading(file.path):
-            # Each row group has its own words.
-            return source.read(columns=columns).unify_dictionaries()
-
-    def _narrow(self, file: File, columns: list[str]) -> Iterator[pa.Table]:
-        """Some small columns of the file's rows that are of its partition: at once, or in batches if it is not ours."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        if file.ours:
-            yield self._read(file, columns)
-            return
-        source = self.table.open(file.path, buffer_size=1 << 20, pre_buffer=False)
-        with self.table.reading(file.path):
-            for batch in source.iter_batches(_NARROW_ROWS, columns=[*columns, "partition"]):
-                rows = as_ours(pa.Table.from_batches([batch]))
-                rows = rows.filter(pc.field("partition") == file.partition).select(columns)
-                if rows.num_rows:
-                    yield with_words(rows)
+            yield from windows(self.table, files, Wanted(partition, "sequence", low, high, segment), COLUMNS)
 
 
 def _alone(files: Sequence[File]) -> bool:

@@ -41,3 +41,7 @@ class RestoreReport(msgspec.Struct, frozen=True):
     entries: int = 0
     present: int = 0
     """Transactions that were there already, with the same content."""
+    keys: int = 0
+    """Transactions that were copied with their idempotency key."""
+    keys_left: int = 0
+    """Transactions that were copied without: several keys share them. Those of the archive alone are not counted."""

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from ..clock import SYSTEM_CLOCK
 from ..errors import CorruptData, PermanentError
-from ..log.read import Batch, Bounds, partition_batches
+from ..log.idempotency import all_uses
+from ..log.read import Batch, Bounds, merge, partition_batches
+from ..log.record_format import encode_body
+from ..log.request import Part, Request
 from ..log.rows import Head, Settings
-from ..model import Entry, Record
+from ..log.statuses import written
+from ..model import Record, SegmentStatus
 from ..store import inner
 from .errors import mapped
-from .place import Place
+from .location import ArchiveLocation
 from .report import RestoreReport
-from .table import check_installed, space_of
+from .schema import check_installed
+from .table import space_of
 
 if TYPE_CHECKING:
+    from ..log.partition import Partition
     from ..store import Store
     from .read import Archive
 
 __all__ = ["archived_spaces", "read_archived", "restore_space"]
+
+"""Bytes that stand for an idempotency key."""
 
 
 def archived_spaces(store: Store) -> list[str]:
@@ -29,7 +37,7 @@ def archived_spaces(store: Store) -> list[str]:
     check_installed()
     import pyarrow.fs as fs
 
-    place = Place(*inner(store).archive_root())
+    place = ArchiveLocation(*inner(store).archive_root())
     url = place.store(store.id)
     if url.startswith("file://"):
         system: Any = fs.LocalFileSystem()
@@ -47,28 +55,31 @@ def archived_spaces(store: Store) -> list[str]:
 class _Lost:
     """What the archive's reader must know of a partition whose log is not there."""
 
-    def __init__(self, space: str, partition: int, partitions: int, archived: int) -> None:
+    def __init__(self, space: str, partition: int, settings: Settings, archived: int) -> None:
         self.space = space
         self.partition = partition
-        self.settings = Settings(partitions)
-        self.head = Head(self.settings, archived=archived)
+        self.settings = settings
+        self.head = Head(settings, archived=archived)
         self.clock = SYSTEM_CLOCK
 
 
 def read_archived(archive: Archive, bounds: Bounds) -> list[Iterator[Batch]]:
     """For each partition of a space, its archived transactions."""
-    table = archive.table.load()
+    return _read_archived(archive, bounds)[1]
+
+
+def _read_archived(archive: Archive, bounds: Bounds) -> tuple[Settings, list[Iterator[Batch]]]:
     snapshot = archive.table.snapshot()
-    if table is None or snapshot is None:
-        return []
-    partitions = archive.table.partitions(table)
-    if snapshot.archived and max(snapshot.archived) >= partitions:
-        raise CorruptData(f"{archive.table.url} has more partitions than the {partitions} that it says")
+    if snapshot is None:
+        return Settings(), []
+    settings = archive.table.settings(snapshot.state)
+    if snapshot.archived and max(snapshot.archived) >= settings.partitions:
+        raise CorruptData(f"{archive.table.url} has more partitions than the {settings.partitions} that it says")
     lost: list[Any] = [
-        _Lost(archive.space, partition, partitions, snapshot.archived.get(partition, 0))
-        for partition in range(partitions)
+        _Lost(archive.space, partition, settings, snapshot.archived.get(partition, 0))
+        for partition in range(settings.partitions)
     ]
-    return [archive.transactions(one, (1, 0), one.head.archived, bounds) for one in lost]
+    return settings, [archive.transactions(one, (1, 0), one.head.archived, bounds) for one in lost]
 
 
 def restore_space(
@@ -81,66 +92,161 @@ def restore_space(
 ) -> RestoreReport:
     """Copy a space, up to timestamp `until` (ms; 0: all); from the archive alone if `cold`.
 
-    What is there already is compared and skipped, so that it may be called again. CorruptData if the target has
-    something else.
+    The target must hold a beginning of it, or nothing: that is compared, entry by entry, and skipped, so that this may
+    be called again. CorruptData if it holds anything else.
     """
     bounds = Bounds(max_timestamp=until)
+    keys: dict[tuple[int, int], _Key | None] = {}
     if cold:
-        logs = read_archived(inner(source).archive(space), bounds)
+        settings, logs = _read_archived(inner(source).archive(space), bounds)
     else:
         known = inner(source).look_up(space)[0]
         partitions = known.partitions if known else []
         logs = [partition_batches(one, (1, 0), one.refresh(), bounds) for one in partitions]
+        settings = partitions[0].settings if partitions else Settings()
+        for one in partitions:
+            keys |= {(one.partition, number): key for number, key in _keys_of(one).items()}
     if not logs:
         what = "archive of a space" if cold else "space"
         raise PermanentError(f"the store {source.id} has no {what} {space!r}")
-    transactions = entries = present = 0
-    target.create_space(space, len(logs))
-    for log in logs:
-        for transaction in _transactions(log):
-            if _is_there(target, space, transaction):
-                present += 1
-                continue
-            with target.transaction(space) as trx:
-                for batch in transaction:
-                    records = [Record(entry.payload, entry.metadata or None, entry.sequence) for entry in batch.entries]
-                    trx.produce(batch.entries[0].segment, records)
-            count = sum(len(batch.entries) for batch in transaction)
-            transactions, entries = transactions + 1, entries + count
-            if progress is not None:
-                progress(1, count)
-    return RestoreReport(space, transactions, entries, present)
+    target.create_space(
+        space,
+        settings.partitions,
+        settings.durability,
+        idempotency_window=settings.idempotency_window,
+        archive_grace=settings.archive_grace,
+    )
+    copy = _Copy(target, space)
+    # As it is read: several partitions by timestamp.
+    for transaction in _transactions(merge({f"{at:06}": log for at, log in enumerate(logs)})):
+        if copy.holds(transaction):
+            continue
+        place = (transaction[0].origin.partition, transaction[0].number)
+        copy.write(transaction, keys.get(place), place in keys)
+        if progress is not None:
+            progress(1, sum(len(batch.entries) for batch in transaction))
+    copy.check_end()
+    return RestoreReport(space, copy.transactions, copy.entries, copy.present, copy.keys, copy.keys_left)
 
 
-def _is_there(target: Store, space: str, transaction: Sequence[Batch]) -> bool:
-    """Whether the target has the transaction. CorruptData if it has a part of it, or something else in its place."""
-    number = transaction[0].number
-    there = []
-    for batch in transaction:
-        first, last = batch.entries[0], batch.entries[-1]
-        found: list[Entry] = []
-        if target.segment_status(space, first.segment).last_sequence >= first.sequence:
-            found = list(
-                target.consume_segment(space, first.segment, min_sequence=first.sequence, max_sequence=last.sequence)
+class _Key(NamedTuple):
+    """An idempotency key as the log knows it: what stands for it, and for what was written with it."""
+
+    digest: bytes
+    content: bytes
+    segments: frozenset[str]
+
+
+def _keys_of(partition: Partition) -> dict[int, _Key | None]:
+    """By transaction, the idempotency keys that still count. None where there are several, or one of a part only."""
+    found: dict[int, dict[bytes, _Key]] = {}
+    oldest = partition.clock.now() - partition.settings.idempotency_window * 1000
+    for digest, use in all_uses(partition):
+        if use.timestamp >= oldest:
+            segments = frozenset(segment for segment, _ in use.segments)
+            found.setdefault(use.number, {})[digest] = _Key(digest, use.content, segments)
+    return {number: next(iter(some.values())) if len(some) == 1 else None for number, some in found.items()}
+
+
+class _Copy:
+    """The space in the target: what it held at the beginning, and what is written to it."""
+
+    def __init__(self, target: Store, space: str) -> None:
+        known = inner(target).look_up(space)[0]
+        assert known is not None
+        self._target = target
+        self._known = known
+        self._held = [
+            _transactions(partition_batches(one, (1, 0), one.refresh(), Bounds())) for one in known.partitions
+        ]
+        self._last = (0, 0)
+        """Timestamp and partition of the transaction that was written last."""
+        self.transactions = self.entries = self.present = self.keys = self.keys_left = 0
+
+    def holds(self, transaction: Sequence[Batch]) -> bool:
+        """Whether the target has it, at its place. CorruptData if something else is there."""
+        partition = transaction[0].origin.partition
+        there = next(self._held[partition], None)
+        if there is None:
+            return False
+        if not _same(transaction, there):
+            raise CorruptData(
+                f"the target's space {self._known.name!r} has something else than transaction {transaction[0].number} "
+                f"of partition {partition}, at its own transaction {there[0].number}: restore into a store of its own"
             )
-        there.append(len(found) == len(batch.entries))
-        for mine, theirs in zip(batch.entries, found, strict=False):
-            if (mine.payload, dict(mine.metadata)) != (theirs.payload, dict(theirs.metadata)):
+        self.present += 1
+        return True
+
+    def write(self, transaction: Sequence[Batch], key: _Key | None, has_key: bool) -> None:
+        partition = transaction[0].origin.partition
+        self._wait_for(partition)
+        whole = key is not None and key.segments == {batch.entries[0].segment for batch in transaction}
+        # What is too large for the target is refused where every other write is.
+        whole = whole and sum(_size(batch) for batch in transaction) <= inner(self._target).most_bytes
+        statuses = self._with_key(transaction, key) if key is not None and whole else self._without_key(transaction)
+        self._last = (max(status.last_timestamp for status in statuses.values()), partition)
+        self.transactions += 1
+        self.entries += sum(len(batch.entries) for batch in transaction)
+        self.keys += whole
+        self.keys_left += has_key and not whole
+
+    def _without_key(self, transaction: Sequence[Batch]) -> dict[str, SegmentStatus]:
+        with self._target.transaction(self._known.name) as trx:
+            for batch in transaction:
+                records = [Record(entry.payload, entry.metadata or None, entry.sequence) for entry in batch.entries]
+                trx.produce(batch.entries[0].segment, records)
+        return trx.statuses
+
+    def _with_key(self, transaction: Sequence[Batch], key: _Key) -> dict[str, SegmentStatus]:
+        """The key's text is not known, only what stands for it: that goes into the request as it is."""
+        parts = []
+        for batch in transaction:
+            payloads, first = [entry.payload for entry in batch.entries], batch.entries[0]
+            metadata = [dict(entry.metadata) or None for entry in batch.entries]
+            body = encode_body(payloads, metadata if any(metadata) else None)
+            parts.append(Part(first.segment, body, _size(batch), first.sequence - 1))
+        request = Request(parts)
+        request.key, request.content = key.digest, key.content
+        committer = self._known.committers[transaction[0].origin.partition]
+        committer.commit(request)
+        assert request.trx is not None
+        return written(committer.partition, request.result, request.trx, request.count)
+
+    def _wait_for(self, partition: int) -> None:
+        """At one timestamp partitions are read in their order: who comes before the last one must be later."""
+        timestamp, last = self._last
+        clock = self._known.partitions[partition].clock
+        while partition < last and clock.now() <= timestamp:
+            clock.sleep(0.001)
+
+    def check_end(self) -> None:
+        """CorruptData if the target has more than was to be copied."""
+        for partition, held in enumerate(self._held):
+            there = next(held, None)
+            if there is not None:
                 raise CorruptData(
-                    f"the target's space {space!r} has something else than transaction {number} at sequence "
-                    f"{theirs.sequence} of segment {theirs.segment!r}: restore into a store of its own"
+                    f"the target's space {self._known.name!r} goes on at transaction {there[0].number} of partition "
+                    f"{partition}, where what was to be restored has ended: restore into a store of its own"
                 )
-        if found and len(found) < len(batch.entries):
-            raise CorruptData(f"the target's space {space!r} holds a part of transaction {number} only")
-    if any(there) and not all(there):
-        raise CorruptData(f"the target's space {space!r} holds a part of transaction {number} only")
-    return all(there)
+
+
+def _size(batch: Batch) -> int:
+    return sum(len(entry.payload) for entry in batch.entries)
+
+
+def _same(one: Sequence[Batch], other: Sequence[Batch]) -> bool:
+    def contents(batches: Sequence[Batch]) -> list[tuple[str, int, bytes, dict[str, str]]]:
+        entries = [entry for batch in batches for entry in batch.entries]
+        return [(entry.segment, entry.sequence, entry.payload, dict(entry.metadata)) for entry in entries]
+
+    return contents(one) == contents(other)
 
 
 def _transactions(log: Iterator[Batch]) -> Iterator[list[Batch]]:
     gathered: list[Batch] = []
     for batch in log:
-        if gathered and batch.number != gathered[0].number:
+        place = (batch.origin.partition, batch.number)
+        if gathered and place != (gathered[0].origin.partition, gathered[0].number):
             yield gathered
             gathered = []
         gathered.append(batch)

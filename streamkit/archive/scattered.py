@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .columns import as_ours, with_words
-from .table import schema
+from .schema import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .table import File, Table
+    from .snapshot import File
+    from .table import Table
 
 __all__ = ["WINDOW", "Wanted", "windows"]
 
@@ -65,8 +66,10 @@ class Wanted(NamedTuple):
         return True
 
 
-def windows(table: Table, files: Sequence[File], wanted: Wanted, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The wanted rows of `files`, those of one segment by sequence, else by position, in pieces of WINDOW bytes.
+def windows(
+    table: Table, files: Sequence[File], wanted: Wanted, columns: Sequence[str], most: int | None = None
+) -> Iterator[pa.Table]:
+    """The wanted rows of `files`, those of one segment by sequence, else by position, in pieces of `most` bytes.
 
     A piece may be larger if a single transaction, or entry, is.
     """
@@ -76,7 +79,7 @@ def windows(table: Table, files: Sequence[File], wanted: Wanted, columns: Sequen
     waiting = [wanted]
     while waiting:
         part = waiting.pop()
-        rows = _gather(table, files, part, columns, WINDOW if part.low < part.high else 0)
+        rows = _gather(table, files, part, columns, (most or WINDOW) if part.low < part.high else 0)
         if rows is None:
             middle = (part.low + part.high) // 2
             waiting += [part._replace(low=middle + 1), part._replace(high=middle)]

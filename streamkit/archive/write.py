@@ -1,36 +1,40 @@
-"""Archiving one partition: the log's transactions into files, the files into the table, then the watermark.
+"""Archiving partitions: the log's transactions into files, the files into the table, then the watermarks.
 
+One commit to the table takes files of several partitions: a table of few versions is opened with few requests.
 Stopped anywhere, it goes on from what the table says: a file that no commit names is not there, a commit that the
 watermark does not know yet is taken over, and what is above the watermark is read from the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ..backend import Ambiguous, Conflict, Put
+from ..backend import Ambiguous, Conflict
 from ..errors import CorruptData, LeaseLost, Unavailable, UnsupportedVersion
 from ..index.upkeep import bring_forward
-from ..log.keys import HEAD, transaction_number
+from ..log.keys import HEAD
 from ..log.partition import Partition
+from ..log.records import records
 from ..log.rows import Head, decode_row, encode_row
-from .draft import Draft
+from .file_builder import FileBuilder
 from .parquet import write_file
-from .table import File, Table
+from .snapshot import File
+from .table import Part, Table
 
 if TYPE_CHECKING:
     from ..leases import Lease
+    from .delta_log import LogState
 
-__all__ = ["Archived", "archive_partition", "move_watermark"]
+__all__ = ["Archived", "archive_partitions", "move_watermark"]
 
 _ROWS = 1_000_000
-_FRAMES = 600_000
+_FRAMES = 250_000
 """Of single entries: more memory is needed for where a frame is than for what is in it."""
 _FILES = 32
-"""In one commit to the table."""
+"""In one commit to the table, from which on it is made."""
 _TRIES = 1000
 
 
@@ -42,14 +46,57 @@ class Archived(NamedTuple):
     commits: int = 0
 
 
-def archive_partition(
-    partition: Partition, table: Table, lease: Lease, until: int, target_bytes: int, progress: Any = None
+class _Growing:
+    """What is to be committed of one partition, whose archiver's lease is held."""
+
+    def __init__(self, partition: Partition, lease: Lease, reached: int, entries: int) -> None:
+        self.partition = partition
+        self.lease = lease
+        self.reached = reached
+        """The last transaction that the table holds."""
+        self.entries = entries
+        """How many entries it holds."""
+        self.number = reached
+        """The last transaction in `files`."""
+        self.files: list[File] = []
+
+    @property
+    def part(self) -> Part:
+        rows = sum(file.rows for file in self.files)
+        return Part(self.partition.partition, self.files, self.number, self.entries + rows)
+
+    def committed(self) -> None:
+        self.entries = self.part.entries
+        self.reached, self.files = self.number, []
+
+
+def archive_partitions(
+    held: Sequence[tuple[Partition, Lease]],
+    table: Table,
+    until: int,
+    target_bytes: int,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Archived:
     """Archive what is committed now and not younger than `until` (ms). LeaseLost if another archiver took over."""
-    _index_all(partition)
+    for partition, _ in held:
+        _index_all(partition)
+    state = table.state()
+    growing = [_begin(partition, table, state, lease) for partition, lease in held]
+    total = Archived()
+    for one in growing:
+        last = one.partition.watermark
+        for file, number in _files(one.partition, table, one.reached, last, until, target_bytes):
+            one.number = number
+            if file is not None:
+                one.files.append(file)
+            if sum(len(other.files) for other in growing) >= _FILES:
+                total = _commit(table, growing, total, progress)
+    return _commit(table, growing, total, progress)
+
+
+def _begin(partition: Partition, table: Table, state: LogState | None, lease: Lease) -> _Growing:
     last, archived = partition.watermark, partition.head.archived
-    there = table.load()
-    reached = table.archived(there, partition.partition)
+    reached = table.archived(state, partition.partition)
     if not archived <= reached <= last:
         raise CorruptData(
             f"{table.url} ends at transaction {reached} of partition {partition.partition}; the log says that "
@@ -57,39 +104,51 @@ def archive_partition(
         )
     if reached > archived:
         # An archiver stopped between its commit and the watermark.
-        snapshot = table.snapshot()
-        found = snapshot.files if snapshot is not None else ()
+        found = table.snapshot_of(state).files if state is not None else ()
         table.sync(file.path for file in found if file.partition == partition.partition and file.numbers[1] > archived)
         move_watermark(partition, reached)
-    total = Archived()
-    for files, number in _files(partition, table, reached, last, until, target_bytes):
-        lease.check()
-        there = table.create(partition.settings.partitions)
-        if table.archived(there, partition.partition) != reached:
-            raise LeaseLost(f"{table.url}: another archiver has gone on from transaction {reached}; stop this one")
-        before = table.entries(there, partition.partition)
-        entries = sum(file.rows for file in files)
-        while not table.commit(there, partition.partition, files, number, before + entries):
-            # Another partition's archiver, or a compaction, was faster; or another archiver of this one.
-            lease.check()
-            there = table.create(partition.settings.partitions)
-            if table.archived(there, partition.partition) != reached:
-                raise LeaseLost(f"{table.url}: another archiver has gone on from transaction {reached}; stop this one")
-        # Its files are synced; what the commit is built on may be another engine's.
-        table.sync()
-        move_watermark(partition, number)
-        size = sum(file.size for file in files)
-        total = Archived(
-            total.transactions + number - reached,
-            total.entries + entries,
-            total.files + len(files),
-            total.bytes + size,
-            total.commits + 1,
-        )
-        if progress is not None:
-            progress(number - reached, entries)
-        reached = number
-    return total
+    return _Growing(partition, lease, reached, table.entries(state, partition.partition))
+
+
+def _commit(
+    table: Table, growing: Sequence[_Growing], total: Archived, progress: Callable[[int, int], None] | None
+) -> Archived:
+    """Commit the files of all that have some, then move their watermarks."""
+    some = [one for one in growing if one.files]
+    if not some:
+        return total
+    parts = [one.part for one in some]
+    while True:
+        for one in some:
+            one.lease.check()
+        state = table.create(some[0].partition.settings)
+        for one in some:
+            if table.archived(state, one.partition.partition) != one.reached:
+                raise LeaseLost(
+                    f"{table.url}: another archiver has gone on from transaction {one.reached} of partition "
+                    f"{one.partition.partition}; stop this one"
+                )
+        if table.commit(state, parts):
+            break
+        # Another partition's archiver, or a compaction, was faster; or another archiver of one of these.
+    # Its files are synced; what the commit is built on may be another engine's.
+    table.sync()
+    for one in some:
+        move_watermark(one.partition, one.number)
+    transactions = sum(one.number - one.reached for one in some)
+    files = [file for one in some for file in one.files]
+    entries = sum(file.rows for file in files)
+    for one in some:
+        one.committed()
+    if progress is not None:
+        progress(transactions, entries)
+    return Archived(
+        total.transactions + transactions,
+        total.entries + entries,
+        total.files + len(files),
+        total.bytes + sum(file.size for file in files),
+        total.commits + 1,
+    )
 
 
 def _index_all(partition: Partition) -> None:
@@ -103,34 +162,24 @@ def _index_all(partition: Partition) -> None:
 
 def _files(
     partition: Partition, table: Table, reached: int, last: int, until: int, target_bytes: int
-) -> Iterator[tuple[list[File], int]]:
-    """(files, the transaction that they go up to), as much as one commit to the table holds."""
-    files: list[File] = []
+) -> Iterator[tuple[File | None, int]]:
+    """Each file, and the transaction that they go up to by then; a last one without a file."""
     number = reached
-    draft = Draft(partition)
-    start, end = partition.transaction_key(reached + 1), partition.transaction_key(last + 1)
-    for row in partition.backend.scan(partition.key, start, end):
-        if transaction_number(row.key) != number + 1:
-            break
+    builder = FileBuilder(partition)
+    for _, record in records(partition, reached + 1, last):
         try:
-            if not draft.add(number + 1, row.data, until):
+            if not builder.add(number + 1, record, until):
                 last = number
                 break
         except (CorruptData, UnsupportedVersion) as error:
             raise partition.located(error, number + 1) from error
         number += 1
-        if draft.bytes >= target_bytes or draft.rows >= _ROWS or draft.frames >= _FRAMES:
-            files.append(write_file(table, draft.sorted()))
-            draft = Draft(partition)
-            if len(files) >= _FILES:
-                yield files, number
-                files = []
+        if builder.bytes >= target_bytes or builder.rows >= _ROWS or builder.frames >= _FRAMES:
+            yield write_file(table, builder.sorted()), number
+            builder = FileBuilder(partition)
     if number < last:
         raise CorruptData(f"{partition.where(number + 1)} is missing from the log")
-    if draft.rows:
-        files.append(write_file(table, draft.sorted()))
-    if number > reached and files:
-        yield files, number
+    yield write_file(table, builder.sorted()) if builder.rows else None, number
 
 
 def move_watermark(partition: Partition, number: int) -> None:
@@ -145,9 +194,9 @@ def move_watermark(partition: Partition, number: int) -> None:
             break
         if head.watermark < number:
             raise CorruptData(f"{partition.where(number)} is archived, but not in the index")
-        data = encode_row(HEAD, msgspec.structs.replace(head, archived=number))
+        data = encode_row(HEAD, msgspec.structs.replace(head, archived=number, version=head.version + 1))
         try:
-            backend.write(partition.key, [Put(bytes(HEAD), data, value.etag)])
+            backend.put(partition.key, bytes(HEAD), data, value.etag)
             break
         except (Conflict, Ambiguous):
             continue

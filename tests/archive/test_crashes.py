@@ -14,14 +14,14 @@ from harness.archived_world import SPACE, World, filled
 from harness.power import Disk, PowerCut
 from streamkit import Record
 from streamkit.archive.compact import compact_space
-from streamkit.archive.place import path_name
+from streamkit.archive.location import path_name
 from streamkit.errors import CorruptData, LeaseLost, LeaseNotAcquired, TransientError
 from streamkit.testing import CRASHES, Crash, Fault, Plan
 
 pytest.importorskip("deltalake")
 
 
-@pytest.fixture(params=["batch", "rows", "key"])
+@pytest.fixture(params=["memory", "remote"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return filled(request.param, tmp_path)
 
@@ -40,8 +40,8 @@ def check(world: World, before: Any) -> None:
     assert world.cold() == sorted((entry.segment, entry.sequence) for entry in before[0])
 
 
-def calls(atomic: Any, path: Path) -> list[Any]:
-    world = filled(atomic, path / "trace")
+def calls(kind: str, path: Path) -> list[Any]:
+    world = filled(kind, path / "trace")
     client = world.process()
     world.run(client)
     driver: Any = client._driver
@@ -49,17 +49,17 @@ def calls(atomic: Any, path: Path) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("atomic", ["batch", "rows", "key"])
+@pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize("fault", CRASHES)
 def test_an_archiver_that_stops_at_any_call_of_the_storage_loses_and_doubles_nothing(
-    atomic: str, fault: Fault, tmp_path: Path
+    kind: str, fault: Fault, tmp_path: Path
 ) -> None:
-    trace = calls(atomic, tmp_path)
+    trace = calls(kind, tmp_path)
     assert len(trace) > 10
     for number, call in enumerate(trace):
         if fault is Fault.CRASH_PARTIAL and call.kind != "write":
             continue
-        world = filled(atomic, tmp_path / str(number))
+        world = filled(kind, tmp_path / str(number))
         before = world.look()
         client = world.process(Plan.at(call.number, fault))
         with contextlib.suppress(Crash):
@@ -68,14 +68,14 @@ def test_an_archiver_that_stops_at_any_call_of_the_storage_loses_and_doubles_not
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("atomic", ["batch", "key"])
+@pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.CONFLICT, Fault.UNAVAILABLE])
-def test_a_bad_day_of_the_storage_loses_and_doubles_nothing(atomic: str, fault: Fault, tmp_path: Path) -> None:
+def test_a_bad_day_of_the_storage_loses_and_doubles_nothing(kind: str, fault: Fault, tmp_path: Path) -> None:
     fine = (TransientError, LeaseNotAcquired, LeaseLost)
-    for number, call in enumerate(calls(atomic, tmp_path)):
+    for number, call in enumerate(calls(kind, tmp_path)):
         if call.kind != "write" and fault is not Fault.UNAVAILABLE:
             continue
-        world = filled(atomic, tmp_path / str(number))
+        world = filled(kind, tmp_path / str(number))
         before = world.look()
         client = world.process(Plan.at(call.number, fault))
         with contextlib.suppress(*fine):
@@ -187,7 +187,7 @@ def test_a_power_cut_at_any_moment_loses_and_doubles_nothing(work: Any, torn: bo
     cuts = 0
     # Without the whole of it: every third moment, others when the file system is worse.
     for step, number in enumerate(range(1, 1000) if EXHAUSTIVE else range(1 + torn, 1000, 3)):
-        world = filled("rows", tmp_path / str(number) / "archive")
+        world = filled("remote", tmp_path / str(number) / "archive")
         (tmp_path / str(number)).mkdir()
         if work is compact:
             world.run(world.process())
@@ -215,7 +215,7 @@ def test_a_power_cut_at_any_moment_loses_and_doubles_nothing(work: Any, torn: bo
 def test_what_was_archived_is_there_after_a_power_cut_although_the_log_let_go_of_it(torn: bool, tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
-    world = filled("rows", tmp_path / "archive")
+    world = filled("remote", tmp_path / "archive")
     disk = Disk(world.archive)
     with disk.watch():
         for at in range(9):
@@ -240,7 +240,7 @@ def test_what_was_archived_is_there_after_a_power_cut_although_the_log_let_go_of
 
 def half_removed(path: Path) -> tuple[World, Any, Path]:
     """A world in which the log let go of the first run's part and not of the second one's; and its table."""
-    world = filled("rows", path / "archive")
+    world = filled("remote", path / "archive")
     world.run(world.process())
     store = world.process().store(world.id)
     for at in range(12):

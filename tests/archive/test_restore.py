@@ -13,8 +13,8 @@ import pytest
 
 import streamkit
 from streamkit import Record, Store
-from streamkit.archive.place import path_name
-from streamkit.errors import CorruptData, PermanentError
+from streamkit.archive.location import path_name
+from streamkit.errors import CorruptData, PermanentError, SpaceExists, TransactionIdMismatch
 
 pytest.importorskip("deltalake")
 
@@ -99,8 +99,77 @@ def test_a_target_that_holds_something_else_is_refused(client: streamkit.Client,
     part = client.store(uuid4())
     part.create_space(SPACE, 2)
     part.produce(SPACE, "{2}/b", [Record(b"")])
-    with pytest.raises(CorruptData, match="a part of transaction"):
+    with pytest.raises(CorruptData, match="something else than transaction"):
         part.restore(SPACE, store)
+
+
+def test_a_target_that_holds_more_is_refused(client: streamkit.Client, store: Store) -> None:
+    """As many sequences in other segments, entries behind the last one, or the same ones in another order."""
+    target = client.store(uuid4())
+    target.restore(SPACE, store)
+    target.produce(SPACE, "of its own", [Record(b"1")])
+    with pytest.raises(CorruptData, match="goes on at transaction"):
+        target.restore(SPACE, store)
+    turned = client.store(uuid4())
+    turned.create_space(SPACE, 2)
+    for segment, entries in reversed(content(store).items()):
+        turned.produce(SPACE, segment, [Record(payload, metadata or None) for _, payload, metadata in entries])
+    assert content(turned) == content(store)
+    with pytest.raises(CorruptData, match="something else"):
+        turned.restore(SPACE, store)
+
+
+def test_the_order_over_partitions_is_kept(client: streamkit.Client) -> None:
+    """Also of what is committed within a millisecond, by turns, to partitions whose order is the other way round."""
+    store = client.store(uuid4())
+    store.create_space(SPACE, 7)
+    for at in range(150):
+        store.produce(SPACE, f"s{-at % 11}", [Record(b"%d" % at)])
+        if at == 70:
+            store.archive(SPACE)
+    order = [entry.payload for entry in store.consume_space(SPACE)]
+    assert len({entry.origin.partition for entry in store.consume_space(SPACE)}) > 3
+    target = client.store(uuid4())
+    target.restore(SPACE, store, until=next(store.consume_space(SPACE, limit=50, reverse=True)).timestamp)
+    assert [entry.payload for entry in target.consume_space(SPACE)] == order
+    assert target.restore(SPACE, store).transactions == 0
+
+
+@pytest.mark.parametrize("tier", ["all", "cold"])
+def test_settings_are_those_of_the_source(client: streamkit.Client, tier: Any) -> None:
+    store, target = client.store(uuid4()), client.store(uuid4())
+    store.create_space(SPACE, 3, "buffered", idempotency_window=1234.0, archive_grace=77.0)
+    store.produce(SPACE, "s", [Record(b"1")])
+    store.archive(SPACE)
+    target.restore(SPACE, store, tier=tier)
+    target.create_space(SPACE, 3, "buffered", idempotency_window=1234.0, archive_grace=77.0)
+    with pytest.raises(SpaceExists, match="archive_grace is 77"):
+        target.create_space(SPACE, 3, "buffered", idempotency_window=1234.0)
+
+
+def test_idempotency_keys_go_on_counting(client: streamkit.Client) -> None:
+    store, target = client.store(uuid4()), client.store(uuid4())
+    records = [Record(b"paid", {"by": "card"}), Record(b"twice?")]
+    store.create_space(SPACE, 2)
+    first = store.produce(SPACE, "order-1", records, idempotency_key="pay 1")
+    with store.transaction(SPACE, idempotency_key="both") as trx:
+        trx.produce("{2}/a", [Record(b"a")])
+        trx.produce("{2}/b", [Record(b"b")])
+    store.archive(SPACE)
+    store.produce(SPACE, "order-1", [Record(b"without a key")])
+    store.produce(SPACE, "order-1", [Record(b"3")], idempotency_key="pay 3")
+    report = target.restore(SPACE, store)
+    assert (report.transactions, report.keys, report.keys_left) == (4, 3, 0)
+    again = target.produce(SPACE, "order-1", records, idempotency_key="pay 1")
+    assert (again.first_sequence, again.last_sequence) == (first.first_sequence, first.last_sequence)
+    with pytest.raises(TransactionIdMismatch):
+        target.produce(SPACE, "order-1", [Record(b"other")], idempotency_key="pay 3")
+    with target.transaction(SPACE, idempotency_key="both") as trx:
+        trx.produce("{2}/a", [Record(b"a")])
+        trx.produce("{2}/b", [Record(b"b")])
+    assert {name: status.last_sequence for name, status in trx.statuses.items()} == {"{2}/a": 1, "{2}/b": 1}
+    assert content(target) == content(store)
+    assert target.restore(SPACE, store).present == 4
 
 
 def test_wrong_arguments_of_restore_are_named(client: streamkit.Client, store: Store) -> None:

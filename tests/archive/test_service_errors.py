@@ -13,7 +13,7 @@ import pytest
 
 import streamkit
 from streamkit import Record
-from streamkit.archive.place import Place
+from streamkit.archive.location import ArchiveLocation
 from streamkit.archive.table import Table
 from streamkit.errors import AccessDenied, PermanentError, StreamkitError, Throttled
 
@@ -58,15 +58,17 @@ class Service:
     def says(self, status: int, code: str) -> None:
         self._said.write_text(f"{status} {code}")
 
-    def place(self, kind: str) -> Place:
+    def place(self, kind: str) -> ArchiveLocation:
         if kind == "s3":
             keys = {"AWS_ACCESS_KEY_ID": "AKIAX", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "eu-west-1"}
-            return Place("s3://bucket/archive", {**keys, "AWS_ENDPOINT_URL": self.url, "AWS_ALLOW_HTTP": "true"})
+            return ArchiveLocation(
+                "s3://bucket/archive", {**keys, "AWS_ENDPOINT_URL": self.url, "AWS_ALLOW_HTTP": "true"}
+            )
         account = {"azure_storage_account_name": "account", "azure_storage_endpoint": f"{self.url}/account"}
         secret = {"azure_storage_account_key": SECRET}
         if kind == "azure token":
             secret = {"azure_storage_sas_token": f"sv=1&sig={SECRET}"}
-        return Place("az://container/archive", {**account, **secret, "allow_http": "true"})
+        return ArchiveLocation("az://container/archive", {**account, **secret, "allow_http": "true"})
 
     def close(self) -> None:
         self._process.kill()

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 import streamkit
 from harness.archived_world import SPACE, World
+from harness.index_rows import read_rows, write_rows
 from streamkit import Record, Store
 from streamkit.archive.compact import compact_space
-from streamkit.archive.place import path_name
-from streamkit.archive.read import Archive
-from streamkit.backend import Delete, Put
+from streamkit.archive.file_reader import FileReader
+from streamkit.archive.location import path_name
 from streamkit.cli.app import app
 from streamkit.errors import CorruptData
 from streamkit.log.keys import ARCHIVE, DATA, HEAD, KEYS, SEGMENTS
@@ -30,8 +30,8 @@ PARTITIONS = 3
 class Tiers(World):
     """Three partitions: the log let go of what the first run archived, not of the second one's, and has a tail."""
 
-    def __init__(self, archive: Path, atomic: Any = "rows", rounds: int = 30, tail: bool = True) -> None:
-        super().__init__(atomic, archive)
+    def __init__(self, archive: Path, kind: str = "remote", rounds: int = 30, tail: bool = True) -> None:
+        super().__init__(kind, archive)
         self.at = 0
         with self.process() as client:
             client.store(self.id).create_space(SPACE, PARTITIONS)
@@ -78,9 +78,9 @@ class Tiers(World):
         return sorted((self.table / "_delta_log").glob("*.json"))
 
 
-@pytest.mark.parametrize("atomic", ["batch", "rows", "key"])
-def test_a_whole_store_is_whole_in_both_tiers(tmp_path: Path, atomic: str) -> None:
-    world = Tiers(tmp_path / "archive", atomic)
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+def test_a_whole_store_is_whole_in_both_tiers(tmp_path: Path, kind: str) -> None:
+    world = Tiers(tmp_path / "archive", kind)
     report = world.store().verify()
     assert report.findings == ()
     assert (report.transactions, report.entries, report.segments) == (world.at, len(world.before[0]), 7)
@@ -149,8 +149,8 @@ def test_a_file_with_a_wrong_checksum_is_not_decoded(tmp_path: Path, monkeypatch
     """Arrow ends the process where the statistics of a row group are damaged."""
     world = Tiers(tmp_path / "archive", rounds=9, tail=False)
     opened: list[str] = []
-    inner = Archive.open
-    monkeypatch.setattr(Archive, "open", lambda self, file: (opened.append(file.path), inner(self, file))[1])
+    inner = FileReader.open
+    monkeypatch.setattr(FileReader, "open", lambda self, file: (opened.append(file.path), inner(self, file))[1])
     harmed = world.files()[0]
     data = bytearray(harmed.read_bytes())
     data[-100] ^= 1
@@ -193,21 +193,26 @@ def forget(world: Tiers, *, head: bool = False, note: bool = False) -> None:
     with world.process() as client:
         backend = client.store(world.id)._backend
         for partition in client.store(world.id)._shared.look_up(SPACE)[0].partitions:  # type: ignore[union-attr]
+            rows = read_rows(backend, partition.key)
             for prefix in (SEGMENTS, DATA):
-                for at, row in enumerate(list(backend.scan(partition.key, *prefix.children()))):
-                    backend.write(partition.key, [Delete(row.key) if at % 2 else Put(row.key, b"damaged")])
-            for row in list(backend.scan(partition.key, *KEYS.children()))[-1:]:
-                backend.write(partition.key, [Delete(row.key)])
+                for at, key in enumerate([key for key in sorted(rows) if key.startswith(prefix)]):
+                    if at % 2:
+                        del rows[key]
+                    else:
+                        rows[key] = b"\xc1"
+            for key in [key for key in sorted(rows) if key.startswith(KEYS)][-1:]:
+                del rows[key]
+            write_rows(backend, partition.key, rows)
             if head:
-                backend.write(partition.key, [Put(bytes(HEAD), b"damaged")])
+                backend.put(partition.key, bytes(HEAD), b"damaged")
             if note:
-                backend.write(partition.key, [Put(bytes(ARCHIVE), b"damaged")])
+                backend.put(partition.key, bytes(ARCHIVE), b"damaged")
 
 
-@pytest.mark.parametrize("atomic", ["batch", "rows", "key"])
+@pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize(("head", "note"), [(False, False), (True, False), (False, True), (True, True)])
-def test_the_index_is_built_from_log_and_archive(tmp_path: Path, atomic: str, head: bool, note: bool) -> None:
-    world = Tiers(tmp_path / "archive", atomic)
+def test_the_index_is_built_from_log_and_archive(tmp_path: Path, kind: str, head: bool, note: bool) -> None:
+    world = Tiers(tmp_path / "archive", kind)
     forget(world, head=head, note=note)
     assert world.findings()
     assert world.store().repair() > 0
@@ -234,7 +239,7 @@ def test_idempotency_keys_of_archived_transactions_outlive_a_repair(tmp_path: Pa
 
 @pytest.mark.parametrize("harm", ["an empty file", "no commit", "no table"])
 def test_repair_needs_no_archive_for_what_the_log_still_holds(tmp_path: Path, harm: str) -> None:
-    world = World("rows", tmp_path / "archive")
+    world = World("remote", tmp_path / "archive")
     store = world.process().store(world.id)
     for at in range(20):
         store.produce(SPACE, f"s{at % 3}", [Record(b"%d" % at)] * 2)

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from streamkit import Client, Record
-from streamkit.archive.place import path_name
+from streamkit.archive.location import path_name
 from streamkit.testing import FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
 
@@ -20,15 +20,15 @@ SPACE = "s"
 class World:
     """One root; processes that come and go; and a clock that they share."""
 
-    def __init__(self, atomic: Any, archive: Path) -> None:
+    def __init__(self, kind: str, archive: Path) -> None:
         self.clock = ManualClock()
-        self.atomic = atomic
+        self.kind = kind
         self.name = uuid4().hex
         self.archive = archive
         self.id = uuid4()
 
     def process(self, plan: Plan | None = None) -> Client:
-        driver = MemoryDriver(self.name, atomic=self.atomic, clock=self.clock, sleep=self.clock.sleep)
+        driver = MemoryDriver(self.name, remote=self.kind == "remote", clock=self.clock, sleep=self.clock.sleep)
         return Client(
             "memory://",
             FaultyDriver(driver, plan or Plan()),
@@ -60,8 +60,8 @@ class World:
         store.maintain()
 
 
-def filled(atomic: Any, path: Path) -> World:
-    world = World(atomic, path)
+def filled(kind: str, path: Path) -> World:
+    world = World(kind, path)
     with world.process() as client:
         store = client.store(world.id)
         for at in range(12):

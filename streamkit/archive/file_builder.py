@@ -10,14 +10,14 @@ from uuid import UUID
 from ..errors import CorruptData
 from ..log.record_format import decode_header, decode_transaction
 from ..model import Entry
-from .table import schema
+from .schema import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..log.partition import Partition
 
-__all__ = ["Draft", "Rows"]
+__all__ = ["FileBuilder", "Rows"]
 
 _FIELDS = 8
 _SEGMENT, _SEQUENCE, _COUNT, _NUMBER, _POSITION, _INDEX, _TIMESTAMP, _TRANSACTION = range(_FIELDS)
@@ -25,7 +25,7 @@ _CHUNK_ROWS = 32_768
 _CHUNK_BYTES = 8 << 20
 
 
-class Draft:
+class FileBuilder:
     """Whole transactions of one partition, in commit order. A frame is eight integers here, a payload its bytes."""
 
     def __init__(self, partition: Partition) -> None:
@@ -106,7 +106,7 @@ class Draft:
         self._payloads, self._loose = [], 0
 
     def sorted(self) -> Rows:
-        """All of it by segment (code points) and sequence. The draft ends with that."""
+        """All of it by segment (code points) and sequence. The builder ends with that."""
         import numpy as np
         import pyarrow as pa
 

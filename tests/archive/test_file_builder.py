@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from streamkit.archive.draft import Draft
+from streamkit.archive.file_builder import FileBuilder
 from streamkit.errors import CorruptData
 from streamkit.log.record_format import encode_body, encode_transaction
 
@@ -29,9 +29,9 @@ def record(number: int, position: int, parts: dict[str, tuple[int, list[bytes], 
     return data
 
 
-def draft() -> Draft:
+def draft() -> FileBuilder:
     partition: Any = SimpleNamespace(space="s", partition=3, settings=SimpleNamespace(partitions=4), seed=5)
-    return Draft(partition)
+    return FileBuilder(partition)
 
 
 RECORDS = [

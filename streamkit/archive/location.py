@@ -13,7 +13,7 @@ from uuid import UUID
 from ..errors import AccessDenied
 from .errors import Damaged, Elsewhere, mapped
 
-__all__ = ["Place", "path_name", "space_name"]
+__all__ = ["ArchiveLocation", "path_name", "space_name"]
 
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 _LONGEST = 180
@@ -41,7 +41,7 @@ def space_name(path: str) -> str | None:
     return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), path).encode("latin-1").decode()
 
 
-class Place(NamedTuple):
+class ArchiveLocation(NamedTuple):
     """A root for archives, as the URL of a directory, and what deltalake must know to open it (credentials)."""
 
     root: str
@@ -100,4 +100,4 @@ class Place(NamedTuple):
                     files.delete_file(found.path)
 
     def __repr__(self) -> str:
-        return f"Place({self.root!r})"
+        return f"ArchiveLocation({self.root!r})"

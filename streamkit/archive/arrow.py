@@ -1,0 +1,282 @@
+"""A space as Arrow record batches: the archive's columns as they are, the log's tail put into the same columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ..errors import CorruptData
+from ..log.offsets import Offset
+from ..log.read import Batch, Bounds, partition_batches, position_of
+from .schema import check_installed, schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..log.partition import Partition
+    from .fallback import ArchiveOrLog
+
+__all__ = ["ARROW_COLUMNS", "arrow_schema", "batches_as_table", "read_arrow"]
+
+ARROW_COLUMNS = (
+    "store",
+    "space",
+    "partition",
+    "number",
+    "index",
+    "position",
+    "segment",
+    "sequence",
+    "timestamp",
+    "trx_id",
+    "trx_node",
+    "payload",
+    "metadata",
+    "tier",
+)
+_TIERS = ("all", "cold", "hot")
+_ROWS = 65_536
+"""Of one record batch, at most."""
+_BYTES = 32 << 20
+"""Of one record batch, about."""
+_GATHERED = 16 << 20
+"""Bytes of payload of the log that are put into columns together."""
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {field.name: field.type for field in schema()}
+    kinds |= dict.fromkeys(("store", "space", "tier"), pa.string())
+    return pa.schema([pa.field(name, kinds[name]) for name in columns])
+
+
+def read_arrow(
+    store: UUID,
+    space: str,
+    partitions: Sequence[Partition],
+    offset: Offset | None,
+    columns: Sequence[str] | None,
+    tier: str,
+) -> pa.RecordBatchReader:
+    """The entries after `offset` that are committed now. ValueError for an unknown column or tier, InvalidOffset."""
+    check_installed()
+    import pyarrow as pa
+
+    names = _checked(columns)
+    if tier not in _TIERS:
+        raise ValueError(f'tier is "all", "cold" or "hot", not {tier!r}')
+    ends = [partition.refresh() for partition in partitions]
+    starts = [position_of(partition, offset, end) for partition, end in zip(partitions, ends, strict=True)]
+    several = len(partitions) > 1
+    needed = [*names, "timestamp"] if several else names
+    logs = [
+        _tables(partition, start, end, needed, tier)
+        for partition, start, end in zip(partitions, starts, ends, strict=True)
+    ]
+    tables = _merged(logs) if several else chain.from_iterable(logs)
+    fixed = {"store": str(store), "space": space}
+    wanted = arrow_schema(names)
+    return pa.RecordBatchReader.from_batches(wanted, _record_batches(tables, wanted, fixed))
+
+
+def _checked(columns: Sequence[str] | None) -> list[str]:
+    if columns is None:
+        return list(ARROW_COLUMNS)
+    if isinstance(columns, str):
+        raise TypeError(f"columns is a list of names, not the name {columns!r} alone")
+    names = list(dict.fromkeys(columns))
+    for name in names:
+        if name not in ARROW_COLUMNS:
+            raise ValueError(f"there is no column {name!r}; there are {', '.join(ARROW_COLUMNS)}")
+    if not names:
+        raise ValueError(f"columns names none; there are {', '.join(ARROW_COLUMNS)}")
+    return names
+
+
+def _tables(
+    partition: Partition, start: tuple[int, int], end: int, columns: Sequence[str], tier: str
+) -> Iterator[pa.Table]:
+    """A partition's entries from (number, index) `start` up to transaction `end`, in order."""
+    number, skip = start
+    archived = min(partition.head.archived, end)
+    if number <= archived:
+        if tier != "hot":
+            archive: ArchiveOrLog = partition.archive()  # type: ignore[assignment]
+            for part in archive.tables(partition, start, archived, columns):
+                rows = batches_as_table([part], columns) if isinstance(part, Batch) else part
+                yield _with_constant(_with_constant(rows, "tier", "cold"), "partition", partition.partition)
+                del part, rows  # before the next ones are read
+        number, skip = archived + 1, 0
+    if number > end or tier == "cold":
+        return
+    for gathered in _gathered(partition_batches(partition, (number, skip), end, Bounds())):
+        rows = batches_as_table(gathered, columns)
+        yield _with_constant(_with_constant(rows, "tier", "hot"), "partition", partition.partition)
+
+
+def _gathered(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Some batches at a time, of not too many rows and bytes."""
+    found: list[Batch] = []
+    size = rows = 0
+    for batch in batches:
+        found.append(batch)
+        rows += len(batch.entries)
+        size += sum([len(entry.payload) for entry in batch.entries])
+        if rows >= _ROWS or size >= _GATHERED:
+            yield found
+            found, size, rows = [], 0, 0
+    if found:
+        yield found
+
+
+def batches_as_table(batches: Sequence[Batch], columns: Iterable[str]) -> pa.Table:
+    """The entries of `batches` in the table's columns, of those that are asked for; ids and segments as words."""
+    import numpy as np
+    import pyarrow as pa
+
+    names = set(columns)
+    entries = [entry for batch in batches for entry in batch.entries]
+    counts = np.fromiter((len(batch.entries) for batch in batches), np.int64, len(batches))
+    within = np.arange(len(entries)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+    def numbers(values: Iterable[int], *, rising: bool = False) -> pa.Array:
+        first = np.repeat(np.fromiter(values, np.int64, len(batches)), counts)
+        return pa.array(first + within if rising else first)
+
+    def words(values: Sequence[str]) -> pa.Array:
+        known = {word: code for code, word in enumerate(dict.fromkeys(values))}
+        codes = np.repeat(np.fromiter((known[word] for word in values), np.int32, len(values)), counts)
+        return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(known), pa.string()))
+
+    firsts = [batch.entries[0] for batch in batches]
+    shifts = [first.sequence - batch.origin.first_sequence for first, batch in zip(firsts, batches, strict=True)]
+    found: dict[str, pa.Array] = {"number": numbers(batch.number for batch in batches)}
+    pairs = list(zip(batches, shifts, strict=True))
+    if "index" in names:
+        found["index"] = numbers((batch.origin.index + shift for batch, shift in pairs), rising=True)
+    if "position" in names:
+        found["position"] = numbers((batch.origin.position + shift for batch, shift in pairs), rising=True)
+    if "sequence" in names:
+        found["sequence"] = numbers((first.sequence for first in firsts), rising=True)
+    if "timestamp" in names:
+        moments = numbers(batch.timestamp * 1000 for batch in batches)
+        found["timestamp"] = moments.cast(pa.timestamp("us", "UTC"))
+    if "segment" in names:
+        found["segment"] = words([first.segment for first in firsts])
+    if "trx_id" in names:
+        found["trx_id"] = words([_text(first.trx.raw_id) for first in firsts])
+    if "trx_node" in names:
+        found["trx_node"] = words([_text(first.trx.raw_node) for first in firsts])
+    if "payload" in names:
+        found["payload"] = pa.array([entry.payload for entry in entries], pa.large_binary())
+    if "metadata" in names:
+        kind = schema().field("metadata").type
+        metadata = [entry.metadata for entry in entries]
+        found["metadata"] = (
+            pa.array([list(data.items()) or None for data in metadata], kind)
+            if any(metadata)
+            else pa.nulls(len(entries), kind)
+        )
+    return pa.table(found)
+
+
+def _text(raw: bytes) -> str:
+    """A UUID's text, without making the UUID."""
+    digits = raw.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _with_constant(rows: pa.Table, name: str, value: Any) -> pa.Table:
+    """With a column that has one value: a dictionary of one word, or so many numbers."""
+    import numpy as np
+    import pyarrow as pa
+
+    if isinstance(value, str):
+        codes = pa.array(np.zeros(rows.num_rows, np.int32))
+        return rows.append_column(name, pa.DictionaryArray.from_arrays(codes, pa.array([value])))
+    return rows.append_column(name, pa.array(np.full(rows.num_rows, value, np.int32)))
+
+
+def _merged(logs: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
+    """The partitions' tables as one log: by timestamp, each in its own order; at one timestamp in their order."""
+    import numpy as np
+    import pyarrow as pa
+
+    heads: dict[int, pa.Table] = {}
+    for at, log in enumerate(logs):
+        head = next(log, None)
+        if head is not None:
+            heads[at] = head
+    while heads:
+        times = {at: head["timestamp"].cast("int64").to_numpy() for at, head in heads.items()}
+        if any((np.diff(found) < 0).any() for found in times.values()):
+            raise CorruptData("timestamps of a partition go backwards: check the store with `streamkit verify`")
+        # Up to the end of the head that ends first nothing can come before what is here.
+        end, first = min((int(found[-1]), at) for at, found in times.items())
+        parts, order = [], []
+        for at, found in sorted(times.items()):
+            count = int(np.searchsorted(found, end, "right" if at <= first else "left"))
+            if count:
+                parts.append(heads[at].slice(0, count))
+                order.append(found[:count])
+                heads[at] = heads[at].slice(count)
+        for at in [at for at, head in heads.items() if not head.num_rows]:
+            del heads[at]
+            following = next(logs[at], None)
+            if following is not None:
+                heads[at] = following
+        if len(parts) == 1:
+            yield parts[0]
+            continue
+        whole = pa.concat_tables([_plain(part) for part in parts])
+        yield whole.take(pa.array(np.argsort(np.concatenate(order), kind="stable")))
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """With words and payloads of the same types everywhere: in the table's files payloads may have shorter offsets."""
+    import pyarrow as pa
+
+    for at, field in enumerate(rows.schema):
+        if field.name == "payload" and field.type != pa.large_binary():
+            rows = rows.set_column(at, "payload", rows.column(at).cast(pa.large_binary()))
+        elif pa.types.is_dictionary(field.type):
+            rows = rows.set_column(at, field.name, rows.column(at).cast(field.type.value_type))
+    return rows
+
+
+def _record_batches(tables: Iterable[pa.Table], wanted: pa.Schema, fixed: dict[str, str]) -> Iterator[pa.RecordBatch]:
+    """`tables` with exactly the columns that are wanted, in parts of a modest size."""
+    for rows in tables:
+        step = max(1, min(_ROWS, rows.num_rows * _BYTES // max(1, rows.nbytes)))
+        for begin in range(0, rows.num_rows, step):
+            yield from _typed(rows.slice(begin, step), wanted, fixed)
+        del rows  # before the next ones are read
+
+
+def _typed(rows: pa.Table, wanted: pa.Schema, fixed: dict[str, str]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    arrays = []
+    try:
+        for field in wanted:
+            if field.name in fixed:
+                arrays.append(pa.repeat(pa.scalar(fixed[field.name]), rows.num_rows))
+                continue
+            column = rows[field.name].combine_chunks()
+            if isinstance(column, pa.ChunkedArray):
+                column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+            if column.type != field.type:
+                column = column.cast(field.type)
+            arrays.append(column)
+    except pa.ArrowInvalid:
+        if rows.num_rows == 1:
+            raise
+        # Payloads of more than 2 GiB: one batch cannot hold them.
+        middle = rows.num_rows // 2
+        yield from _typed(rows.slice(0, middle), wanted, fixed)
+        yield from _typed(rows.slice(middle), wanted, fixed)
+        return
+    yield pa.RecordBatch.from_arrays(arrays, schema=wanted)

@@ -1,0 +1,195 @@
+"""Rows of single Parquet files of the table, by the statistics of their row groups, no more at once than asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .batches import WORDS
+from .columns import as_ours, with_words
+from .parquet import PAYLOAD_BYTES
+from .snapshot import File
+from .table import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COLUMNS", "FileReader"]
+
+COLUMNS = [
+    "number",
+    "index",
+    "position",
+    "segment",
+    "sequence",
+    "timestamp",
+    "trx_id",
+    "trx_node",
+    "payload",
+    "metadata",
+]
+_KEYS = ["segment", "sequence"]
+_REST = [name for name in COLUMNS if name not in _KEYS]
+_NARROW_ROWS = 262_144
+_COUNTED_ROWS = 4096
+_FOOTERS = 256
+_SMALL = 1 << 20
+"""Bytes up to which a file is read with one request."""
+_SLAB = 16 << 20
+"""Bytes of rows that are decoded together: what row groups hold is told by decoding some of them."""
+
+
+class FileReader:
+    """The files of one table; remembers the descriptions of those that were read last. Safe to share by threads."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._lock = threading.Lock()
+        self._footers: OrderedDict[str, Any] = OrderedDict()
+
+    def open(self, file: File) -> Any:
+        footer = self._footers.get(file.path)
+        known = None if footer is None else footer[0]
+        found = self.table.open(
+            file.path, whole=file.size <= _SMALL, metadata=known, read_dictionary=WORDS, pre_buffer=True
+        )
+        if footer is None:
+            with self._lock:
+                self._footers[file.path] = (found.metadata, None)
+                if len(self._footers) > _FOOTERS:
+                    self._footers.popitem(last=False)
+        return found
+
+    def payload_bytes(self, file: File) -> int:
+        """How many bytes its payloads have, decoded; where the file does not say, they are counted."""
+        import pyarrow.compute as pc
+
+        source = self.open(file)
+        said = (source.metadata.metadata or {}).get(PAYLOAD_BYTES.encode())
+        if said is not None:
+            return int(said)
+        with self.table.reading(file.path):
+            batches = source.iter_batches(_COUNTED_ROWS, columns=["payload"])
+            return sum(pc.sum(pc.binary_length(batch["payload"])).as_py() or 0 for batch in batches)
+
+    def groups(self, file: File, source: Any) -> list[tuple[str, str, int, int]]:
+        """Least and greatest segment and sequence of each row group."""
+        metadata, known = self._footers.get(file.path, (source.metadata, None))
+        if known is None:
+            names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+            segment, sequence = names.index("segment"), names.index("sequence")
+            known = []
+            for at in range(metadata.num_row_groups):
+                group = metadata.row_group(at)
+                words, numbers = group.column(segment).statistics, group.column(sequence).statistics
+                if words is None or numbers is None or not words.has_min_max or not numbers.has_min_max:
+                    known.append(("", "\U0010ffff", 0, 1 << 63))
+                else:
+                    known.append((words.min, words.max, numbers.min, numbers.max))
+            with self._lock:
+                self._footers[file.path] = (metadata, known)
+        return known  # type: ignore[no-any-return]
+
+    def read(self, file: File, columns: list[str]) -> pa.Table:
+        """All rows of a file that streamkit wrote; of the columns those that it has."""
+        source = self.open(file)
+        with self.table.reading(file.path):
+            # Each row group has its own words.
+            return source.read(columns=columns).unify_dictionaries()
+
+    def rows(self, file: File, low: int, high: int, columns: Sequence[str], most: int) -> pa.Table | None:
+        """Transactions low..high of a file that streamkit wrote, in its order; None if they are more than `most` bytes.
+
+        Row groups are decoded a few at a time, as many as the ones before let expect little of.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        source = self.open(file)
+        whole = low <= file.numbers[0] and high >= file.numbers[1]
+        groups = self._groups_with(source, low, high)
+        parts: list[pa.Table] = []
+        size = decoded = at = 0
+        each = 1.0
+        while at < len(groups):
+            some = groups[at : at + max(1, int(_SLAB / each))] if at else groups[:1]
+            with self.table.reading(file.path):
+                rows = source.read_row_groups(some, columns=list(columns), use_threads=len(some) > 1)
+                at += len(some)
+                decoded += rows.nbytes
+                each = decoded / at
+                if not whole:
+                    rows = rows.filter((pc.field("number") >= low) & (pc.field("number") <= high))
+            if rows.num_rows:
+                parts.append(rows)
+                size += rows.nbytes
+                if size > most:
+                    return None
+        with self.table.mapped():
+            if not parts:
+                return source.schema_arrow.empty_table().select(columns)
+            rows = pa.concat_tables(parts).unify_dictionaries()
+            parts.clear()
+            return rows.combine_chunks()
+
+    def _groups_with(self, source: Any, low: int, high: int) -> list[int]:
+        """The row groups that may have transactions low..high."""
+        metadata = source.metadata
+        names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+        number = names.index("number")
+        found = []
+        for at in range(metadata.num_row_groups):
+            known = metadata.row_group(at).column(number).statistics
+            if known is None or not known.has_min_max or (known.min <= high and known.max >= low):
+                found.append(at)
+        return found
+
+    def segment_rows(self, file: File, segment: str, first: int, last: int) -> pa.Table | None:
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        source = self.open(file)
+        groups = [
+            at
+            for at, (least, most, low, high) in enumerate(self.groups(file, source))
+            if least <= segment <= most and low <= last and high >= first
+        ]
+        if not groups:
+            return None
+        with self.table.reading(file.path):
+            # First two narrow columns: most files have other segments before and after, and not this one.
+            keys = source.read_row_groups(groups, columns=_KEYS, use_threads=False)
+            keys = keys.unify_dictionaries().combine_chunks()
+            names = keys["segment"].chunk(0)
+            code = pc.index(names.dictionary, segment).as_py()
+            sequence = keys["sequence"].to_numpy()
+            wanted = (names.indices.to_numpy() == code) & (sequence >= first) & (sequence <= last)
+            if code < 0 or not wanted.any():
+                return None
+            group = np.repeat(groups, [source.metadata.row_group(at).num_rows for at in groups])
+            hit = np.unique(group[wanted])
+            rest = source.read_row_groups(hit.tolist(), columns=_REST, use_threads=False).unify_dictionaries()
+            rows = rest.filter(pa.array(wanted[np.isin(group, hit)]))
+            some = keys.filter(pa.array(wanted))
+            for name in _KEYS:
+                rows = rows.append_column(name, some[name])
+            return rows.combine_chunks()
+
+    def narrow(self, file: File, columns: list[str]) -> Iterator[pa.Table]:
+        """Some small columns of the file's rows that are of its partition: at once, or in batches if it is not ours."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if file.ours:
+            yield self.read(file, columns)
+            return
+        source = self.table.open(file.path, whole=file.size <= _SMALL, buffer_size=1 << 20, pre_buffer=False)
+        with self.table.reading(file.path):
+            for batch in source.iter_batches(_NARROW_ROWS, columns=[*columns, "partition"]):
+                rows = as_ours(pa.Table.from_batches([batch]))
+                rows = rows.filter(pc.field("partition") == file.partition).select(columns)
+                if rows.num_rows:
+                    yield with_words(rows)

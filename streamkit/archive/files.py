@@ -1,0 +1,127 @@
+"""The files of a space's table, wherever it is kept: reading, writing, and when they are on stable storage."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+from urllib.parse import unquote
+
+from ..errors import CorruptData
+from .delta_log import DIRECTORY
+from .durable import Synced, keep, make_directories
+from .errors import mapped
+from .snapshot import Gone
+
+__all__ = ["TableFiles"]
+
+
+class TableFiles:
+    """The directory of a table. Foreign errors do not leave it."""
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self.url = url
+        self.options = dict(options)
+        self.directory = unquote(url.removeprefix("file://")) if url.startswith("file://") else None
+        """Where the table is, if it is on this machine's file system."""
+        self._synced = None if self.directory is None else Synced(self.directory)
+        self._filesystem: Any = None
+
+    @property
+    def filesystem(self) -> Any:
+        """A pyarrow file system of the table's directory."""
+        if self._filesystem is None:
+            import pyarrow.fs as fs
+            from deltalake.fs import DeltaStorageHandler
+
+            if self.directory is not None:
+                self._filesystem = fs.SubTreeFileSystem(self.directory, fs.LocalFileSystem())
+            else:
+                with self.mapped():
+                    self._filesystem = fs.PyFileSystem(DeltaStorageHandler(self.url, self.options))
+        return self._filesystem
+
+    def open(self, path: str, *, whole: bool = False, **options: Any) -> Any:
+        """A Parquet file of the table. Gone if it is not there. `whole`: all of it is read at once, in one request."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with self.reading(path):
+            source = self.filesystem.open_input_file(path)
+            if whole and self.directory is None:
+                with source:
+                    source = pa.BufferReader(source.read())
+            return pq.ParquetFile(source, page_checksum_verification=True, **options)
+
+    @contextlib.contextmanager
+    def reading(self, path: str) -> Iterator[None]:
+        """As `mapped`, with the file's name, and Gone if it is not there, or not any more."""
+        with mapped(f"{self.url}/{path}", self.options):
+            try:
+                yield
+            except FileNotFoundError:
+                raise Gone(path) from None
+
+    def log_sizes(self) -> dict[str, int]:
+        """The names in the table's log and how many bytes each has; none if there is no table."""
+        import pyarrow.fs as fs
+
+        with self.mapped():
+            found = self.filesystem.get_file_info(fs.FileSelector(DIRECTORY, allow_not_found=True))
+        return {info.base_name: int(info.size or 0) for info in found}
+
+    def log_of(self, version: int) -> str | None:
+        """The description of one version, a JSON object a line; None if it was cleaned up, or is not there yet."""
+        return self.log_text(f"{version:020}.json")
+
+    def log_text(self, name: str) -> str | None:
+        with self.mapped():
+            try:
+                with self.filesystem.open_input_stream(f"{DIRECTORY}/{name}") as source:
+                    return bytes(source.read()).decode()
+            except FileNotFoundError:
+                return None
+
+    def path_of(self, path: str) -> str:
+        """A file's path as the table's log has it, as one below the table. CorruptData for one that leads elsewhere."""
+        found = plain = unquote(path)
+        while (further := unquote(plain)) != plain:  # nobody else may read more into it
+            plain = further
+        parts = plain.replace("\\", "/").split("/")
+        if not {"", ".", ".."}.isdisjoint(parts) or parts[0].endswith(":") or "\0" in plain:
+            raise CorruptData(
+                f"{self.url}: its log names the file {path!r}, which is not below the table: it was tampered with; "
+                "restore an earlier version of the table"
+            )
+        if self.directory is not None:
+            place = os.path.join(self.directory, found)
+            if len(parts) > 1 or os.path.islink(place):
+                inside, whole = os.path.realpath(self.directory), os.path.realpath(place)
+                if os.path.commonpath([inside, whole]) != inside:
+                    raise CorruptData(
+                        f"{self.url}: its file {path!r} is a link that leads out of the table, to {whole}: it was "
+                        "tampered with; put the file itself there"
+                    )
+        return found
+
+    def sync(self, files: Iterable[str] = ()) -> None:
+        """The table's newest version, and `files` of it, are on stable storage when this returns."""
+        if self._synced is not None:
+            with self.mapped():
+                self._synced.sync(files)
+
+    def prepare(self) -> None:
+        """Where files can be written: makes the table's directory."""
+        if self.directory is not None:
+            make_directories(self.directory)
+
+    def sync_file(self, path: str) -> None:
+        """A file that was just written is on stable storage when this returns, also its name."""
+        if self.directory is not None:
+            keep(os.path.join(self.directory, path))
+
+    def mapped(self) -> AbstractContextManager[None]:
+        """Foreign errors do not leave the archive."""
+        return mapped(self.url, self.options)

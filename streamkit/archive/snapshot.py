@@ -1,0 +1,105 @@
+"""One version of a space's table: its files, and what each of them holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import CorruptData
+from .errors import Damaged
+
+if TYPE_CHECKING:
+    from .delta_log import LogState
+
+__all__ = ["File", "Gone", "Snapshot", "is_own_name"]
+
+_OWN_NAME = re.compile(r"[0-9a-f]{2}-\d+-\d+-\d+-[0-9a-f]{12}(-[0-9a-f]{16})?\.parquet")
+
+
+def is_own_name(path: str) -> bool:
+    """Whether streamkit wrote the file of that name."""
+    return _OWN_NAME.fullmatch(path) is not None
+
+
+class File(NamedTuple):
+    """A Parquet file of one partition, and the least and greatest of its columns. Timestamps are in ms."""
+
+    path: str
+    size: int
+    rows: int
+    partition: int
+    numbers: tuple[int, int]
+    positions: tuple[int, int]
+    segments: tuple[str, str]
+    sequences: tuple[int, int]
+    timestamps: tuple[int, int]
+    shared: bool = False
+    """Whether the file has rows of other partitions as well. Then it stands here once for each of them."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether streamkit wrote it: then its rows are sorted, and as many as fit in memory."""
+        return is_own_name(self.path)
+
+    def statistics(self) -> str:
+        """As Delta keeps them."""
+        ends = []
+        for at in (0, 1):
+            moment = self.timestamps[at]
+            seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment // 1000))
+            ends.append(
+                {
+                    "partition": self.partition,
+                    "number": self.numbers[at],
+                    "position": self.positions[at],
+                    "segment": self.segments[at],
+                    "sequence": self.sequences[at],
+                    "timestamp": f"{seconds}.{moment % 1000:03d}Z",
+                }
+            )
+        nulls = dict.fromkeys(ends[0], 0)
+        return json.dumps({"numRecords": self.rows, "minValues": ends[0], "maxValues": ends[1], "nullCount": nulls})
+
+
+class Gone(Damaged):
+    """A file of a version is not there: others have compacted the table, or it is damaged."""
+
+
+class Snapshot:
+    """One version of the table: what is read from it is one consistent state."""
+
+    def __init__(self, where: str, archived: dict[int, int], files: Sequence[File], state: LogState) -> None:
+        self.where = where
+        self.version = state.version
+        self.state = state
+        """What the table's log says; a commit builds on it."""
+        self.archived = archived
+        """For each partition, the last transaction that is there."""
+        self.paths = {file.path for file in files}
+        self.files = sorted(files, key=lambda file: (file.partition, file.positions))
+        self._clusters: dict[int, list[list[File]]] = {}
+        for file in self.files:
+            clusters = self._clusters.setdefault(file.partition, [])
+            # Files that others have compacted may overlap; what overlaps is read together.
+            if clusters and file.positions[0] <= max(other.positions[1] for other in clusters[-1]):
+                clusters[-1].append(file)
+            else:
+                clusters.append([file])
+
+    def clusters(self, partition: int) -> list[list[File]]:
+        """The partition's files in the order of their numbers, those together that overlap. CorruptData for a hole."""
+        clusters = self._clusters.get(partition, [])
+        position = 0
+        for cluster in clusters:
+            first = min(file.positions[0] for file in cluster)
+            last = max(file.positions[1] for file in cluster)
+            if first != position or sum(file.rows for file in cluster) != last - first + 1:
+                raise CorruptData(
+                    f"{self.where}, version {self.version}: the files do not hold the entries {position} to {last} of "
+                    f"partition {partition} once each; the table was changed by something else, restore a version"
+                )
+            position = last + 1
+        return clusters

@@ -1,0 +1,89 @@
+"""What compaction and readers of an archive hold at a time is told by what is decoded, not by what is compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Record, Store
+
+pytest.importorskip("deltalake")
+
+import pyarrow as pa
+
+SPACE = "documents"
+MIB = 1 << 20
+DOCUMENT = (b"a document that is like every other one, " * 26_000)[:MIB]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[streamkit.Client]:
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        yield client
+
+
+@pytest.fixture
+def pool() -> Iterator[pa.MemoryPool]:
+    """Everything that Arrow holds while the test runs."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    yield pool
+    pa.set_memory_pool(before)
+
+
+def documents(store: Store, files: int, each: int) -> None:
+    """`files` files of `each` MiB of payload, of which next to nothing is left when they are compressed."""
+    for file in range(files):
+        for at in range(each):
+            store.produce(SPACE, f"s{at % 3}", [Record(DOCUMENT[:-8] + b"%08d" % (file * each + at))])
+        store.archive(SPACE)
+
+
+def test_compaction_holds_what_a_file_may_have_decoded(client: streamkit.Client, pool: pa.MemoryPool) -> None:
+    store = client.store(uuid4())
+    documents(store, 16, 16)
+    archive = store._archive(SPACE)
+    snapshot = archive.table.snapshot()
+    assert snapshot is not None
+    assert sum(file.size for file in snapshot.files) < 16 * MIB
+    report = store.compact(SPACE, retention_hours=0)
+    assert (report.before, report.after) == (16, 4)
+    assert pool.max_memory() < 300 * MIB
+    assert store.compact(SPACE).after == 4
+    assert [entry.payload[-8:] for entry in store.consume_space(SPACE)] == [b"%08d" % at for at in range(256)]
+    assert sum(1 for _ in store.to_arrow(SPACE, columns=["payload"])) >= 8
+    assert pool.max_memory() < 300 * MIB
+
+
+def test_a_file_that_nobody_can_hold_is_read_in_parts_and_compacted(
+    client: streamkit.Client, pool: pa.MemoryPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier releases made them, by their size compressed."""
+    from streamkit.archive import scattered
+
+    store = client.store(uuid4())
+    for at in range(256):
+        store.produce(SPACE, f"s{at % 3}", [Record(DOCUMENT[:-8] + b"%08d" % at)])
+    monkeypatch.setattr(scattered, "WINDOW", 24 * MIB)
+    store.archive(SPACE, target_file_bytes=1 << 30)
+    archived = pool.max_memory()
+    assert archived > 256 * MIB
+    pa.set_memory_pool(reading := pa.proxy_memory_pool(pool))
+    payloads = [b"%08d" % at for at in range(256)]
+    with streamkit.connect(client.store(store.id)._shared.archive_root()[0].removesuffix("/archive")) as other:
+        reader = other.store(store.id)
+        assert [entry.payload[-8:] for entry in reader.consume_space(SPACE)] == payloads
+        assert sum(batch.num_rows for batch in reader.to_arrow(SPACE)) == 256
+        assert reading.max_memory() < 150 * MIB
+        report = reader.compact(SPACE, retention_hours=0)
+        assert report.before == 1
+        assert report.after > 8
+        assert reading.max_memory() < 200 * MIB
+        assert [entry.payload[-8:] for entry in reader.consume_space(SPACE)] == payloads
+        again = reader.compact(SPACE, target_file_bytes=20 * MIB)
+        assert again.after == report.after
