@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from ..archive.table import File, Table
 from ..store import inner
+from ..warn import warn
+from .filters import Test, may_hold, tests_of
 from .options import COLUMNS, Options, parse, schema
 from .plan import Piece, pieces, spans
 from .session import register
@@ -30,17 +33,22 @@ def read_space(
     *,
     columns: Sequence[str] = (),
     tier: str = "all",
-    since: str | int = "",
-    until: str | int = "",
+    since: str | int | datetime | bytes = "",
+    until: str | int | datetime | bytes = "",
+    segments: Sequence[str] | None = None,
+    min_sequence: int = 0,
+    max_sequence: int = 0,
     archive: str | None = None,
 ) -> DataFrame:
     """A space as a DataFrame, at the speed of `spark.read.parquet` for what is archived.
 
     `store`: a UUID, several, or "*" for all under the URL; `space` may be "*" too. `columns`: those to read, all if
     empty: store, space, partition, number, index, position, segment, sequence, timestamp, trx_id, trx_node, payload,
-    metadata, tier. `since`, `until`: inclusive timestamps (ms or ISO 8601), or offsets. What is committed when this is
-    called is what the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does.
-    Where Spark has no connector for the archive's storage, or is not let in, the source reads the cold part too.
+    metadata, tier. `since`, `until`: inclusive timestamps (ms, ISO 8601, datetime), or offsets: after and up to them.
+    `segments`: their names; `min_sequence`, `max_sequence`: inclusive, 0 for no bound. What is committed when this is
+    called is what the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does;
+    of an empty space, none. Where Spark has no connector for the archive's storage, or is not let in, the source reads
+    the cold part too, and the logger `streamkit` says why.
     """
     ids = [store] if isinstance(store, str | UUID) else list(store)
     given = {
@@ -49,30 +57,37 @@ def read_space(
         "space": space,
         "tier": tier,
         "columns": ",".join(columns),
-        "from": str(since),
-        "until": str(until),
+        "from": _text(since),
+        "until": _text(until),
+        "minSequence": str(min_sequence),
+        "maxSequence": str(max_sequence),
     }
+    if segments is not None:
+        given["segments"] = json.dumps(list(segments))
     if archive is not None:
         given["archive"] = archive
     options = parse(given)
+    tests = tests_of(options)
     register(spark)
     with options.client() as client:
-        found = spans(client, options)
-        archived = any(span.archived for span in found)
-        cold = [piece for piece in pieces(client, options, found) if piece.file is not None] if archived else []
+        planned = spans(client, options)
+        archived = any(span.archived for span in planned)
+        cold = [piece for piece in pieces(client, options, planned) if piece.file is not None] if archived else []
         tables = {
             piece.file.path: inner(client.store(piece.store)).archive(piece.space).table for piece in cold if piece.file
         }
     native = bool(tables) and _can_read(spark, *next(iter(tables.items())))
-    cold = cold if native else []
-    rest = "hot" if native else options.tier
-    parts = [_parquet(spark, tables, group, options) for group in _groups(cold)]
-    if options.tier != "cold" or not native:
-        tail = [span for span in found if span.last > span.archived or span.skip or not native]
-        if tail or not parts:
-            pinned = json.dumps([[str(span.store), *span[1:]] for span in tail])
-            reader = spark.read.format("streamkit").options(**{**given, "tier": rest, "snapshot": pinned})
-            parts.append(reader.load())
+    parts = []
+    if native:
+        cold = [piece for piece in cold if may_hold(piece, tests)]
+        parts = [_parquet(spark, tables, group, options, tests) for group in _groups(cold)]
+    rest = planned
+    if native:
+        rest = [span for span in planned if span.last > span.archived] if tier != "cold" else []
+    if rest:
+        pinned = json.dumps([[str(span.store), *span[1:]] for span in rest])
+        reader = spark.read.format("streamkit")
+        parts.append(reader.options(**{**given, "tier": "hot" if native else tier, "snapshot": pinned}).load())
     if not parts:
         return spark.createDataFrame([], schema(options.columns))
     whole = parts[0]
@@ -81,11 +96,24 @@ def read_space(
     return whole
 
 
+def _text(bound: str | int | datetime | bytes) -> str:
+    """A bound as the options have it; an offset may be one, or its hex text."""
+    if isinstance(bound, bytes):
+        return bound.hex()
+    return bound.isoformat() if isinstance(bound, datetime) else str(bound)
+
+
 def _groups(cold: list[Piece]) -> list[list[Piece]]:
-    """Pieces that one scan reads: of one space, and either whole files or one that must be cut."""
+    """Pieces that one scan reads: the whole files of all spaces, and each one that must be cut."""
     groups: dict[Any, list[Piece]] = {}
     for piece in cold:
-        groups.setdefault((piece.store, piece.space, None if _whole(piece) else piece), []).append(piece)
+        key: Any = None
+        if not _whole(piece):
+            key = piece
+        elif piece.file is not None and "/" in piece.file.path:
+            # Another engine has put it further down, where its path does not tell whose it is.
+            key = (piece.store, piece.space)
+        groups.setdefault(key, []).append(piece)
     return list(groups.values())
 
 
@@ -95,42 +123,72 @@ def _whole(piece: Piece) -> bool:
         file is not None
         and not file.shared
         and (piece.first, piece.last) == file.numbers
-        and file.timestamps[0] >= piece.min_timestamp
-        and (not piece.max_timestamp or file.timestamps[1] <= piece.max_timestamp)
+        and not piece.skip
+        and not piece.stop
     )
 
 
-def _parquet(spark: SparkSession, tables: dict[str, Table], group: list[Piece], options: Options) -> DataFrame:
+def _parquet(
+    spark: SparkSession, tables: dict[str, Table], group: list[Piece], options: Options, tests: Sequence[Test]
+) -> DataFrame:
     from pyspark.sql import functions as F
 
     files = [piece.file for piece in group if piece.file is not None]
     stored = tuple(name for name in COLUMNS if name not in _OWN)
     paths = [f"{_hadoop(tables[file.path])}/{file.path}" for file in files]
-    frame = spark.read.schema(schema(stored)).parquet(*paths)
+    # They are names of files, and what a shell reads as a pattern is part of a name.
+    frame = spark.read.schema(schema(stored)).option("__globPaths__", "false").parquet(*paths)
     piece = group[0]
     if not _whole(piece):
         frame = _cut(frame, piece, files[0])
-    fixed = {"store": str(piece.store), "space": piece.space, "tier": "cold"}
-    return frame.select(*(F.lit(fixed[name]).alias(name) if name in fixed else F.col(name) for name in options.columns))
+    for column, operator, values in tests:
+        field = F.col(column)
+        match operator:
+            case "<=":
+                frame = frame.where(field <= values[0])
+            case ">=":
+                frame = frame.where(field >= values[0])
+            case _:
+                frame = frame.where(field.isin(*values))
+    fixed = {"store": F.lit(str(piece.store)), "space": F.lit(piece.space), "tier": F.lit("cold")}
+    if len({(other.store, other.space) for other in group}) > 1:
+        # One scan for all of them: where a file is tells whose it is.
+        owners = [(_owner(path), other) for path, other in zip(paths, group, strict=True)]
+        known = {owner: (str(other.store), other.space) for owner, other in owners}
+        owner = F.element_at(F.split(F.col("_metadata.file_path"), "/"), -3)
+        owner = F.concat(owner, F.lit("/"), F.element_at(F.split(F.col("_metadata.file_path"), "/"), -2))
+        for at, name in enumerate(("store", "space")):
+            words = [F.lit(word) for owner_, place in known.items() for word in (owner_, place[at])]
+            fixed[name] = F.element_at(F.create_map(*words), owner)
+    return frame.select(*(fixed[name].alias(name) if name in fixed else F.col(name) for name in options.columns))
+
+
+def _owner(path: str) -> str:
+    """The last parts of a file's directory: a store's, and a space's in it."""
+    return "/".join(path.split("/")[-3:-1])
 
 
 def _cut(frame: DataFrame, piece: Piece, file: File) -> DataFrame:
     from pyspark.sql import functions as F
 
+    number, index = F.col("number"), F.col("index")
     if file.shared:
         frame = frame.where(F.col("partition") == piece.partition)
     if (piece.first, piece.last) != file.numbers:
-        frame = frame.where(F.col("number").between(piece.first, piece.last))
-    if piece.min_timestamp:
-        frame = frame.where(F.col("timestamp") >= F.timestamp_millis(F.lit(piece.min_timestamp)))
-    if piece.max_timestamp:
-        frame = frame.where(F.col("timestamp") <= F.timestamp_millis(F.lit(piece.max_timestamp)))
+        frame = frame.where(number.between(piece.first, piece.last))
+    if piece.skip:
+        frame = frame.where((number != piece.first) | (index >= piece.skip))
+    if piece.stop:
+        frame = frame.where((number != piece.last) | (index < piece.stop))
     return frame
 
 
 def _hadoop(table: Table) -> str:
-    """The table's directory, as Hadoop names it."""
+    """The table's directory, as Hadoop names it: it decodes nothing."""
+    if table.directory is not None:
+        return f"file://{table.directory}"
     scheme, _, rest = table.url.partition("://")
+    rest = unquote(rest)
     host = urlsplit(table.options.get("azure_storage_endpoint", "")).hostname or ""
     if scheme == "az" and ".blob." in host:
         container, _, path = rest.partition("/")
@@ -141,19 +199,30 @@ def _hadoop(table: Table) -> str:
 def _can_read(spark: SparkSession, file: str, table: Table) -> bool:
     """Whether Spark itself reads the file: it has a connector, and is let in. Spark Connect does not tell."""
     path = f"{_hadoop(table)}/{file}"
-    if path.startswith("file:"):
-        return True
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
-        return False
+        return table.directory is not None
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     try:
         configuration = spark._jsc.hadoopConfiguration()
         endpoint = table.options.get("AWS_ENDPOINT_URL")
-        if endpoint and configuration.get("fs.s3a.endpoint") != endpoint:
-            return False
+        configured = configuration.get("fs.s3a.endpoint")
+        if endpoint and _same_endpoint(endpoint) != _same_endpoint(configured or ""):
+            return _not_native(path, f"spark.hadoop.fs.s3a.endpoint is {configured or 'not set'}, not {endpoint}")
         place = jvm.org.apache.hadoop.fs.Path(path)
-        return bool(place.getFileSystem(configuration).exists(place))
-    except Py4JJavaError:
-        return False
+        if not place.getFileSystem(configuration).exists(place):
+            return _not_native(path, "Spark does not find the file")
+    except Py4JJavaError as error:
+        return _not_native(path, str(error.java_exception))
+    return True
+
+
+def _same_endpoint(endpoint: str) -> str:
+    """What two ways of writing one endpoint have in common."""
+    return endpoint.strip().rstrip("/").lower()
+
+
+def _not_native(path: str, why: str) -> bool:
+    warn("Spark's own reader cannot read %s, and the slower source reads the cold tier in its place: %s", path, why)
+    return False

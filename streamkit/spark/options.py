@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from uuid import UUID
 from ..client import Client, connect
 from ..names import check_name
 
-__all__ = ["COLUMNS", "Options", "bound", "milliseconds", "parse", "schema"]
+__all__ = ["COLUMNS", "LATEST", "Options", "bound", "milliseconds", "parse", "schema"]
 
 COLUMNS: dict[str, str] = {
     "store": "string",
@@ -37,9 +38,14 @@ _READ = {
     "space": "a space's name, or * for all",
     "tier": "all, cold or hot",
     "columns": "the columns to read, with commas between them",
-    "from": "the first timestamp to read: milliseconds, ISO 8601, or an offset to go on after",
-    "until": "the last timestamp to read, or the offset to stop at",
-    "maxrowspertrigger": "about how many rows a trigger of a stream takes",
+    "segment": "the only segment to read",
+    "segments": 'the segments to read, as a JSON array of their names: ["order-1", "order-2"]',
+    "minsequence": "the first sequence to read of each segment",
+    "maxsequence": "the last sequence to read of each segment",
+    "from": "earliest, latest, the first timestamp to read (milliseconds or ISO 8601), or an offset to go on after",
+    "until": "the last timestamp to read (milliseconds or ISO 8601), or the offset to stop at",
+    "maxrowspertrigger": "how many rows a trigger of a stream takes at most",
+    "failondataloss": "true (the default): a stream fails where entries are gone that it has not read; false: not",
     "segmentsplit": "about how many rows a task reads from the log",
     "snapshot": "made by read_space",
 }
@@ -54,6 +60,9 @@ _WRITE = {
     "path": "Spark's own",
 }
 _TIERS = ("all", "cold", "hot")
+_SECONDS = 100_000_000_000
+"""What is less is a time in seconds, not in milliseconds, which were that many in March 1973."""
+LATEST = "latest"
 
 
 class Options(NamedTuple):
@@ -67,8 +76,14 @@ class Options(NamedTuple):
     columns: tuple[str, ...] = tuple(COLUMNS)
     first: int | str = 0
     """A timestamp in ms, or an offset's hex text."""
+    """LATEST: what is committed from now on."""
     last: int | str = 0
+    segments: tuple[str, ...] | None = None
+    """None: all."""
+    sequences: tuple[int, int] = (0, 0)
+    """The first and the last; 0: no bound."""
     max_rows: int = 0
+    fail_on_loss: bool = True
     split: int = 100_000
     snapshot: str = ""
     key: str = ""
@@ -104,7 +119,14 @@ def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
         columns=_columns(given.get("columns", "")),
         first=bound("from", given.get("from", "")),
         last=bound("until", given.get("until", "")),
+        segments=_segments(given.get("segment"), given.get("segments")),
+        sequences=(
+            _count("minSequence", given.get("minsequence", "0"), 0),
+            _count("maxSequence", given.get("maxsequence", "0"), 0),
+        ),
         max_rows=_count("maxRowsPerTrigger", given.get("maxrowspertrigger", "0"), 0),
+        fail_on_loss=_one_of("failOnDataLoss", given.get("failondataloss", "true").lower(), ("true", "false"))
+        == "true",
         split=_count("segmentSplit", given.get("segmentsplit", "100000"), 1),
         snapshot=given.get("snapshot", ""),
         key=given.get("idempotencykey", ""),
@@ -120,6 +142,22 @@ def _stores(text: str) -> tuple[UUID, ...] | None:
         return tuple(dict.fromkeys(UUID(part.strip()) for part in text.split(",")))
     except ValueError:
         raise ValueError(f"the option 'store' is {_READ['store']}, not {text[:100]!r}") from None
+
+
+def _segments(one: str | None, several: str | None) -> tuple[str, ...] | None:
+    if one is not None and several is not None:
+        raise ValueError("the options 'segment' and 'segments' are not for one read: name all in 'segments'")
+    if one is not None:
+        return (check_name(one, "segment"),)
+    if several is None:
+        return None
+    try:
+        names = json.loads(several)
+    except ValueError:
+        names = None
+    if not isinstance(names, list):
+        raise ValueError(f"the option 'segments' is {_READ['segments']}; not {several[:100]!r}")
+    return tuple(dict.fromkeys(check_name(name, "segment") for name in names))
 
 
 def _columns(text: str) -> tuple[str, ...]:
@@ -147,10 +185,18 @@ def _count(name: str, text: str, least: int) -> int:
 
 
 def bound(name: str, text: str) -> int | str:
+    """A timestamp in ms, 0 for none, an offset's hex text, or LATEST. ValueError for what is none of them."""
     text = text.strip()
-    if not text:
+    if not text or (name == "from" and text.lower() == "earliest"):
         return 0
+    if name == "from" and text.lower() == LATEST:
+        return LATEST
     if text.isdecimal() and len(text) < 16:
+        if 0 < int(text) < _SECONDS:
+            raise ValueError(
+                f"the option {name!r} is in milliseconds, and {text} of them are {_day(int(text))}. If these are "
+                f"seconds ({_day(int(text) * 1000)}), write {text}000, or give the time as ISO 8601"
+            )
         return int(text)
     if len(text) > 30 and all(char in "0123456789abcdef" for char in text.lower()):
         return text
@@ -158,7 +204,14 @@ def bound(name: str, text: str) -> int | str:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"the option {name!r} is {_READ[name]}; not {text[:100]!r}") from None
-    return milliseconds(moment)
+    return max(milliseconds(moment), 1)
+
+
+def _day(timestamp: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp / 1000, UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError):
+        return "no date"
 
 
 def milliseconds(moment: datetime) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -14,9 +14,9 @@ from ..log.offsets import Offset
 from ..log.partition import Partition
 from ..log.read import first_at, position_of
 from ..store import Store, inner
-from .options import Options
+from .options import LATEST, Options
 
-__all__ = ["Piece", "Span", "partitions_of", "pieces", "spans"]
+__all__ = ["Piece", "Span", "begin_of", "packed", "partitions_of", "pieces", "spans"]
 
 
 class Span(NamedTuple):
@@ -25,28 +25,39 @@ class Span(NamedTuple):
     store: UUID
     space: str
     partition: int
+    incarnation: str
+    """Of the space, as hex text: another one with its name is not read in its place."""
     first: int
     last: int
     archived: int
     skip: int = 0
-    """Entries of the first transaction that an offset has passed."""
+    """Entries of transaction `first` that are before the range."""
     stop: int = 0
-    """Entries of transaction last + 1 that are still before an offset."""
+    """Entries of transaction `last` up to which the range goes; 0: all."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one task reads: transactions first..last of a partition, from a file of the archive or from the log."""
+    """What one task reads: transactions first..last of a partition, from a file of the archive or from the log.
+
+    `skip` and `stop` as in Span.
+    """
 
     store: UUID
     space: str
     partition: int
+    incarnation: str
     first: int
     last: int
     file: File | None = None
     skip: int = 0
+    stop: int = 0
     min_timestamp: int = 0
-    max_timestamp: int = 0
+    """What is older is left out; only a stream says so, in which transactions may come from any time."""
+    rows: int = 0
+    """About how many it has."""
+    tier: str = "hot"
+    """Of what is read from the log; empty: as each entry is by then."""
 
 
 def partitions_of(client: Client, options: Options) -> Iterator[tuple[Store, str, Partition]]:
@@ -76,66 +87,95 @@ def spans(client: Client, options: Options) -> list[Span]:
     """The whole of what the options ask for, as of now."""
     found = []
     for store, space, partition in partitions_of(client, options):
-        last = partition.refresh()
-        first, skip, stop = 1, 0, 0
-        if isinstance(options.first, str):
-            first, skip = _position(options.first, partition, last)
-        elif options.first:
-            first = first_at(partition, options.first, 1, last)
-        if isinstance(options.last, str):
-            last, stop = _position(options.last, partition, last)
-            last -= 1
+        end = partition.refresh()
+        first, skip = begin_of(options.first, partition, end)
+        last, stop = _end_of(options.last, partition, end)
         archived = min(partition.head.archived, last)
-        found.append(Span(store.id, space, partition.partition, first, last, archived, skip, stop))
+        incarnation = partition.settings.incarnation.hex()
+        found.append(
+            Span(store.id, space, partition.partition, incarnation, first, last, archived, skip, stop),
+        )
     return found
 
 
-def _position(text: str, partition: Partition, end: int) -> tuple[int, int]:
-    return position_of(partition, Offset.decode(text, partition.space), end)
+def begin_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int]:
+    """(transaction, entries of it that are passed): where a read begins in a partition that ends at `end`."""
+    if bound == LATEST:
+        return end + 1, 0
+    if isinstance(bound, str):
+        return position_of(partition, Offset.decode(bound, partition.space), end)
+    return (first_at(partition, bound, 1, end) if bound else 1), 0
 
 
-def pieces(client: Client, options: Options, found: list[Span]) -> list[Piece]:
-    """The tasks of `found`; those of the archive first. The bounds of an offset are kept by the reader of the log."""
-    low = options.first if isinstance(options.first, int) else 0
-    high = options.last if isinstance(options.last, int) else 0
+def _end_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int]:
+    """(the last transaction, its entries up to which a read goes, 0 for all)."""
+    if isinstance(bound, str):
+        number, index = position_of(partition, Offset.decode(bound, partition.space), end)
+        return (number, index) if index else (number - 1, 0)
+    # Timestamps never decrease from one transaction to the next.
+    return (first_at(partition, bound + 1, 1, end) - 1 if bound else end), 0
+
+
+def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]:
+    """The tasks of `planned`; those of the archive first."""
     cold: list[Piece] = []
     hot: list[Piece] = []
-    for span in found:
-        place = (span.store, span.space, span.partition)
+    for span in planned:
+        if span.first > span.last:
+            continue
         store = client.store(span.store)
         known = inner(store).look_up(span.space)[0]
         if known is None:
             raise PermanentError(f"the space {span.space!r} of the store {span.store} is gone")
-        partition = known.partitions[span.partition]
-        begin = span.first
-        if span.skip:
-            # One transaction in parts: by the reader that knows how.
-            if begin <= span.last and options.tier != "cold":
-                hot.append(Piece(*place, begin, begin, None, span.skip, low, high))
-            begin += 1
-        if begin <= span.archived and options.tier != "hot":
+        if span.first <= span.archived and options.tier != "hot":
             snapshot = inner(store).archive(span.space).snapshot(span.partition, span.archived)
             for cluster in snapshot.clusters(span.partition):
                 for file in cluster:
-                    if file.numbers[0] > span.archived or file.numbers[1] < begin:
-                        continue
-                    if file.timestamps[1] < low or (high and file.timestamps[0] > high):
-                        continue
-                    first, last = max(begin, file.numbers[0]), min(span.archived, file.numbers[1])
-                    cold.append(Piece(*place, first, last, file, 0, low, high))
-        begin = max(begin, span.archived + 1)
+                    if file.numbers[0] <= span.archived and file.numbers[1] >= span.first:
+                        first, last = max(span.first, file.numbers[0]), min(span.archived, file.numbers[1])
+                        whole = file.numbers[1] - file.numbers[0] + 1
+                        cold.append(_piece(span, first, last, file.rows * (last - first + 1) // whole, file))
+        begin = max(span.first, span.archived + 1)
         if begin <= span.last and options.tier != "cold":
-            hot += _ranges(partition, place, begin, span.last, options.split, low, high)
+            hot += _ranges(known.partitions[span.partition], span, begin, options.split)
     return cold + hot
 
 
-def _ranges(
-    partition: Partition, place: tuple[UUID, str, int], first: int, last: int, split: int, low: int, high: int
-) -> Iterator[Piece]:
-    """Ranges of transactions of about `split` entries, as far as the log can tell cheaply."""
-    begin, end = partition.header(first), partition.header(last)
+def _piece(span: Span, first: int, last: int, rows: int, file: File | None = None) -> Piece:
+    return Piece(
+        span.store,
+        span.space,
+        span.partition,
+        span.incarnation,
+        first,
+        last,
+        file,
+        span.skip if first == span.first else 0,
+        span.stop if last == span.last else 0,
+        rows=rows,
+    )
+
+
+def packed(pieces: Sequence[Piece], rows: int) -> list[tuple[Piece, ...]]:
+    """What each task reads, about so many rows: small pieces cost less than a task for each."""
+    found: list[list[Piece]] = []
+    size = 0
+    for piece in pieces:
+        # What is in the archive and what is in the log are read differently, and take their time differently.
+        alike = found and (found[-1][0].file is None) == (piece.file is None)
+        if not alike or size + piece.rows > rows:
+            found.append([])
+            size = 0
+        found[-1].append(piece)
+        size += max(1, piece.rows)
+    return [tuple(some) for some in found]
+
+
+def _ranges(partition: Partition, span: Span, first: int, split: int) -> Iterator[Piece]:
+    """Ranges of transactions first..last of about `split` entries, as far as the log can tell cheaply."""
+    begin, end = partition.header(first), partition.header(span.last)
     entries = end.position + end.count - begin.position if begin and end else 0
     parts = max(1, -(-entries // split))
-    step = -(-(last - first + 1) // parts)
-    for at in range(first, last + 1, step):
-        yield Piece(*place, at, min(at + step - 1, last), None, 0, low, high)
+    step = -(-(span.last - first + 1) // parts)
+    for at in range(first, span.last + 1, step):
+        yield _piece(span, at, min(at + step - 1, span.last), -(-entries // parts))

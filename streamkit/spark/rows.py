@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ..archive.columns import as_ours
 from ..archive.table import schema as table_schema
 from ..client import Client
-from ..errors import PermanentError
+from ..errors import PermanentError, StoreClosed
 from ..log.read import Batch, Bounds, partition_batches
-from ..store import inner
+from ..space import Space
+from ..store import Store, inner
 from .filters import Test, arrow_filter, groups_that_may
 from .options import Options
 from .plan import Piece
@@ -35,20 +36,59 @@ _clients: dict[tuple[str, str | None], Client] = {}
 
 
 def read_piece(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
-    # A Python worker runs many tasks: it keeps its client.
-    key = (options.url, options.archive)
-    client = _clients.get(key)
-    if client is None:
-        client = _clients[key] = options.client()
-    yield from (_cold if piece.file is not None else _hot)(client, piece, options, tests)
+    """A Python worker runs many tasks: it keeps its client, and opens it again where that does not work any more."""
+    begun = False
+    try:
+        for batch in _read(piece, options, tests):
+            begun = True
+            yield batch
+    except StoreClosed:
+        # By somebody in this process, or with the store, which was deleted.
+        if begun:
+            raise
+    else:
+        return
+    _forget(options)
+    yield from _read(piece, options, tests)
 
 
-def _cold(client: Client, piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
+def _read(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
+    return (_cold if piece.file is not None else _hot)(piece, options, tests)
+
+
+def _forget(options: Options) -> None:
+    client = _clients.pop((options.url, options.archive), None)
+    if client is not None:
+        client.close()
+
+
+def _store(piece: Piece, options: Options) -> tuple[Store, Space]:
+    """The store and the space of a piece. PermanentError if the space is not the one that the read was planned on."""
+    for _ in range(2):
+        client = _clients.get((options.url, options.archive))
+        if client is None:
+            client = _clients[options.url, options.archive] = options.client()
+        store = client.store(piece.store)
+        space = inner(store).look_up(piece.space)[0]
+        if space is not None and space.settings.incarnation.hex() == piece.incarnation:
+            # What it holds in memory outlives the store.
+            space.partitions[piece.partition].look_at_head()
+            return store, space
+        # It may be the client that knows a space of this name which was deleted.
+        _forget(options)
+    raise PermanentError(
+        f"the space {piece.space!r} of the store {piece.store} is gone, or another one was made in its place since the "
+        "read was planned: was the store deleted?"
+    )
+
+
+def _cold(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     assert piece.file is not None
-    archive = inner(client.store(piece.store)).archive(piece.space)
+    store, _ = _store(piece, options)
+    archive = inner(store).archive(piece.space)
     wanted = arrow_schema(options.columns)
     kept = arrow_filter(piece, tests)
     stored = [name for name in table_schema().names if name in {*options.columns, *kept.columns}]
@@ -81,19 +121,16 @@ def _batch_as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
     return as_ours(pa.Table.from_batches([batch]), large=False).combine_chunks().to_batches()[0]
 
 
-def _hot(client: Client, piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
-    known = inner(client.store(piece.store)).look_up(piece.space)[0]
-    if known is None:
-        raise PermanentError(f"the space {piece.space!r} of the store {piece.store} is gone: was the store deleted?")
-    partition = known.partitions[piece.partition]
+def _hot(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
+    _, space = _store(piece, options)
+    partition = space.partitions[piece.partition]
     if partition.number < piece.last:
         partition.refresh()
     wanted = arrow_schema(options.columns)
-    kept = arrow_filter(piece, tests, log=True)
-    bounds = Bounds(min_timestamp=piece.min_timestamp, max_timestamp=piece.max_timestamp)
+    kept = arrow_filter(piece, tests)
     gathered: list[Batch] = []
     rows = 0
-    for batch in partition_batches(partition, (piece.first, piece.skip), piece.last, bounds):
+    for batch in _up_to(piece, partition_batches(partition, (piece.first, piece.skip), piece.last, Bounds())):
         gathered.append(batch)
         rows += len(batch.entries)
         if rows >= _ROWS:
@@ -101,6 +138,18 @@ def _hot(client: Client, piece: Piece, options: Options, tests: Sequence[Test]) 
             gathered, rows = [], 0
     if gathered:
         yield from _batch(piece, gathered, wanted, kept.expression, kept.columns)
+
+
+def _up_to(piece: Piece, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Of the last transaction only what the piece goes up to."""
+    for batch in batches:
+        if not piece.stop or batch.number < piece.last:
+            yield batch
+            continue
+        index = batch.origin.index + batch.entries[0].sequence - batch.origin.first_sequence
+        entries = batch.entries[: max(0, piece.stop - index)]
+        if entries:
+            yield Batch(batch.timestamp, batch.number, batch.origin, entries)
 
 
 def _batch(
@@ -123,6 +172,8 @@ def _batch(
         ):
             if name in columns:
                 columns[name] += [value] * count
+        if "tier" in columns:
+            columns["tier"] += [piece.tier or origin.tier] * count
         for name, first in (("index", origin.index + shift), ("position", origin.position + shift)):
             if name in columns:
                 columns[name] += range(first, first + count)
@@ -136,7 +187,6 @@ def _batch(
         "store": str(piece.store),
         "space": piece.space,
         "partition": piece.partition,
-        "tier": "hot",
     }
     full = arrow_schema(list(columns))
     arrays = [

@@ -21,7 +21,7 @@ _JAVA = 17
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("streamkit")` known to a session, and switch filter pushdown to Python sources on.
+    """Make `format("streamkit")` known to a session. None of its settings is changed.
 
     Again is fine. Spark before 4.1 has no such sources: there it does nothing, and jobs that need none still run.
     """
@@ -30,7 +30,6 @@ def register(spark: SparkSession) -> None:
     from .source import StreamkitSource
 
     spark.dataSource.register(StreamkitSource)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
 def session(app: str = "streamkit", **settings: str) -> SparkSession:

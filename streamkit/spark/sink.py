@@ -1,18 +1,24 @@
-"""Writing a DataFrame, exactly once: every transaction has an idempotency key that a retry comes to as well."""
+"""Writing a DataFrame, exactly once: every transaction has an idempotency key that a repetition comes to as well.
+
+A key is made of the write's name and of what is written, never of how Spark has cut it into tasks: `write_space` gives
+each row a bucket by the hash of its segment, the rows of a bucket come to one task in one order, and its transactions
+are counted. A stream's tasks are those of its source, which are the same when a batch is repeated.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from ..log.idempotency import LASTING
 from ..model import Record
 from ..names import check_name, partition_of
 from ..store import Store, inner
-from .options import Options
+from .options import Options, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +29,13 @@ __all__ = ["BatchWriter", "StreamWriter", "write_space"]
 
 _BYTES = 8 << 20
 _ROWS = 20_000
-_SEGMENTS = 1000
+_SEGMENTS = 5000
+_HELD = 64 << 20
+"""Payload that a task holds for transactions of several partitions."""
+_BUCKET = "streamkit_bucket"
+_ROW = "streamkit_row"
+_BUCKETS = 16
+"""At least so many, whatever the cluster: a repeated write must come to the same."""
 _TYPES = {
     "segment": ("string",),
     "payload": ("binary", "string"),
@@ -45,18 +57,37 @@ def write_space(
 ) -> None:
     """Append a DataFrame with the columns segment, payload and perhaps metadata; each segment in the order of `order`.
 
-    Rows of a segment are brought together first, which format("streamkit") alone cannot do.
+    With `idempotency_key` the same frame again writes nothing twice, and finishes what a failed write has begun, with
+    any number of tasks; rows of a segment that `order` does not tell apart are then ordered by their payload, without
+    `order` all of them. Without a key they stay as the frame has them. `partitions` is for a space that is new.
     """
+    from pyspark.sql import functions as F
+
     from .session import register
 
     register(frame.sparkSession)
-    frame = frame.repartition("segment")
-    options = {"url": url, "store": str(store), "space": space, "partitions": str(partitions)}
+    given = {"url": url, "store": str(store), "space": space, "partitions": str(partitions)}
     if order:
-        options["order"] = order
+        given["order"] = order
     if idempotency_key:
-        options["idempotencyKey"] = idempotency_key
-    frame.write.format("streamkit").options(**options).mode("append").save()
+        given["idempotencyKey"] = idempotency_key
+    options = parse(given, writing=True)
+    check_columns(options, frame.schema)
+    if options.stores is None or len(options.stores) != 1 or options.space is None:
+        raise ValueError(f"a frame is written to one store and one space, not to {str(store)!r} and {space!r}")
+    with options.client() as client:
+        count = max(_BUCKETS, _partitions(client.store(options.stores[0]), options.space, partitions))
+    columns = [F.col(name) for name in ("store", "space", "segment", order) if name and name in frame.columns]
+    if idempotency_key:
+        columns.append(F.col("payload"))
+        if "metadata" in frame.columns:
+            columns.append(F.array_sort(F.map_entries("metadata")))
+    else:
+        frame = frame.withColumn(_ROW, F.monotonically_increasing_id())
+        columns.append(F.col(_ROW))
+    frame = frame.withColumn(_BUCKET, F.pmod(F.xxhash64("segment"), F.lit(count)))
+    frame = frame.repartition(_BUCKET).sortWithinPartitions(_BUCKET, *columns)
+    frame.write.format("streamkit").options(**given).mode("append").save()
 
 
 @dataclass
@@ -65,74 +96,124 @@ class Written(WriterCommitMessage):
     transactions: int
 
 
-class _Writer:
-    def __init__(self, options: Options, schema: StructType) -> None:
-        found = {field.name: field.dataType.simpleString() for field in schema.fields}
-        for name in ("segment", "payload"):
-            if name not in found:
-                raise ValueError(f"the DataFrame has no column {name!r}; it has {', '.join(found) or 'none'}")
-        for name, kinds in _TYPES.items():
-            if name in found and found[name] not in kinds:
-                raise ValueError(f"the column {name!r} is {found[name]}; it must be {' or '.join(kinds)}")
-        if options.order and options.order not in found:
-            raise ValueError(f"the option 'order' names {options.order!r}; the columns are {', '.join(found)}")
-        if "store" not in found and (options.stores is None or len(options.stores) != 1):
-            raise ValueError("say which store is written to: one UUID as the option 'store', or a column 'store'")
-        if "space" not in found and options.space is None:
-            raise ValueError("say which space is written to: its name as the option 'space', or a column 'space'")
-        self.options = options
-
-    def _write(self, batches: Iterator[pa.RecordBatch], key: str) -> Written:
-        """One task's rows. Those of a segment stay in the order of the order column, or as they come."""
-        import pyarrow as pa
-
-        gathered = list(batches)
-        if not gathered:
-            return Written(0, 0)
-        table = pa.Table.from_batches(gathered)
-        names = [name for name in ("store", "space", "segment") if name in table.column_names]
-        order = [(name, "ascending") for name in (*names, self.options.order) if name]
-        # Arrow's sort is stable: rows that compare equal stay as they came.
-        table = table.sort_by(order)
-        count = 0
-        with self.options.client() as client:
-            for chunk, (id, space, parts) in enumerate(_chunks(table, self.options, client)):
-                store = client.store(id)
-                with store.transaction(space, idempotency_key=f"spark/{key}/{chunk}") as trx:
-                    for segment, records in parts:
-                        trx.produce(segment, records)
-                count += 1
-        return Written(table.num_rows, count)
+def check_columns(options: Options, schema: StructType) -> None:
+    """ValueError for a DataFrame that cannot be written."""
+    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+    names = ", ".join(kinds) or "none"
+    for name in ("segment", "payload"):
+        if name not in kinds:
+            raise ValueError(f"the DataFrame has no column {name!r}; it has {names}")
+    for name, wanted in _TYPES.items():
+        if name in kinds and kinds[name] not in wanted:
+            raise ValueError(f"the column {name!r} is {kinds[name]}; it must be {' or '.join(wanted)}")
+    if options.order and options.order not in kinds:
+        raise ValueError(f"the option 'order' names {options.order!r}; the columns are {names}")
+    if "store" not in kinds and (options.stores is None or len(options.stores) != 1):
+        raise ValueError("say which store is written to: one UUID as the option 'store', or a column 'store'")
+    if "space" not in kinds and options.space is None:
+        raise ValueError("say which space is written to: its name as the option 'space', or a column 'space'")
 
 
-Parts = list[tuple[str, list[Record]]]
+class _Run(NamedTuple):
+    """Rows of one segment that follow on each other."""
+
+    bucket: int | None
+    store: UUID
+    space: str
+    segment: str
+    records: list[Record]
 
 
-def _chunks(table: pa.Table, options: Options, client: Any) -> Iterator[tuple[UUID, str, Parts]]:
-    """Transactions: of one store and space, of one of its partitions, and not too large."""
-    made: dict[tuple[UUID, str], int] = {}
-    open_parts: dict[tuple[UUID, str, int], Parts] = {}
-    sizes: dict[tuple[UUID, str, int], list[int]] = {}
-    for id, space, segment, record in _records(table, options):
-        place = (id, space)
-        if place not in made:
-            made[place] = _partitions(client.store(id), space, options.partitions)
-        key = (id, space, partition_of(segment, made[place]))
-        parts = open_parts.setdefault(key, [])
-        size = sizes.setdefault(key, [0, 0])
-        if not parts or parts[-1][0] != segment:
-            parts.append((segment, []))
-        parts[-1][1].append(record)
-        size[0] += 1
-        size[1] += len(record.payload)
-        if size[0] >= _ROWS or size[1] >= _BYTES or len(parts) >= _SEGMENTS:
-            yield id, space, open_parts.pop(key)
-            del sizes[key]
-    for (id, space, _), parts in open_parts.items():
-        yield id, space, parts
+class _Open:
+    """A transaction that is being gathered."""
+
+    def __init__(self, store: UUID, space: str) -> None:
+        self.store = store
+        self.space = space
+        self.parts: list[tuple[str, list[Record]]] = []
+        self.rows = 0
+        self.bytes = 0
+
+    def add(self, segment: str, records: list[Record], size: int) -> None:
+        if not self.parts or self.parts[-1][0] != segment:
+            self.parts.append((segment, []))
+        self.parts[-1][1].extend(records)
+        self.rows += len(records)
+        self.bytes += size
+
+
+class _Transactions:
+    """Cuts rows into transactions: of one bucket, of one partition of one space, and not too large.
+
+    Where it cuts follows from the rows and their order alone, not from the batches that Spark hands them over in.
+    """
+
+    def __init__(self, options: Options, client: Any) -> None:
+        self._options = options
+        self._client = client
+        self._made: dict[tuple[UUID, str], int] = {}
+        self._open: dict[tuple[UUID, str, int], _Open] = {}
+        self._bytes = 0
+
+    def cut(self, runs: Iterator[_Run]) -> Iterator[tuple[int | None, _Open]]:
+        bucket: int | None = None
+        for run in runs:
+            if run.bucket != bucket:
+                yield from ((bucket, full) for full in self._rest())
+                bucket = run.bucket
+            yield from ((bucket, full) for full in self._add(run))
+        yield from ((bucket, full) for full in self._rest())
+
+    def _rest(self) -> list[_Open]:
+        rest = list(self._open.values())
+        self._open.clear()
+        self._bytes = 0
+        return rest
+
+    def _add(self, run: _Run) -> Iterator[_Open]:
+        place = (run.store, run.space)
+        if place not in self._made:
+            self._made[place] = _partitions(self._client.store(run.store), run.space, self._options.partitions)
+        key = (*place, partition_of(run.segment, self._made[place]))
+        size = sum(len(record.payload) for record in run.records)
+        for records in (
+            [run.records]
+            if self._fits(key, run.segment, len(run.records), size)
+            else ([record] for record in run.records)
+        ):
+            size = sum(len(record.payload) for record in records)
+            if not self._fits(key, run.segment, len(records), size):
+                while self._open and not self._fits(key, run.segment, len(records), size):
+                    # Its own, if that is what is full; else the largest.
+                    full = key if self._full(key, run.segment, len(records), size) else self._largest()
+                    self._bytes -= self._open[full].bytes
+                    yield self._open.pop(full)
+            gathered = self._open.get(key)
+            if gathered is None:
+                gathered = self._open[key] = _Open(*place)
+            gathered.add(run.segment, records, size)
+            self._bytes += size
+
+    def _fits(self, key: tuple[UUID, str, int], segment: str, rows: int, size: int) -> bool:
+        return not self._full(key, segment, rows, size) and self._bytes + size <= _HELD
+
+    def _full(self, key: tuple[UUID, str, int], segment: str, rows: int, size: int) -> bool:
+        """Whether the transaction that is open there has no room for so many rows and bytes more."""
+        gathered = self._open.get(key)
+        if gathered is None:
+            return rows > _ROWS or (rows > 1 and size > _BYTES)
+        return (
+            gathered.rows + rows > _ROWS
+            or gathered.bytes + size > _BYTES
+            or (len(gathered.parts) >= _SEGMENTS and gathered.parts[-1][0] != segment)
+        )
+
+    def _largest(self) -> tuple[UUID, str, int]:
+        return max(self._open, key=lambda key: self._open[key].bytes)
 
 
 def _partitions(store: Store, space: str, partitions: int) -> int:
+    """How many the space has; it is made with so many if it is not there."""
     known = inner(store).look_up(space)[0]
     if known is None:
         store.create_space(space, partitions)
@@ -140,23 +221,109 @@ def _partitions(store: Store, space: str, partitions: int) -> int:
     return len(known.partitions) if known else 1
 
 
-def _records(table: pa.Table, options: Options) -> Iterator[tuple[UUID, str, str, Record]]:
+def _runs(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[_Run]:
+    """ValueError for a row that cannot be written."""
+    import pyarrow as pa
+
     fixed_store = options.stores[0] if options.stores else None
-    fixed_space = options.space
-    for batch in table.to_batches(max_chunksize=10_000):
-        columns = {name: batch[name].to_pylist() for name in batch.schema.names if name in _TYPES}
-        for at, (segment, payload) in enumerate(zip(columns["segment"], columns["payload"], strict=True)):
-            if segment is None or payload is None:
-                raise ValueError(f"row {at}: segment and payload are not null")
-            metadata = columns["metadata"][at] if "metadata" in columns else None
-            record = Record(
-                payload.encode() if isinstance(payload, str) else payload, dict(metadata) if metadata else None
-            )
-            store = UUID(columns["store"][at]) if "store" in columns else fixed_store
-            space = columns["space"][at] if "space" in columns else fixed_space
+    before = 0
+    for batch in batches:
+        columns = {name: batch[name].to_pylist() for name in (*_TYPES, _BUCKET) if name in batch.schema.names}
+        if not pa.types.is_binary(batch["payload"].type):
+            columns["payload"] = batch["payload"].cast(pa.large_binary()).to_pylist()
+        for name in ("segment", "payload", "store", "space"):
+            if name in columns and batch[name].null_count:
+                row = before + columns[name].index(None)
+                raise ValueError(f"row {row} of a task: the column {name!r} is null; it must say what to write where")
+        metadata = columns.get("metadata")
+        buckets, stores, spaces, segments = (
+            columns.get(name, [None] * batch.num_rows) for name in (_BUCKET, "store", "space", "segment")
+        )
+        begin = 0
+        for end in _ends(batch):
+            payloads = columns["payload"][begin:end]
+            if metadata is None:
+                records = [Record(payload) for payload in payloads]
+            else:
+                records = [
+                    Record(payload, dict(pairs) if pairs else None)
+                    for payload, pairs in zip(payloads, metadata[begin:end], strict=True)
+                ]
+            store = fixed_store if stores[begin] is None else _uuid(stores[begin])
+            space = options.space if spaces[begin] is None else check_name(spaces[begin], "space")
             assert store is not None
             assert space is not None
-            yield store, check_name(space, "space"), segment, record
+            yield _Run(buckets[begin], store, space, segments[begin], records)
+            begin = end
+        before += batch.num_rows
+
+
+def _ends(batch: pa.RecordBatch) -> list[int]:
+    """Where runs of rows of one segment end."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    count = batch.num_rows
+    breaks = np.zeros(max(0, count - 1), dtype=bool)
+    for name in (_BUCKET, "store", "space", "segment"):
+        if name in batch.schema.names and count > 1:
+            column = batch[name]
+            breaks |= pc.not_equal(column.slice(1), column.slice(0, count - 1)).to_numpy(zero_copy_only=False)
+    return [*(np.flatnonzero(breaks) + 1).tolist(), *([count] if count else [])]
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ValueError(f"the column 'store' holds {text[:60]!r}, which is no UUID") from None
+
+
+class _Writer:
+    def __init__(self, options: Options, schema: StructType) -> None:
+        check_columns(options, schema)
+        self.options = options
+
+    def _write(self, batches: Iterator[pa.RecordBatch], name: str, task: int) -> Written:
+        """One task's rows, under the name of the write."""
+        first = next(batches, None)
+        if first is None:
+            return Written(0, 0)
+        batches = _chain(first, batches)
+        if _BUCKET not in first.schema.names:
+            batches = self._in_order(batches)
+        rows = count = chunk = 0
+        bucket = None
+        with self.options.client() as client:
+            for bucket_, gathered in _Transactions(self.options, client).cut(_runs(batches, self.options)):
+                chunk = chunk + 1 if bucket_ == bucket else 0
+                bucket = bucket_
+                place = f"t{task}" if bucket is None else f"b{bucket}"
+                key = f"{LASTING}{name}/{place}/{chunk}"
+                with client.store(gathered.store).transaction(gathered.space, idempotency_key=key) as trx:
+                    for segment, records in gathered.parts:
+                        trx.produce(segment, records)
+                rows += gathered.rows
+                count += 1
+        return Written(rows, count)
+
+    def _in_order(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Those of a segment together, in the order of the order column, or as they come."""
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(batches)
+        # Beyond 2 GiB in a column there are no other types.
+        large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+        table = table.cast(pa.schema([field.with_type(large.get(field.type, field.type)) for field in table.schema]))
+        names = [name for name in ("store", "space", "segment") if name in table.column_names]
+        # Arrow's sort is stable: rows that compare equal stay as they came.
+        order = [(name, "ascending") for name in (*names, self.options.order) if name]
+        return iter(table.sort_by(order).to_batches(max_chunksize=10_000))
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -164,13 +331,18 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
-        self.key = options.key or str(uuid4())
+        if options.key and _BUCKET not in schema.fieldNames():
+            raise ValueError(
+                "the option 'idempotencyKey' holds only if the rows of a segment come together, however Spark cuts the "
+                "frame into tasks: use streamkit.spark.write_space(frame, …, idempotency_key=…)"
+            )
+        self.name = options.key or str(uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        return self._write(iterator, f"{self.key}/{context.partitionId() if context else 0}")
+        return self._write(iterator, self.name, context.partitionId() if context else 0)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -184,4 +356,4 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId") if context else None
         if not query or not batch or context is None:
             raise RuntimeError("Spark does not say which batch of which query this is: nothing was written")
-        return self._write(iterator, f"{query}/{batch}/{context.partitionId()}")
+        return self._write(iterator, f"{query}/{batch}", context.partitionId())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,13 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 
 from ..errors import MissingDependency
-from .filters import Test, may_hold, tests_of
+from .filters import may_hold, tests_of
 from .options import Options, parse, schema
-from .plan import Piece, Span, pieces, spans
+from .plan import Piece, Span, packed, pieces, spans
 from .rows import read_piece
 
 if TYPE_CHECKING:
@@ -34,37 +33,33 @@ class Task(InputPartition):
         self.piece = piece
 
 
+class PackedTask(InputPartition):
+    """Of a batch read: several small pieces, one after the other. A stream's tasks follow from the data instead."""
+
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        self.pieces = pieces
+
+
 class _Reader(DataSourceReader):
-    """One read, planned on the driver: every task reads from the same look at the watermarks."""
+    """One read, planned on the driver: every task reads from the same look at the watermarks.
+
+    It takes no filters from the query, see streamkit.spark.filters.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.tests: list[Test] = []
-        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
+        self.tests = tests_of(options)
 
-    def partitions(self) -> list[Task]:
+    def partitions(self) -> Sequence[PackedTask]:
         with self.options.client() as client:
-            found = _pinned(self.options.snapshot) if self.options.snapshot else spans(client, self.options)
-            return [Task(piece) for piece in pieces(client, self.options, found) if may_hold(piece, self.tests)]
+            planned = _pinned(self.options.snapshot) if self.options.snapshot else spans(client, self.options)
+            some = [piece for piece in pieces(client, self.options, planned) if may_hold(piece, self.tests)]
+            return [PackedTask(task) for task in packed(some, self.options.split)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Task)
-        return read_piece(partition.piece, self.options, self.tests)
-
-
-class _PushFilters:
-    """A reader's pushFilters. Spark calls it where it pushes filters down, and refuses a reader that overrides the
-    method where it does not: to it this looks as if the method were the inherited one.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, reader: _Reader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._reader.tests, rest = tests_of(filters)
-        return rest
+        # Spark's own has none: there is nothing to read.
+        for piece in getattr(partition, "pieces", ()):
+            yield from read_piece(piece, self.options, self.tests)
 
 
 def _pinned(text: str) -> list[Span]:

@@ -1,10 +1,16 @@
-"""`spark.readStream.format("streamkit")`: offsets are transaction numbers, one for each partition."""
+"""`spark.readStream.format("streamkit")`: a batch is a range of transactions of each partition.
+
+What Spark has noted is read the same after a restart, whatever was archived meanwhile: the tasks of a batch are ranges
+of transactions that follow from its two offsets and from what the log holds, not from the tier, and each gives its rows
+in commit order.
+"""
 
 from __future__ import annotations
 
-import json
+from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -16,125 +22,265 @@ from pyspark.sql.streaming.datasource import (
 
 from ..archive.fallback import ArchiveOrLog
 from ..client import Client
+from ..errors import PermanentError
 from ..log.partition import Partition
+from ..warn import warn
+from .filters import tests_of
 from .options import Options
-from .plan import Span, partitions_of, pieces, spans
+from .plan import Piece, begin_of, partitions_of
 from .rows import read_piece
 from .source import Task
+from .stream_offset import SpaceOffset, StreamOffset, decode, encode
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["StreamReader"]
 
-Offset = dict[str, Any]
-_VERSION = "version"
+_KEPT = 4096
+"""Transactions whose place is remembered."""
+
+Json = dict[str, Any]
+Key = tuple[UUID, str]
 
 
-def _name(store: Any, space: str, partition: int) -> str:
-    return json.dumps([str(store), space, partition])
+class _Waiting(NamedTuple):
+    """A partition with transactions that were not read: those after `begin`, up to `end`."""
+
+    key: Key
+    partition: Partition
+    begin: int
+    skip: int
+    end: int
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A batch is what lies between two offsets: the same entries after a restart, whatever the archiver did."""
+    """Spark calls it on the driver, in one long-lived process, and `read` on the executors."""
 
     def __init__(self, options: Options) -> None:
-        if isinstance(options.first, str) or options.last:
-            raise ValueError("a stream takes a timestamp as 'from', and no 'until'")
+        if options.last:
+            raise ValueError("a stream has no end: leave the option 'until' out")
+        if options.tier != "all":
+            raise ValueError(
+                f"a stream reads both tiers, as entries move from one to the other meanwhile: leave the option 'tier' "
+                f"out, it is {options.tier!r}"
+            )
         self.options = options
         self._client: Client | None = None
-        self._target: dict[str, int] | None = None
+        self._spaces: dict[Key, list[Partition]] = {}
+        """Of the last look."""
+        self._target: StreamOffset | None = None
+        self._latest: StreamOffset | None = None
+        self._positions: OrderedDict[tuple[Partition, int], int] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        return {"options": self.options}
 
-    def _open(self) -> Client:
-        if self._client is None:
-            self._client = self.options.client()
-        return self._client
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"])  # type: ignore[misc]
 
-    def initialOffset(self) -> Offset:
-        return _offset({_name(*span[:3]): span.first - 1 for span in spans(self._open(), self.options)})
+    # -- offsets ------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Json:
+        first: dict[Key, list[tuple[int, int]]] = {}
+        for key, partitions in self._look().items():
+            for partition in partitions:
+                number, skip = begin_of(self.options.first, partition, partition.refresh())
+                first.setdefault(key, []).append((number - 1, skip))
+        spaces = {key: SpaceOffset(self._incarnation(key), tuple(read)) for key, read in first.items()}
+        return encode(StreamOffset(spaces, self.options.split))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.options.max_rows) if self.options.max_rows else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = {
-            _name(store.id, space, partition.partition): partition.refresh()
-            for store, space, partition in partitions_of(self._open(), self.options)
-        }
+        self._target = self._end()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        reached = _numbers(start)
-        budget = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        if self._target is None:
+            end = self._latest = self._end()
+        else:
+            end = self._latest = self._target
+            self._spaces = self._spaces or self._look()
+        begin = self._continued(decode(start), end)
+        reached = {key: list(place.read) for key, place in begin.items()}
         waiting = []
-        for store, space, partition in partitions_of(self._open(), self.options):
-            name = _name(store.id, space, partition.partition)
-            end = partition.refresh()
-            if self._target is not None:
-                # What came into being since then has no place in it.
-                end = min(end, self._target.get(name, 0))
-            begin = reached.setdefault(name, 0)
-            if end > begin:
-                waiting.append((name, partition, begin, end))
-        for at, (name, partition, begin, end) in enumerate(waiting):
-            if not budget:
-                reached[name] = end
+        for key, place in end.spaces.items():
+            for at, (last, _) in enumerate(place.read):
+                number, skip = begin[key].of(at)
+                if last > number:
+                    waiting.append(_Waiting(key, self._spaces[key][at], number, skip, last))
+        limited = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        for each, number in self._admitted(waiting, limited) if limited else [(each, each.end) for each in waiting]:
+            reached[each.key][each.partition.partition] = (number, 0)
+        spaces = {key: SpaceOffset(begin[key].incarnation, tuple(read)) for key, read in reached.items()}
+        return encode(StreamOffset(spaces, self.options.split))
+
+    def reportLatestOffset(self) -> Json | None:
+        """As of the look that the last batch was planned with."""
+        return None if self._latest is None else encode(self._latest)
+
+    def _admitted(self, waiting: list[_Waiting], rows: int) -> Iterator[tuple[_Waiting, int]]:
+        """How far each partition is read, so that it is at most `rows` in all: whole transactions only. One that is
+        larger by itself is read alone. Whoever waits longest comes first, so that none waits for ever."""
+        if len(waiting) > 1:
+            waiting = sorted(waiting, key=lambda each: self._time(each.partition, each.begin + 1))
+        for at, each in enumerate(waiting):
+            before = self._position(each.partition, each.begin) + each.skip
+            share = rows // (len(waiting) - at)
+            number = self._reaching(each.partition, each.begin, each.end, before + share)
+            if number == each.begin and at == 0:
+                number += 1
+            if number > each.begin:
+                yield each, number
+                rows -= self._position(each.partition, number) - before
+            if rows <= 0:
+                return
+
+    # -- batches ------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        first, last = decode(start), decode(end)
+        if not self._spaces.keys() >= last.spaces.keys():
+            self._look()
+        begin = self._continued(first, last)
+        tasks: list[InputPartition] = []
+        for key, place in sorted(last.spaces.items()):
+            if key not in self._spaces or place.incarnation not in (None, self._incarnation(key)):
+                self._lost(key, "it was deleted, or another space of its name was made in its place")
                 continue
-            share = budget // (len(waiting) - at)
-            before = _entries(partition, begin)
-            reached[name] = _reaching(partition, begin, end, before + max(share, 1))
-            budget = max(1, budget - (_entries(partition, reached[name]) - before))
-        return _offset(reached)
+            for partition in self._spaces[key]:
+                number, skip = begin[key].of(partition.partition)
+                until = place.of(partition.partition)[0]
+                if number < until:
+                    if partition.number < until and partition.refresh() < until:
+                        self._lost(
+                            key,
+                            f"partition {partition.partition} ends at transaction {partition.number}, and the batch "
+                            f"at {until}",
+                        )
+                        until = partition.number
+                    tasks += [Task(piece) for piece in self._pieces(key, partition, number, skip, until, last.rows)]
+        return tasks
 
-    def reportLatestOffset(self) -> Offset:
-        return _offset(
-            {
-                _name(store.id, space, partition.partition): partition.refresh()
-                for store, space, partition in partitions_of(self._open(), self.options)
-            }
-        )
-
-    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        client, before, found = self._open(), _numbers(start), []
-        ends = _numbers(end)
-        for store, space, partition in partitions_of(client, self.options):
-            name = _name(store.id, space, partition.partition)
-            first, last = before.get(name, 0) + 1, ends.get(name, 0)
-            if first <= last:
-                partition.refresh()
-                archived = min(partition.head.archived, last)
-                found.append(Span(store.id, space, partition.partition, first, last, archived))
-        return [Task(piece) for piece in pieces(client, self.options, found)]
+    def _pieces(self, key: Key, partition: Partition, begin: int, skip: int, end: int, rows: int) -> Iterator[Piece]:
+        """Ranges of transactions begin+1..end of about `rows` entries each."""
+        store, space = key
+        low = self.options.first if isinstance(self.options.first, int) else 0
+        incarnation = partition.settings.incarnation.hex()
+        parts, before, count = 1, 0, 0
+        if end - begin > 1:
+            before = self._position(partition, begin) + skip
+            count = self._position(partition, end) - before
+            parts = max(1, -(-count // rows))
+        for part in range(1, parts + 1):
+            number = end
+            if part < parts:
+                number = self._reaching(partition, begin, end, before + count * part // parts)
+            if number > begin:
+                yield Piece(
+                    store, space, partition.partition, incarnation, begin + 1, number, None, skip, 0, low, tier=""
+                )
+                begin, skip = number, 0
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
-        return read_piece(partition.piece, self.options, ())
+        return read_piece(partition.piece, self.options, tests_of(self.options))
 
     def stop(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
+            self._spaces.clear()
+            self._positions.clear()
+
+    # -- the stores ---------------------------------------------------------------------------------------------
+
+    def _look(self) -> dict[Key, list[Partition]]:
+        """The spaces that are read, as they are now. Where the options name them, they are looked up once."""
+        named = self.options.stores is not None and self.options.space is not None
+        if self._client is None:
+            self._client = self.options.client()
+        if not (named and self._spaces):
+            spaces: dict[Key, list[Partition]] = {}
+            for store, space, partition in partitions_of(self._client, self.options):
+                spaces.setdefault((store.id, space), []).append(partition)
+            self._spaces = spaces
+        return self._spaces
+
+    def _incarnation(self, key: Key) -> str:
+        return self._spaces[key][0].settings.incarnation.hex()
+
+    def _end(self) -> StreamOffset:
+        """What is committed now. One request for each partition, and for what the options leave open."""
+        spaces = {}
+        for key, partitions in self._look().items():
+            read = tuple((partition.refresh(), 0) for partition in partitions)
+            spaces[key] = SpaceOffset(self._incarnation(key), read)
+        return StreamOffset(spaces, self.options.split)
+
+    def _continued(self, start: StreamOffset, end: StreamOffset) -> dict[Key, SpaceOffset]:
+        """Where each space of `end` is read from. PermanentError if entries are gone that were to be read."""
+        for key in start.spaces.keys() - end.spaces.keys():
+            self._lost(key, "it does not exist any more")
+        begin = {}
+        for key, place in end.spaces.items():
+            before = start.spaces.get(key)
+            if before is not None and before.incarnation is not None and before.incarnation != place.incarnation:
+                self._lost(key, "another space of its name was made in its place")
+                before = None
+            read = [before.of(at) if before is not None else (0, 0) for at in range(len(place.read))]
+            for at, (number, _) in enumerate(read):
+                if number > place.read[at][0]:
+                    self._lost(
+                        key,
+                        f"partition {at} ends at transaction {place.read[at][0]}, and the checkpoint is at {number}",
+                    )
+                    read[at] = place.read[at]
+            begin[key] = SpaceOffset(place.incarnation, tuple(read))
+        return begin
+
+    def _lost(self, key: Key, what: str) -> None:
+        message = f"the space {key[1]!r} of the store {key[0]} is not the one that the checkpoint is of: {what}"
+        if self.options.fail_on_loss:
+            raise PermanentError(
+                f"{message}. Was the store deleted, restored or set back? Begin with a new checkpoint, or set the "
+                "option failOnDataLoss to false to go on with what is there"
+            )
+        warn("%s; the stream goes on with what is there", message)
+
+    # -- places in a partition ----------------------------------------------------------------------------------
+
+    def _position(self, partition: Partition, number: int) -> int:
+        """Entries of the partition up to transaction `number`. They are the same for ever."""
+        if number == 0:
+            return 0
+        key = (partition, number)
+        position = self._positions.get(key)
+        if position is None:
+            position = self._positions[key] = _position(partition, number)
+            if len(self._positions) > _KEPT:
+                self._positions.popitem(last=False)
+        return position
+
+    def _reaching(self, partition: Partition, begin: int, end: int, entries: int) -> int:
+        """The last transaction of begin..end with at most `entries` up to it."""
+        low, high = begin, end
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._position(partition, middle) <= entries:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _time(self, partition: Partition, number: int) -> int:
+        """When a transaction was committed; 0 for one that the log does not hold any more, which is old."""
+        header = partition.header(number) if number > partition.head.archived else None
+        return header.timestamp if header is not None else 0
 
 
-def _offset(numbers: dict[str, int]) -> Offset:
-    return {_VERSION: 1, **numbers}
-
-
-def _numbers(offset: Offset) -> dict[str, int]:
-    if offset.get(_VERSION) != 1:
-        raise ValueError(
-            f"the checkpoint's offset has version {offset.get(_VERSION)!r}; this release reads 1. Upgrade streamkit, "
-            "or begin with a new checkpoint"
-        )
-    return {name: number for name, number in offset.items() if name != _VERSION}
-
-
-def _entries(partition: Partition, number: int) -> int:
-    """Entries of the partition up to transaction `number`."""
-    if number == 0:
-        return 0
+def _position(partition: Partition, number: int) -> int:
     if number > partition.head.archived:
         header = partition.header(number)
         if header is not None:
@@ -142,15 +288,3 @@ def _entries(partition: Partition, number: int) -> int:
         partition.look_at_head()
     archive: ArchiveOrLog = partition.archive()  # type: ignore[assignment]
     return archive.entries_until(partition, number)
-
-
-def _reaching(partition: Partition, begin: int, end: int, entries: int) -> int:
-    """The last transaction of begin+1..end with at most `entries` up to it; begin + 1 if there is none."""
-    low, high = begin + 1, end
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _entries(partition, middle) <= entries:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -73,30 +73,6 @@ def test_each_tier_alone_is_one_part(spark: Any, url: str, both: Store) -> None:
         assert rows_of(read_space(spark, url, both.id, SPACE, tier=tier)) == wanted
 
 
-def test_filters_are_pushed_down_and_right(spark: Any, url: str, both: Store) -> None:
-    entries = list(both.consume_space(SPACE))
-    moment = entries[len(entries) // 2].timestamp
-    for condition, wanted in (
-        ("segment = 's3'", lambda e: e.segment == "s3"),
-        ("segment in ('s1', 's5', 'no') and sequence >= 4", lambda e: e.segment in ("s1", "s5") and e.sequence >= 4),
-        ("sequence < 3", lambda e: e.sequence < 3),
-        ("partition = 1 and number > 20", lambda e: e.origin.partition == 1 and e.trx.number > 20),
-        (f"timestamp >= timestamp_millis({moment})", lambda e: e.timestamp >= moment),
-        ("segment > 's4' and payload is not null", lambda e: e.segment > "s4"),
-    ):
-        found = load(spark, url, both).where(condition).select("segment", "sequence").collect()
-        assert sorted(map(tuple, found)) == sorted((e.segment, e.sequence) for e in entries if wanted(e)), condition
-
-
-def test_it_reads_with_pushdown_switched_off(spark: Any, url: str, both: Store) -> None:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    try:
-        frame = load(spark, url, both).where("segment = 's3'")
-        assert frame.count() == sum(entry.segment == "s3" for entry in both.consume_space(SPACE))
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-
-
 def test_bounds_are_timestamps_or_offsets(spark: Any, url: str, both: Store) -> None:
     entries = list(both.consume_space(SPACE))
     low, high = entries[20].timestamp, entries[-20].timestamp
@@ -153,6 +129,13 @@ def test_options_are_checked_and_named() -> None:
         ({"from": "yesterday"}, "'from'"),
         ({"maxRowsPerTrigger": "-1"}, "whole number"),
         ({"space": ""}, "needs the option 'space'"),
+        ({"segments": "s1,s2"}, "JSON array"),
+        ({"segments": '["s1", ""]'}, "segment name '' is not legal"),
+        ({"segment": "s1", "segments": '["s2"]'}, "not for one read"),
+        ({"minSequence": "first"}, "whole number"),
+        ({"failOnDataLoss": "maybe"}, "true, false"),
+        ({"from": "1700000000"}, r"in milliseconds, and 1700000000 of them are 1970-01-20.*seconds \(2023-11-14\)"),
+        ({"until": "1700000000"}, "write 1700000000000"),
     ):
         with pytest.raises(ValueError, match=says):
             parse(good | wrong)

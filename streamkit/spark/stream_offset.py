@@ -1,0 +1,77 @@
+"""A stream's offset, as Spark keeps it in the checkpoint: how far each partition of each space was read.
+
+    {"version": 2, "rows": 100000, "spaces": {"[store, space]": {"incarnation": "…", "read": [17, [4, 2]]}}}
+
+For each partition stands the last transaction that was read, or a pair: that transaction, and how many entries of the
+one after it were read too, as an offset of the log may have said. `rows` is for the tasks of the batch that ends there,
+so that a batch which Spark repeats has the tasks that it had, whatever the options are by then. Version 1 has one
+number for each [store, space, partition], and no incarnation.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+from uuid import UUID
+
+__all__ = ["SpaceOffset", "StreamOffset", "decode", "encode"]
+
+_VERSION = 2
+_ROWS = 100_000
+
+
+class SpaceOffset(NamedTuple):
+    incarnation: str | None
+    """As hex text; None in a checkpoint of version 1, which does not know it."""
+    read: tuple[tuple[int, int], ...]
+    """For each partition (the last transaction, entries of the next one)."""
+
+    def of(self, partition: int) -> tuple[int, int]:
+        return self.read[partition] if partition < len(self.read) else (0, 0)
+
+
+class StreamOffset(NamedTuple):
+    spaces: dict[tuple[UUID, str], SpaceOffset]
+    rows: int = _ROWS
+
+
+def encode(offset: StreamOffset) -> dict[str, Any]:
+    """Equal offsets give the same text."""
+    spaces = {}
+    for (store, space), (incarnation, read) in sorted(offset.spaces.items()):
+        name = json.dumps([str(store), space])
+        spaces[name] = {
+            "incarnation": incarnation or "",
+            "read": [[number, skip] if skip else number for number, skip in read],
+        }
+    return {"version": _VERSION, "rows": offset.rows, "spaces": spaces}
+
+
+def decode(offset: dict[str, Any]) -> StreamOffset:
+    """ValueError for one of a newer release."""
+    version = offset.get("version")
+    if version == 1:
+        return _decode_first(offset)
+    if version != _VERSION:
+        raise ValueError(
+            f"the checkpoint's offset has version {version!r}; this release reads {_VERSION}. Upgrade streamkit, or "
+            "begin with a new checkpoint"
+        )
+    spaces = {}
+    for name, place in offset["spaces"].items():
+        store, space = json.loads(name)
+        read = tuple((at[0], at[1]) if isinstance(at, list) else (at, 0) for at in place["read"])
+        spaces[UUID(store), space] = SpaceOffset(place["incarnation"], read)
+    return StreamOffset(spaces, offset["rows"])
+
+
+def _decode_first(offset: dict[str, Any]) -> StreamOffset:
+    read: dict[tuple[UUID, str], dict[int, int]] = {}
+    for name, number in offset.items():
+        if name != "version":
+            store, space, partition = json.loads(name)
+            read.setdefault((UUID(store), space), {})[partition] = number
+    spaces = {}
+    for key, numbers in read.items():
+        spaces[key] = SpaceOffset(None, tuple((numbers.get(at, 0), 0) for at in range(max(numbers) + 1)))
+    return StreamOffset(spaces)

@@ -1,0 +1,67 @@
+"""Many small spaces and files: one scan and few tasks read them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Record
+
+pytest.importorskip("pyspark")
+pytest.importorskip("deltalake")
+
+pytestmark = pytest.mark.spark
+
+SPACES = 12
+
+
+def tenants(url: str, stores: int) -> set[tuple[str, str, bytes]]:
+    """Stores with small spaces, of which some is archived in several files and some is not; all that is in them."""
+    there = set()
+    with streamkit.connect(url) as client:
+        for number in range(stores):
+            store = client.store(uuid4())
+            for at in range(SPACES):
+                space = f"space {at}/ü"
+                for turn in range(3):
+                    store.produce(space, "s", [Record(b"%d.%d.%d" % (number, at, turn))])
+                    if turn < 2:
+                        store.archive(space)
+                there |= {(str(store.id), space, b"%d.%d.%d" % (number, at, turn)) for turn in range(3)}
+    return there
+
+
+def test_one_scan_reads_the_files_of_all_spaces(spark: Any, tmp_path: Path) -> None:
+    from streamkit.spark import read_space
+
+    url = tmp_path.as_uri()
+    there = tenants(url, 2)
+    frame = read_space(spark, url, "*", "*")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("FileScan parquet") == 1
+    found = [(row.store, row.space, bytes(row.payload)) for row in frame.select("store", "space", "payload").collect()]
+    assert len(found) == len(there)
+    assert set(found) == there
+    assert {row.tier for row in frame.select("tier").distinct().collect()} == {"cold", "hot"}
+
+
+@pytest.mark.parametrize("tier", ["cold", "hot", "all"])
+def test_small_pieces_share_a_task(tier: str, tmp_path: Path) -> None:
+    from streamkit.spark.source import StreamkitSource
+
+    url = tmp_path.as_uri()
+    tenants(url, 1)
+    reader = StreamkitSource({"url": url, "store": "*", "space": "*", "tier": tier}).reader(None)  # type: ignore[arg-type]
+    tasks = reader.partitions()
+    assert len(tasks) == (2 if tier == "all" else 1)
+    assert sum(len(task.pieces) for task in tasks) == SPACES * {"cold": 2, "hot": 1, "all": 3}[tier]  # type: ignore[attr-defined]
+    assert (
+        sum(batch.num_rows for task in tasks for batch in reader.read(task))
+        == SPACES * ({"cold": 2, "hot": 1, "all": 3}[tier])
+    )
+    few = {"url": url, "store": "*", "space": "*", "tier": tier, "segmentSplit": "4"}
+    assert len(StreamkitSource(few).reader(None).partitions()) >= SPACES // 4  # type: ignore[arg-type]

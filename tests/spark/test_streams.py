@@ -1,0 +1,324 @@
+"""The stream's reader by itself: what a batch is, where it begins, what it costs, and what it refuses to skip."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from fix_spark import SPACE, fill, stream
+
+import streamkit
+from streamkit import Client, Record, Store
+
+pytest.importorskip("pyspark")
+pytest.importorskip("deltalake")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from streamkit.errors import InvalidOffset, PermanentError
+from streamkit.spark.options import parse
+from streamkit.spark.stream import StreamReader
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+Row = tuple[int, int, int]
+"""(partition, number, index)"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return (tmp_path / "stores").as_uri()
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with streamkit.connect(url) as found:
+        yield found
+
+
+def reader(url: str, store: Store | UUID | str, **options: Any) -> StreamReader:
+    given = {"url": url, "store": str(getattr(store, "id", store)), "space": SPACE}
+    return StreamReader(parse({**given, **{name: str(value) for name, value in options.items()}}))
+
+
+def noted(offset: Any) -> Any:
+    """As Spark keeps it."""
+    return json.loads(json.dumps(offset))
+
+
+def tasks(source: StreamReader, start: Any, end: Any) -> list[tuple[int, int, int]]:
+    return [(p.piece.partition, p.piece.first, p.piece.last) for p in source.partitions(start, end)]  # type: ignore[attr-defined]
+
+
+def rows(source: StreamReader, start: Any, end: Any) -> list[list[Row]]:
+    """For each task its rows, as they come."""
+    found: list[list[Row]] = []
+    for task in source.partitions(start, end):
+        found.append([])
+        for batch in source.read(task):
+            names = ("partition", "number", "index")
+            found[-1] += zip(*(batch[name].to_pylist() for name in names), strict=True)
+    return found
+
+
+def everything(source: StreamReader, limit: ReadLimit | None = None, start: Any = None) -> tuple[list[list[Row]], Any]:
+    """The batches until nothing is left, and the last offset."""
+    start = noted(source.initialOffset()) if start is None else start
+    batches = []
+    while (end := noted(source.latestOffset(start, limit or source.getDefaultReadLimit()))) != start:
+        batches.append([row for task in rows(source, start, end) for row in task])
+        start = end
+    return batches, start
+
+
+def of(store: Store) -> list[Row]:
+    return sorted(
+        (e.origin.partition, e.trx.number, e.origin.index + e.sequence - e.origin.first_sequence)
+        for e in store.consume_space(SPACE)
+    )
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_tasks_of_a_batch_follow_from_the_data_and_not_from_the_tier(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    store.create_space(SPACE, 2, archive_grace=0.001)
+    fill(store, 60)
+    first = reader(url, store, segmentSplit=20)
+    start = noted(first.initialOffset())
+    end = noted(first.latestOffset(start, ReadAllAvailable()))
+    before, hot = tasks(first, start, end), rows(first, start, end)
+    assert len(before) >= 6
+    assert sorted(row for task in hot for row in task) == of(store)
+    for round in range(3):
+        store.archive(SPACE, target_file_bytes=300)  # the second time what is archived leaves the log
+        if round == 1:
+            store.compact(SPACE)
+        fill(store, 10, start=60 + 10 * round)
+        again = reader(url, store, segmentSplit=7)  # the batch is noted, and has its tasks from then
+        assert tasks(again, start, end) == before
+        assert rows(again, start, end) == hot
+
+
+@pytest.mark.parametrize("partitions", [1, 8])
+def test_a_trigger_takes_no_more_rows_than_it_may(url: str, client: Client, partitions: int) -> None:
+    store = client.store(uuid4())
+    store.create_space(SPACE, partitions)
+    for at in range(40):
+        store.produce(SPACE, f"s{at}", [Record(b"")] * (1 + at % 50))
+    store.produce(SPACE, "large", [Record(b"")] * 300)
+    store.archive(SPACE, target_file_bytes=1000)
+    for at in range(40):
+        store.produce(SPACE, f"t{at}", [Record(b"")] * (1 + at % 50))
+    source = reader(url, store, maxRowsPerTrigger=100)
+    batches, _ = everything(source)
+    assert sorted(row for batch in batches for row in batch) == of(store)
+    larger = [batch for batch in batches if len(batch) > 100]
+    assert [len(batch) for batch in larger] == [300]
+    assert len({row[:2] for row in larger[0]}) == 1, "a transaction that is larger by itself is read alone"
+    # And not much less either.
+    assert len(batches) <= 2 * sum(map(len, batches)) / 100
+
+
+def test_a_partition_with_large_transactions_does_not_wait_for_ever(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    store.create_space(SPACE, 2)
+    names = [f"s{at}" for at in range(20)]
+    partition = {name: store.produce(SPACE, name, [Record(b"")]) and 0 for name in names}
+    for entry in store.consume_space(SPACE):
+        partition[entry.segment] = entry.origin.partition
+    small, large = (next(name for name in names if partition[name] == at) for at in (0, 1))
+    source = reader(url, store, maxRowsPerTrigger=100)
+    _, at = everything(source)
+    store.produce(SPACE, large, [Record(b"")] * 90)
+    for _ in range(4):
+        for _ in range(20):
+            store.produce(SPACE, small, [Record(b"")] * 10)
+        end = noted(source.latestOffset(at, ReadMaxRows(100)))
+        batch = [row for task in rows(source, at, end) for row in task]
+        assert len(batch) <= 100
+        at = end
+        if any(row[0] == 1 for row in batch):
+            return
+    pytest.fail("the large transaction was never taken")
+
+
+def test_available_now_ends_at_what_was_there(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    store.create_space(SPACE, 2)
+    fill(store, 20)
+    wanted = of(store)
+    source = reader(url, store, maxRowsPerTrigger=10)
+    source.prepareForTriggerAvailableNow()
+    fill(store, 20, start=20)
+    batches, _ = everything(source)
+    assert sorted(row for batch in batches for row in batch) == wanted
+
+
+def test_an_idle_trigger_asks_each_partition_once() -> None:
+    url = f"memory://{uuid4().hex}?remote=1"
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.create_space(SPACE, 8)
+        fill(store, 20)
+        source = reader(url, store)
+        _, at = everything(source)
+        counted = source._client.store(store.id)  # type: ignore[union-attr]
+
+        def requests() -> int:
+            asked = counted.statistics().requests
+            return sum(count for kind, count in asked.items() if "bytes" not in kind)
+
+        before = requests()
+        for _ in range(10):
+            assert noted(source.latestOffset(at, ReadAllAvailable())) == at
+            assert noted(source.reportLatestOffset()) == at
+        assert requests() - before == 80
+        source.stop()
+
+
+# -- where a stream begins -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_stream_begins_where_it_is_told(url: str, client: Client, partitions: int) -> None:
+    store = client.store(uuid4())
+    store.create_space(SPACE, partitions)
+    fill(store, 20)
+    store.archive(SPACE, target_file_bytes=300)
+    fill(store, 20, start=20)
+    entries = list(store.consume_space(SPACE))
+    places = [
+        (e.origin.partition, e.trx.number, e.origin.index + e.sequence - e.origin.first_sequence) for e in entries
+    ]
+    inside = next(at for at in range(30, len(entries)) if entries[at].trx == entries[at + 1].trx)
+    moment = entries[25].timestamp
+    for begin, wanted in (
+        ("earliest", places),
+        (moment, [place for place, e in zip(places, entries, strict=True) if e.timestamp >= moment]),
+        (entries[inside].space_offset.hex(), places[inside + 1 :]),
+        (entries[-1].space_offset.hex(), []),
+        ("2999-01-01", []),
+        ("latest", []),
+    ):
+        source = reader(url, store, **{"from": begin})
+        batches, at = everything(source)
+        assert sorted(row for batch in batches for row in batch) == sorted(wanted), begin
+    store.produce(SPACE, "later", [Record(b"")] * 3)
+    batches, _ = everything(source, start=at)
+    assert sum(map(len, batches)) == 3
+    other = client.store(uuid4())
+    fill(other, 5)
+    elsewhere = reader(url, store, **{"from": other.end_offset(SPACE).hex()})
+    with pytest.raises(InvalidOffset):
+        elsewhere.initialOffset()
+
+
+def test_what_makes_no_sense_for_a_stream_is_refused(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    for options, says in (
+        ({"tier": "hot"}, "both tiers"),
+        ({"tier": "cold"}, "both tiers"),
+        ({"until": "2030-01-01"}, "no end"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            reader(url, store, **options)
+
+
+# -- a checkpoint of something else ----------------------------------------------------------------------------------
+
+
+def test_a_stream_does_not_go_on_in_a_store_that_was_made_in_its_place(url: str, client: Client) -> None:
+    id = uuid4()
+    store = client.store(id)
+    fill(store, 20)
+    source = reader(url, store)
+    begin = noted(source.initialOffset())
+    _, at = everything(source)
+    client.delete_store(id)
+    store = client.store(id)
+    fill(store, 40)
+    for source in (reader(url, id), reader(url, "*")):
+        with pytest.raises(PermanentError, match=r"another space .* made in its place.*new checkpoint"):
+            source.latestOffset(at, ReadAllAvailable())
+        with pytest.raises(PermanentError, match="made in its place"):
+            source.partitions(begin, at)
+    batches, _ = everything(reader(url, store, failOnDataLoss="false"), start=at)
+    assert sorted(row for batch in batches for row in batch) == of(store)
+
+
+def test_a_stream_does_not_pass_over_a_store_that_is_gone(url: str, client: Client) -> None:
+    first, second = client.store(uuid4()), client.store(uuid4())
+    fill(first, 10)
+    fill(second, 10)
+    _, at = everything(reader(url, "*"))
+    client.delete_store(second.id)
+    fill(first, 10, start=10)
+    with pytest.raises(PermanentError, match="does not exist any more"):
+        reader(url, "*").latestOffset(at, ReadAllAvailable())
+    batches, _ = everything(reader(url, "*", failOnDataLoss="false"), start=at)
+    assert sum(map(len, batches)) == sum(1 for e in first.consume_space(SPACE) if e.trx.number > 10)
+
+
+def test_a_checkpoint_beyond_the_end_is_of_something_else(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    fill(store, 10)
+    source = reader(url, store)
+    _, at = everything(source)
+    (place,) = at["spaces"].values()
+    place["read"] = [99]
+    with pytest.raises(PermanentError, match="ends at transaction 10, and the checkpoint is at 99"):
+        source.latestOffset(at, ReadAllAvailable())
+
+
+def test_a_checkpoint_of_an_earlier_release_is_gone_on_with(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    store.create_space(SPACE, 2)
+    fill(store, 20)
+    old = {"version": 1, json.dumps([str(store.id), SPACE, 0]): 3, json.dumps([str(store.id), SPACE, 1]): 0}
+    batches, at = everything(reader(url, store), start=old)
+    assert sorted(row for batch in batches for row in batch) == [r for r in of(store) if r[0] == 1 or r[1] > 3]
+    assert at["version"] == 2
+    with pytest.raises(ValueError, match="version 3"):
+        reader(url, store).latestOffset({"version": 3}, ReadAllAvailable())
+
+
+def test_a_space_that_comes_later_is_read_from_its_beginning(url: str, client: Client) -> None:
+    first = client.store(uuid4())
+    fill(first, 5)
+    source = reader(url, "*", **{"from": "latest"})
+    _, at = everything(source)
+    second = client.store(uuid4())
+    fill(second, 5)
+    batches, _ = everything(source, start=at)
+    assert sorted(row for batch in batches for row in batch) == of(second)
+
+
+# -- into a sink -----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_repeated_after_it_was_archived_is_written_once(
+    spark: Any, url: str, client: Client, tmp_path: Path
+) -> None:
+    """The process ended after some of the tasks had written; what they read was archived and left the log since."""
+    store, into = client.store(uuid4()), uuid4()
+    store.create_space(SPACE, 2, archive_grace=0.001)
+    checkpoint = tmp_path / "checkpoint"
+    for round in range(2):
+        fill(store, 60, start=60 * round)
+        stream(spark, url, store.id, into, checkpoint, segmentSplit="50")
+        commit = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        commit.unlink()
+        commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
+        for _ in range(2):
+            store.archive(SPACE, target_file_bytes=500)
+        fill(store, 5, start=1000 + 10 * round)
+        stream(spark, url, store.id, into, checkpoint, segmentSplit="50")
+        # Tasks run beside each other: what comes in order is what comes in one of them.
+        wanted = sorted((e.segment, e.payload) for e in store.consume_space(SPACE))
+        assert sorted((e.segment, e.payload) for e in client.store(into).consume_space("out")) == wanted
