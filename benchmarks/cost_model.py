@@ -44,6 +44,7 @@ class _Threading:
 
     def __init__(self, simulation: Simulation) -> None:
         self.Lock = simulation.lock
+        self.RLock = simulation.rlock
 
     def __getattr__(self, name: str) -> Any:
         return getattr(threading, name)
@@ -151,10 +152,8 @@ class Case:
         seconds = self.ended - self.began
         appends = sum(self.began <= end <= self.ended for _, end in self.done)
         waits = sorted(end - start for start, end in self.done if end >= self.began)
-        # The index follows at so many transactions of a partition; what one such time costs is spread over them.
-        share = 0.0
-        if not service.limits.atomic:
-            share = spent["commits"] / (service.limits.upkeep * self.shape[2])
+        # The index follows as the run goes on; what it has not done yet at the end is shared by all commits.
+        share = spent["commits"] / max(1, after["commits"])
         total = {name: spent[name] + share * (indexed[name] - idle[name]) for name in spent}
         dollars = (
             total["writes"] * service.write_price / 1e6

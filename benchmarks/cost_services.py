@@ -6,13 +6,12 @@ import math
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID, uuid4
 
 import streamkit_azure
 import streamkit_memory
 import streamkit_s3
-from streamkit.backend import Backend, Delete, Etag, Grant, Limits, Op, Range, Row, ServiceTime, Value
+from streamkit.backend import ANY, Backend, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
 from streamkit.errors import Throttled
 
 from .simulation import Simulation
@@ -114,6 +113,8 @@ class SimulatedBackend:
         self._inner = inner
         self._bill = bill
         self.limits = service.limits
+        self._objects = service.unit == "requests"
+        """A list brings no values, and deletes are free, many in one request. Otherwise rows are entities."""
 
     @property
     def requests(self) -> Mapping[str, int]:
@@ -133,6 +134,7 @@ class SimulatedBackend:
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
         rest = self._go(partition, "read", len(ranges), len(ranges))
         found = self._inner.read(partition, ranges)
+        self._bill.downloaded += sum(len(data) for data in found if data is not None)
         self._simulation.sleep(rest)
         return found
 
@@ -141,21 +143,25 @@ class SimulatedBackend:
         rest = self._go(partition, "list", 1, 1)
         rows = list(self._inner.scan(partition, start, end, limit=limit, values=values))
         self._simulation.sleep(rest)
-        if values and not self.limits.atomic and rows:
+        if values and self._objects and rows:
             self._simulation.sleep(self._go(partition, "read", len(rows), len(rows)))
         yield from rows
 
-    def write(self, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> list[Etag | None]:
-        if self.limits.atomic:
-            rest = self._go(partition, "write", 1, len(ops))
-        else:
-            puts = sum(not isinstance(op, Delete) for op in ops)
-            rest = self._go(partition, "write", puts or 1, puts or 1, billed=bool(puts))
-        self._bill.uploaded += sum(len(op.value) for op in ops if not isinstance(op, Delete))
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        rest = self._go(partition, "write", 1, 1)
+        self._bill.uploaded += len(value)
         try:
-            return self._inner.write(partition, ops, durable=durable)
+            return self._inner.put(partition, key, value, expect, durable=durable)
         finally:
             self._simulation.sleep(rest)
+
+    def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        count = 1 if self._objects else len(keys)
+        rest = self._go(partition, "write", count, count, billed=not self._objects)
+        self._inner.delete(partition, keys)
+        self._simulation.sleep(rest)
 
     def _go(self, partition: bytes, kind: str, requests: int, units: int, *, billed: bool = True) -> float:
         """Send the requests at once; the seconds that the last answer takes back. Throttled where it is too much."""
@@ -192,8 +198,7 @@ class SimulatedBackend:
 
 class SimulatedDriver:
     def __init__(self, service: Service, simulation: Simulation, name: str, bill: Bill) -> None:
-        atomic: Any = "batch" if service.limits.atomic else "key"
-        self._inner = streamkit_memory.MemoryDriver(name, atomic=atomic)
+        self._inner = streamkit_memory.MemoryDriver(name, remote=True)
         self._made = (service, simulation, bill)
 
     def stores(self) -> Iterator[UUID]:

@@ -19,6 +19,8 @@ __all__ = ["Lock", "Simulation"]
 class _Task:
     def __init__(self) -> None:
         self.turn = threading.Semaphore(0)
+        self.due = 0
+        """Which of the times that it was to go on at still counts: the latest that was said."""
 
 
 class Simulation:
@@ -49,6 +51,9 @@ class Simulation:
     def lock(self) -> Lock:
         return Lock(self)
 
+    def rlock(self) -> RLock:
+        return RLock(self)
+
     def start(self, work: Callable[[], None]) -> None:
         """`work` begins at the present time, in a thread of its own."""
         task = _Task()
@@ -74,10 +79,13 @@ class Simulation:
             raise self.failure
 
     def _wake(self, task: _Task, seconds: float) -> None:
-        heapq.heappush(self._waiting, (self._now + seconds, next(self._order), task))
+        task.due = next(self._order)
+        heapq.heappush(self._waiting, (self._now + seconds, task.due, task))
 
     def _next(self) -> bool:
         """Let the task go on that waits for the earliest time; True if it is the present one."""
+        while self._waiting and self._waiting[0][1] != self._waiting[0][2].due:
+            heapq.heappop(self._waiting)
         if not self._waiting:
             if self._tasks:
                 self.failure = self.failure or RuntimeError(f"{self._tasks} tasks wait for each other")
@@ -97,7 +105,7 @@ class Simulation:
 
 
 class Lock:
-    """A `threading.Lock` for tasks: who waits for it waits in virtual time, first come, first served."""
+    """A `threading.Lock` for tasks: a waiter waits in virtual time, first come, first served."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -108,10 +116,17 @@ class Lock:
         if not self._held:
             self._held = True
             return True
-        if blocking:
-            self._queue.append(self._simulation._current)
-            self._simulation._block()
-        return blocking
+        if not blocking:
+            return False
+        task = self._simulation._current
+        self._queue.append(task)
+        if timeout >= 0:
+            self._simulation._wake(task, timeout)
+        self._simulation._block()
+        if task in self._queue:
+            self._queue.remove(task)
+            return False
+        return True
 
     def release(self) -> None:
         if self._queue:
@@ -128,3 +143,28 @@ class Lock:
 
     def __exit__(self, *exception: object) -> None:
         self.release()
+
+
+class RLock(Lock):
+    """A `threading.RLock` for tasks."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self._owner: _Task | None = None
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not self._is_owned() and not super().acquire(blocking, timeout):
+            return False
+        self._owner = self._simulation._current
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            super().release()
+
+    def _is_owned(self) -> bool:
+        return self._owner is self._simulation._current

@@ -37,6 +37,30 @@ def test_threads_take_turns_in_the_order_of_virtual_time() -> None:
     assert time.monotonic() - began < 5
 
 
+def test_a_task_that_waits_for_a_lock_gives_up_in_virtual_time() -> None:
+    simulation = Simulation()
+    lock = simulation.rlock()
+    seen: list[tuple[bool, float]] = []
+
+    def hold() -> None:
+        with lock, lock:
+            simulation.sleep(10)
+
+    def wait(timeout: float) -> None:
+        simulation.sleep(1)
+        got = lock.acquire(timeout=timeout)
+        seen.append((got, simulation.monotonic()))
+        if got:
+            lock.release()
+
+    simulation.start(hold)
+    simulation.start(lambda: wait(2))
+    simulation.start(lambda: wait(20))
+    simulation.run()
+    assert seen == [(False, 3.0), (True, 10.0)]
+    assert simulation.monotonic() == 10.0
+
+
 def test_tasks_that_wait_for_each_other_are_found() -> None:
     simulation = Simulation()
     lock = simulation.lock()
@@ -57,7 +81,7 @@ def test_the_same_case_gives_the_same_figures_and_leaves_the_engine_alone() -> N
 def test_a_lone_writer_pays_one_request_an_append_and_waits_for_it() -> None:
     found = Case(S3, 1, 1, 1).run()
     assert found.rate == pytest.approx(1 / (S3.write * 1.13), rel=0.25)
-    assert 1.0 <= found.requests < 1.1
+    assert 1.0 <= found.requests < 1.15  # with its share of the index
     assert found.dollars == pytest.approx(5.0, rel=0.1)
     assert found.conflicts == 0
 
@@ -65,7 +89,6 @@ def test_a_lone_writer_pays_one_request_an_append_and_waits_for_it() -> None:
 def test_writers_of_one_process_share_requests_up_to_what_the_service_takes() -> None:
     shared = Case(S3, 1, 256, 1).run()
     assert shared.requests < 0.05
-    # A batch of 100 rows is 48 appends, and a partition takes 2,000 rows a second.
-    limited = Case(AZURE, 1, 256, 1).run()
-    assert limited.throttled > 0
-    assert 0.6 * 980 < limited.rate < 1.6 * 980
+    # A partition takes 2,000 entities a second; a commit is one, however many appends it holds.
+    assert Case(AZURE, 1, 256, 1).run().throttled == 0
+    assert Case(AZURE, 64, 256, 1).run().throttled > 0

@@ -19,6 +19,7 @@ SAYS = {
     "05_follow.py": ["lobby #1 written before", "lobby #4 hello 3"],
     "06_event_sourcing.py": ["items={'tea': 2, 'pot': 1}, paid=True, sequence=4", "nothing can be added"],
     "07_idempotency.py": ["delivered again: sequence 1", "entries: 2", "refused:"],
+    "09_arrow.py": ["1001 entries", "gate 0  │   251 │   600", "│ hot  ┆ 1    │", "gate 3"],
     "08_leases.py": ["written by the leader: sequence 1", "somebody else:"],
 }
 

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     # what knows nothing of storage
     {
+        "checksum",
         "errors",
         "lexkey",
         "clock",
@@ -36,18 +37,19 @@ LAYERS = (
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
 
-BACKENDS = {"backend", "errors", "reentry"}
+BACKENDS = {"backend", "checksum", "errors", "reentry"}
 """What a backend may import of the package."""
 
 UPWARD = {
     ("streamkit.aio.store", "streamkit.archive"): "for the type checker",
-    ("streamkit.client", "streamkit.archive.place"): "deletes a store's archive, where there is one",
+    ("streamkit.client", "streamkit.archive.location"): "deletes a store's archive, where there is one",
     ("streamkit.errors", "streamkit.model"): "for the type checker: an error carries statuses",
     ("streamkit.model", "streamkit.log.offsets"): "an entry knows its offset",
     ("streamkit.open_store", "streamkit.archive.fallback"): "composes the store: the archive's libraries are optional",
-    ("streamkit.open_store", "streamkit.archive.place"): "composes the store: the archive's libraries are optional",
+    ("streamkit.open_store", "streamkit.archive.location"): "composes the store: the archive's libraries are optional",
     ("streamkit.open_store", "streamkit.archive.read"): "composes the store: the archive's libraries are optional",
     ("streamkit.store", "streamkit.archive"): "`archive()` of the facade; its libraries are optional",
+    ("streamkit.store", "streamkit.archive.arrow"): "`to_arrow()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.archiver"): "`archive()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.compact"): "`compact()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.restore"): "`restore()` of the facade; its libraries are optional",
@@ -202,6 +204,7 @@ def reached() -> Counter[tuple[str, str]]:
 
 
 PRIVATE = {
+    ("streamkit.log.commit", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.log.partition", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.reentry", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.spark.native", "_jsc"): "PySpark's only way to Hadoop's configuration",
