@@ -14,7 +14,7 @@ from ..lexkey import LexKey
 from ..log.commit import Committer
 from ..model import Entry, Record, SegmentStatus
 from ..statistics import Statistics
-from ..store import AnyOffset, Store
+from ..store import AnyOffset, Store, draft_of
 from ..transaction import Draft
 from .leases import AsyncLease
 from .reading import Watch, follow, items
@@ -108,7 +108,7 @@ class AsyncStore:
         """A transaction over several segments: `async with store.transaction(space) as trx: trx.produce(…)`."""
         self.calls.check()
         held = lease.held if isinstance(lease, AsyncLease) else lease
-        return AsyncTransaction(self, Draft(self.sync, space, idempotency_key, held))
+        return AsyncTransaction(self, draft_of(self.sync, space, idempotency_key, held))
 
     async def commit(self, draft: Draft) -> None:
         """Commit what is in it, together with what other coroutines commit."""
