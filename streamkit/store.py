@@ -16,7 +16,7 @@ from .index.upkeep import maintain
 from .leases import Lease
 from .lexkey import LexKey
 from .log.idempotency import digest_of, find_use, first_result
-from .log.keys import CATALOG, SPACES, segment_name
+from .log.keys import CATALOG, USERS_SPACES, segment_name
 from .log.offsets import Offset
 from .log.outcome import is_id
 from .log.partition import Partition
@@ -90,7 +90,7 @@ class Store:
     def get_spaces(self) -> Iterator[str]:
         """The names of the spaces, in code-point order."""
         self._handle.check_open()
-        rows = self._backend.scan(bytes(CATALOG), *SPACES.children(), values=False)
+        rows = self._backend.scan(bytes(CATALOG), *USERS_SPACES, values=False)
         return (segment_name(row.key) for row in rows)
 
     def get_segments(self, space: str) -> Iterator[str]:
@@ -161,7 +161,7 @@ class Store:
                 for committer in space.committers:
                     if id in committer.unknown:
                         return committer.outcome(id)
-            for name in self.get_spaces():
+            for name in self._names(None):
                 known = self._known(name)
                 for committer in known.committers if known else ():
                     if committer.outcome(id) == "committed":
@@ -508,7 +508,7 @@ class Store:
         return count
 
     def _names(self, space: str | None) -> list[str]:
-        names = [check_name(space, "space")] if space is not None else list(self.get_spaces())
+        names = [check_name(space, "space")] if space is not None else self._shared.space_names()
         self._handle.check_open()
         return names
 
