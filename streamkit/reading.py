@@ -5,10 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from msgspec.structs import force_setattr, replace
+
 from .handle import Handle
 from .log.backwards import segment_backwards, space_backwards
 from .log.offsets import Offset
-from .log.read import Batch, Bounds, Cursor, segment_batches
+from .log.partition import Partition
+from .log.read import Batch, Bounds, Cursor, last_entry, segment_batches
 from .log.statuses import present
 from .model import Entry, SegmentStatus, no_status
 from .space import segments_of
@@ -39,13 +42,27 @@ class Reader:
         partition.refresh((segment,), opened if since is None else since)
         return present(partition, *partition.statuses([segment]))[segment]
 
+    def last_entry(self, space: str, segment: str) -> Entry | None:
+        known, since = self._handle.look_up(space, (segment,))
+        if known is None:
+            return None
+        partition = known.partition(segment)
+        entry = last_entry(partition, segment, since)
+        if entry is None or len(known.partitions) == 1:
+            return entry
+        return replace(entry, origin=replace(entry.origin, others=partition.ends()))
+
     def segment_batches(
         self, space: str, segment: str, bounds: Bounds, reverse: bool = False, since: int | None = None
     ) -> Iterator[Batch]:
         known, opened = self._handle.look_up(space, (segment,))
         if known is not None:
             read = segment_backwards if reverse else segment_batches
-            yield from read(known.partition(segment), segment, bounds, opened if since is None else since)
+            partition = known.partition(segment)
+            batches = read(partition, segment, bounds, opened if since is None else since)
+            if len(known.partitions) > 1:
+                batches = _with_ends(partition, batches)
+            yield from batches
 
     def space_batches(
         self, space: str, offset: Offset | None, bounds: Bounds, reverse: bool = False, *, together: bool = False
@@ -92,3 +109,10 @@ class Reader:
         for batch in batches:
             self._handle.check_open()
             yield batch.entries
+
+
+def _with_ends(partition: Partition, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """They tell where the other partitions of the space ended, as far as is known, for the offsets of their entries."""
+    for batch in batches:
+        force_setattr(batch.origin, "others", partition.ends())  # made for this reading, and not handed out yet
+        yield batch

@@ -20,7 +20,7 @@ from .log.keys import CATALOG, USERS_SPACES, segment_name
 from .log.offsets import Offset
 from .log.outcome import is_id
 from .log.partition import Partition
-from .log.read import end_of, last_entry, merge
+from .log.read import end_of, merge
 from .log.request import Request
 from .log.statuses import written
 from .model import Entry, Record, SegmentStatus, no_entry
@@ -175,8 +175,7 @@ class Store:
     def peek(self, space: str, segment: str) -> Entry:
         """The latest entry of a segment; one with sequence 0 if there is none."""
         check_name(segment, "segment")
-        known, since = self._handle.look_up(check_name(space, "space"), (segment,))
-        entry = last_entry(known.partition(segment), segment, since) if known else None
+        entry = self._reader.last_entry(check_name(space, "space"), segment)
         return no_entry(space, segment) if entry is None else entry
 
     def segment_status(self, space: str, segment: str) -> SegmentStatus:

@@ -50,6 +50,7 @@ def space_backwards(
         # What a reader that goes forwards from here has passed in the others: all that is still to come.
         others = tuple(_after(heads[other]) if other in heads else starts[other] for other in range(len(logs)))
         force_setattr(batch.origin, "others", others)
+        force_setattr(batch.origin, "whole", True)
         force_setattr(batch.origin, "watermark", max(watermark, batch.timestamp))
         yield batch
         if (head := next(logs[at], None)) is not None:

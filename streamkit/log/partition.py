@@ -66,6 +66,7 @@ class Partition:
         self.head_etag: Etag | None = None
         self.foreign_head: Etag | None = None
         """Of a head that an upkeep left here which was late: the store was deleted and made again meanwhile."""
+        self._partitions: Sequence[Partition] = ()
         self.cold: Callable[[], Cold] | None = None
         """Opens the archive of the space; it is asked for nothing above `head.archived`."""
         self.number = 0
@@ -128,6 +129,14 @@ class Partition:
             number, timestamp, (counted, count) = self.number, self.timestamp, self._counted
         # Before the next transaction is after the last one, also where it is not known how many entries that has.
         return (number, count, timestamp) if number and number == counted else (number + 1, 0, timestamp)
+
+    def join(self, partitions: Sequence[Partition]) -> None:
+        """These are the partitions of its space, and it is one of them."""
+        self._partitions = partitions
+
+    def ends(self) -> tuple[tuple[int, int], ...] | None:
+        """(number, index) after all that is known of each partition of the space; None if it knows no others."""
+        return tuple([(partition.number + 1, 0) for partition in self._partitions]) or None
 
     def end(self) -> tuple[int, int, int]:
         """Like known_end, but where the last entry ends, unless that is only in the archive. It may take a request."""

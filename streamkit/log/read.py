@@ -456,6 +456,7 @@ class Cursor:
                 self._watermark = max(self._watermark, batch.timestamp)
                 # Made for this reading, and not handed out yet: the entries of a frame share one origin.
                 force_setattr(batch.origin, "others", tuple(positions))
+                force_setattr(batch.origin, "whole", True)
                 force_setattr(batch.origin, "watermark", self._watermark)
                 yield batch
                 last = batch.entries[-1].sequence - batch.origin.first_sequence
@@ -472,13 +473,12 @@ def position_of(partition: Partition, offset: Offset | None, end: int) -> tuple[
         return (1, 0)
     offset.check(partition.settings)
     offset.check_end(partition.partition, end)
-    if offset.whole:
-        return offset.positions[partition.partition]
-    if partition.partition == offset.partition:
-        return offset.positions[0]
-    # Taken from one segment: what is before it in another partition is what was earlier.
+    position = offset.position(partition.partition)
+    if offset.whole or partition.partition == offset.partition:
+        return position
+    # Of one segment: what is before it in another partition is what was earlier, as far as that was known.
     after = offset.timestamp + (partition.partition < offset.partition)
-    return (first_at(partition, after, 1, end), 0)
+    return min(position, (first_at(partition, after, 1, position[0] - 1), 0))
 
 
 def end_of(partitions: Sequence[Partition], since: int | None = None) -> Offset:
