@@ -91,6 +91,8 @@ class Partition:
         self.freshness = Freshness(self.backend, self.clock)
         self.looked: Look | None = None
         """The latest look, by which nothing above `number` had been removed from the log."""
+        self._confirmed: Look | None = None
+        """The latest look at `head`."""
         self._refresher = Refresher(self)
 
     def _set(self, settings: Settings) -> None:
@@ -152,8 +154,9 @@ class Partition:
     def record(self, number: int) -> bytes | None:
         """A transaction, from the log; None if it is not there."""
         record = self.records.get(number)
+        archived = self.head.archived
         while record is None:
-            packs = self.packs
+            head, packs = self.head, self.packs
             try:
                 record = packs.get([number])[0]
             except RunGone as error:
@@ -161,9 +164,20 @@ class Partition:
                 continue
             if record is None:
                 value = self.backend.get(self.key, [self.transaction_key(number)])[0]
-                if value is not None or not self.packed_since(packs, number):
+                if value is not None and not self.is_current(head):
+                    if archived < number <= self.head.archived:
+                        return None
+                elif value is not None or not self.packed_since(packs, number):
                     return None if value is None else value.data
         return record
+
+    def is_current(self, head: Head) -> bool:
+        """Whether rows of the log that were read after `head` are what was committed: nothing that it does not name
+        can have been removed before they were read. Else a writer that came too late may have left them where
+        others were, which are in a pack or in the archive by now."""
+        if self.remote and self.head is head and not self.is_fresh(self._confirmed):
+            self.look_at_head()
+        return not self.remote or self.head is head
 
     def packed_since(self, packs: Packs, number: int) -> bool:
         """Whether `number`, which was neither in `packs` nor in the log, is in a pack by now."""
@@ -219,10 +233,14 @@ class Partition:
         """`look` has found nothing that is not known by now."""
         self.looked = self.freshness.complete(look)
 
+    def saw_head(self, look: Look) -> None:
+        """`look`, at the head, has found nothing that is not known by now."""
+        self.looked = self._confirmed = self.freshness.complete(look)
+
     def saw_foreign(self, etag: Etag, look: Look) -> None:
         """`look` has found a head with this etag that an upkeep left here which was late."""
         self.foreign_head = etag
-        self.saw(look)
+        self.saw_head(look)
 
     def adopt(self, head: Head, etag: Etag, look: Look) -> None:
         """`look` has found this head: where the index is ahead of what is known, go on from there; where it has caught
@@ -236,7 +254,7 @@ class Partition:
             if head.version < self.head.version:
                 return  # an older one: another thread has read a later one meanwhile
             self._take_head(head, etag)
-            self.saw(look)
+            self.saw_head(look)
         self.news.tell()
 
     def _take_head(self, head: Head, etag: Etag | None) -> None:

@@ -341,8 +341,9 @@ def load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int
 
 def _frames(partition: Partition, wanted: Sequence[Frame]) -> list[bytes | None]:
     """Parts of transactions, from packs, else from rows of their own. None for what is in neither."""
+    archived = partition.head.archived
     while True:
-        packs = partition.packs
+        head, packs = partition.head, partition.packs
         try:
             parts = packs.frames(wanted)
         except RunGone as error:
@@ -352,6 +353,10 @@ def _frames(partition: Partition, wanted: Sequence[Frame]) -> list[bytes | None]
         ranges = [Range(partition.transaction_key(wanted[at][0]), *wanted[at][1:]) for at in rest]
         for at, part in zip(rest, partition.backend.read(partition.key, ranges) if ranges else (), strict=True):
             parts[at] = part
+        if rest and not partition.is_current(head):
+            if any(archived < wanted[at][0] <= partition.head.archived for at in rest):
+                return [None] * len(wanted)
+            continue
         missing = next((wanted[at][0] for at in rest if parts[at] is None), None)
         if missing is None or not partition.packed_since(packs, missing):
             return parts

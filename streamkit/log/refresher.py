@@ -152,7 +152,7 @@ class Refresher:
         elif known:
             raise partition.gone()
         else:
-            partition.saw(look)
+            partition.saw_head(look)
 
     def _is_foreign(self, head: Head) -> bool:
         """Whether the head of this partition is of a space that is gone, and not this process itself."""
