@@ -80,16 +80,22 @@ class Runs:
             self._inline = decode_inline(self.manifest.inline, self._seed)
         return self._inline
 
-    def needed(self, segments: Sequence[str]) -> dict[bytes, Range]:
-        """What must be read before the statuses of `segments` can be looked up: ranges by the id of their file."""
-        ranges: dict[bytes, Range] = {}
-        for key in map(segment_key, segments):
+    def needed(self, segments: Sequence[str], load: bool = False) -> dict[bytes, Range]:
+        """What must be read before the statuses of `segments` can be looked up, with `load` also before their data rows
+        are: ranges by the id of their file."""
+        files: list[RunFile | None] = []
+        for segment in segments:
+            key = segment_key(segment)
             if not self._get_cached(key)[0]:
-                for run in self.manifest.runs:
-                    file = _file_of(run, key)
-                    if file is not None and self._cache.tail((self._partition, file.id, -1)) is None:
-                        ranges[file.id] = _tail_range(file)
-        return ranges
+                files += [_file_of(run, key) for run in self.manifest.runs]
+            if load:
+                start, end = data_range(segment, 1)
+                files += [_first_in(run, start, end) for run in self.manifest.runs]
+        return {
+            file.id: _tail_range(file)
+            for file in files
+            if file is not None and self._cache.tail((self._partition, file.id, -1)) is None
+        }
 
     def receive(self, id: bytes, data: bytes) -> None:
         """What was read of a range that is needed."""
@@ -425,6 +431,12 @@ def _cut(held: tuple[int, bytes], wanted: Range) -> bytes:
 
 def _tail_range(file: RunFile) -> Range:
     return Range(run_key(file.id), file.start + file.length - file.tail, file.tail, file.etag or None)
+
+
+def _first_in(run: Run, start: bytes, end: bytes) -> RunFile | None:
+    """The first file that may hold keys from `start` on, before `end`."""
+    at = bisect_left(run.files, start, key=_last_key)
+    return run.files[at] if at < len(run.files) and run.files[at].first_key < end else None
 
 
 def _file_of(run: Run, key: bytes) -> RunFile | None:

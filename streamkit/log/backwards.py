@@ -135,7 +135,7 @@ def segment_backwards(partition: Partition, segment: str, bounds: Bounds, since:
     """One segment's entries, the last sequence first."""
     if bounds.empty:
         return
-    partition.refresh((segment,), since)
+    partition.refresh((segment,), since, load=True)
     row = partition.status(segment)
     first = max(bounds.min_sequence, row.first_sequence, 1)
     last = min(row.last_sequence, bounds.max_sequence or row.last_sequence)

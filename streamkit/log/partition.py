@@ -193,13 +193,14 @@ class Partition:
 
     # -- bringing it up to date ---------------------------------------------------------------------------------
 
-    def refresh(self, segments: Sequence[str] = (), since: int | None = None) -> int:
-        """See every transaction that was committed before this call, and the statuses of `segments`.
+    def refresh(self, segments: Sequence[str] = (), since: int | None = None, *, load: bool = False) -> int:
+        """See every transaction that was committed before this call, and the statuses of `segments`; what that takes
+        is read together. `load`: the segments are to be read, too.
 
         Returns the number of the last transaction that is seen. `since` 0: a look that was completed by anyone at any
         time is late enough, as the caller began before the partition was opened.
         """
-        return self._refresher.refresh(segments, since)
+        return self._refresher.refresh(segments, since, load=load)
 
     def check_reentry(self) -> None:
         """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""

@@ -199,7 +199,7 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: i
     """One segment's entries in sequence order. For `since` see Partition.refresh."""
     if bounds.empty:
         return
-    partition.refresh((segment,), since)
+    partition.refresh((segment,), since, load=True)
     last = partition.status(segment).last_sequence
     first = max(bounds.min_sequence, partition.status(segment).first_sequence, 1)
     last = min(last, bounds.max_sequence or last)

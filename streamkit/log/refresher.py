@@ -41,8 +41,9 @@ class Refresher:
         self._started = 0
         self._completed = 0
 
-    def refresh(self, segments: Sequence[str] = (), since: int | None = None) -> int:
-        """See every transaction that was committed before this call, and the statuses of `segments`.
+    def refresh(self, segments: Sequence[str] = (), since: int | None = None, *, load: bool = False) -> int:
+        """See every transaction that was committed before this call, and the statuses of `segments`; what that takes
+        is read together. `load`: the segments are to be read, too.
 
         Returns the number of the last transaction that is seen. `since` 0: a look that was completed by anyone at any
         time is late enough, as the caller began before the partition was opened.
@@ -57,7 +58,7 @@ class Refresher:
             if not self._loaded or self._completed <= arrived:
                 self._started += 1
                 ticket = self._started
-                self._look_at_log(segments)
+                self._look_at_log(segments, load)
                 self._loaded = True
                 self._completed = ticket
             self._looking = False
@@ -68,7 +69,7 @@ class Refresher:
         if self._refreshing._is_owned() or self._partition.lock._is_owned():  # type: ignore[attr-defined]
             raise refused()
 
-    def _look_at_log(self, segments: Sequence[str]) -> None:
+    def _look_at_log(self, segments: Sequence[str], load: bool) -> None:
         """Fold what is in the log, one key at a time: is there a transaction after the last one that we know?"""
         partition = self._partition
         listing = not self._loaded
@@ -79,7 +80,7 @@ class Refresher:
         while True:
             known, look = partition.looked, partition.freshness.begin()
             if listing:
-                self._fold_tail(segments)
+                self._fold_tail(segments, load)
             at_end = listing or self._fold_next()
             number = partition.number
             if partition.is_fresh(known):
@@ -173,15 +174,15 @@ class Refresher:
         if value is None or decode_row(Head, HEAD, value.data).settings.incarnation != partition.settings.incarnation:
             raise partition.gone()
 
-    def _fold_tail(self, segments: Sequence[str]) -> None:
+    def _fold_tail(self, segments: Sequence[str], load: bool) -> None:
         """Fold what is in the log after `number`. Where calls are requests, that is one of them for all that is
-        probably there, and for what must be known to look up `segments`."""
+        probably there, and for what must be known to look up `segments`, or to `load` them."""
         partition = self._partition
         known, ahead = partition.looked, partition.policy.upkeep
         while partition.remote:
             number, index = partition.number, partition.index
             keys = [partition.transaction_key(number + step) for step in range(1, ahead + 1)]
-            needed = index.needed(segments)
+            needed = index.needed(segments, load)
             parts = partition.backend.read(partition.key, [*(Range(key, 0, _WHOLE) for key in keys), *needed.values()])
             for id, part in zip(needed, parts[ahead:], strict=True):
                 if part is not None:
