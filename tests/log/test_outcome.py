@@ -167,6 +167,12 @@ def test_a_large_transaction_that_is_missing_is_not_called_absent() -> None:
                 asked.outcome(trx.trx.id)
 
 
+def write_many(store: Store) -> None:
+    with store.transaction(SPACE) as trx:
+        for number in range(20):
+            trx.produce(f"s{number}", [Record(b"large")])
+
+
 def test_who_wrote_it_does_not_call_a_large_transaction_absent_that_is_missing_either() -> None:
     """It knows the number, and looks there only."""
     with cramped():
@@ -180,9 +186,8 @@ def test_who_wrote_it_does_not_call_a_large_transaction_absent_that_is_missing_e
             raise Ambiguous("the answer was lost")
 
         process.after_put = lost
-        with pytest.raises(OutcomeUnknown) as error, store.transaction(SPACE) as trx:
-            for number in range(20):
-                trx.produce(f"s{number}", [Record(b"large")])
+        with pytest.raises(OutcomeUnknown) as error:
+            write_many(store)
         process.deaf = False
         store.produce(SPACE, "s", [Record(b"small")])
         for _ in range(2):
