@@ -15,6 +15,7 @@ from ..checksum import crc32
 from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion
 from .archive_reader import Cold
 from .context import Context
+from .fences import Fences
 from .freshness import Freshness, Look
 from .idempotency import key_row
 from .index_reader import Index, RunGone
@@ -75,7 +76,7 @@ class Partition:
         self._counted = (0, 0)
         """A transaction's number, and how many entries it has."""
         self.watermark = 0
-        self.fences: dict[str, int] = {}
+        self.fences = Fences(self)
         self.tail: dict[str, list[Piece]] = {}
         """Pieces of each segment in transactions after the watermark."""
         self.records: dict[int, bytes] = {}
@@ -278,8 +279,7 @@ class Partition:
         self.known.clear()
         self.generation += 1
         self.timestamp, self.position = head.timestamp, head.position
-        for name, token in head.fences.items():
-            self.fences[name] = max(token, self.fences.get(name, 0))
+        self.fences.forget()
         self.watermark = head.watermark
         self.number = head.watermark
 
@@ -337,9 +337,8 @@ class Partition:
         self.tail_frames += len(header.frames)
         for use in header.keys:
             self.tail_keys[use.key] = key_row(header, use)
-        for name, token in header.fences.items():
-            if token > self.fences.get(name, 0):
-                self.fences[name] = token
+        if header.fences:
+            self.fences.take(number, header.fences)
         self.timestamp = timestamp
         self.position = header.position + count
         self._counted = number, count
@@ -377,6 +376,7 @@ class Partition:
             self.records = {number: record for number, record in self.records.items() if number > watermark}
             self.tail_bytes = sum(map(len, self.records.values()))
             self.tail_keys = {key: row for key, row in self.tail_keys.items() if row.number > watermark}
+            self.fences.drop_tail(watermark)
             self.watermark = watermark
 
     def indexed(self, head: Head, etag: Etag | None, before: Etag | None) -> None:

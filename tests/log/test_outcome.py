@@ -167,7 +167,8 @@ def test_a_large_transaction_that_is_missing_is_not_called_absent() -> None:
                 asked.outcome(trx.trx.id)
 
 
-def write_many(store: Store) -> None:
+def _write_large(store: Store) -> None:
+    """More than a pack takes."""
     with store.transaction(SPACE) as trx:
         for number in range(20):
             trx.produce(f"s{number}", [Record(b"large")])
@@ -187,7 +188,7 @@ def test_who_wrote_it_does_not_call_a_large_transaction_absent_that_is_missing_e
 
         process.after_put = lost
         with pytest.raises(OutcomeUnknown) as error:
-            write_many(store)
+            _write_large(store)
         process.deaf = False
         store.produce(SPACE, "s", [Record(b"small")])
         for _ in range(2):
