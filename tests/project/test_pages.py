@@ -60,3 +60,9 @@ def test_every_room_is_on_the_map() -> None:
     assert [room.name for room in rooms if f"`streamkit/{room.name}/`" not in layout] == []
     tested = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert [room for room in sorted(tested) if f"`{room}`" not in layout and f"`{room}/" not in layout] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(r"(?<![\w/])tests/[\w/.-]+\w(?![\w*])", page.read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
