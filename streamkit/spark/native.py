@@ -9,20 +9,27 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
+from ..archive.snapshot import is_own_name
 from ..archive.table import File, Table
+from ..errors import CorruptData
 from ..store import inner
 from ..warn import warn
 from .filters import Test, may_hold, tests_of
-from .options import COLUMNS, Options, parse, schema
+from .options import COLUMNS, Options, parse
+from .options import schema as ddl
 from .plan import Piece, pieces, spans
 from .session import register
+from .typed import parse_payloads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["read_space"]
 
 _OWN = ("store", "space", "tier")
+_FEW = 4
+"""Files of one directory that are asked for by name: listing it takes as many requests."""
 
 
 def read_space(
@@ -31,6 +38,7 @@ def read_space(
     store: UUID | str | Sequence[UUID | str],
     space: str,
     *,
+    schema: StructType | str | None = None,
     columns: Sequence[str] = (),
     tier: str = "all",
     since: str | int | datetime | bytes = "",
@@ -49,7 +57,16 @@ def read_space(
     called is what the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does;
     of an empty space, none. Where Spark has no connector for the archive's storage, or is not let in, the source reads
     the cold part too, and the logger `streamkit` says why.
+
+    With `schema`, a StructType or DDL text, payloads are JSON documents, and their fields are columns in the place of
+    `payload`; one that is no such document is kept in the column `bad_payload` (see parse_payloads).
     """
+    if schema is not None:
+        names = [name for name in (columns or COLUMNS) if name != "payload"]
+        bounds = {"tier": tier, "since": since, "until": until, "segments": segments, "archive": archive}
+        bounds |= {"min_sequence": min_sequence, "max_sequence": max_sequence}
+        frame = read_space(spark, url, store, space, columns=[*names, "payload"], **bounds)  # type: ignore[arg-type]
+        return parse_payloads(frame, schema)
     ids = [store] if isinstance(store, str | UUID) else list(store)
     given = {
         "url": url,
@@ -89,7 +106,7 @@ def read_space(
         reader = spark.read.format("streamkit")
         parts.append(reader.options(**{**given, "tier": "hot" if native else tier, "snapshot": pinned}).load())
     if not parts:
-        return spark.createDataFrame([], schema(options.columns))
+        return spark.createDataFrame([], ddl(options.columns))
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionByName(part)
@@ -128,16 +145,41 @@ def _whole(piece: Piece) -> bool:
     )
 
 
+def _files(spark: SparkSession, tables: dict[str, Table], names: Sequence[str]) -> DataFrame:
+    """The files as a frame. Where they are many, their directories are listed: one request, not one for each."""
+    from pyspark.sql import functions as F
+
+    stored = tuple(name for name in COLUMNS if name not in _OWN)
+    # They are names: what a shell reads as a pattern is part of one. None is passed over, whatever the session says.
+    reader = spark.read.schema(ddl(stored)).option("__globPaths__", "false").option("ignoreMissingFiles", "false")
+    directories = {_hadoop(tables[name]) for name in names}
+    if len(names) < _FEW * len(directories) or not all(map(is_own_name, names)):
+        return reader.parquet(*(f"{_hadoop(tables[name])}/{name}" for name in names))
+    frame = reader.option("recursiveFileLookup", "true").parquet(*directories)
+    # The list is the frame's own from here on; what it lacks would be rows that are missing.
+    listed = [_tail(path) for path in frame.inputFiles()]
+    wanted = {_tail(f"{_hadoop(tables[name])}/{name}") for name in names}
+    if missing := wanted.difference(listed):
+        raise CorruptData(f"{len(missing)} files of the archive are missing, one is {min(missing)}: restore them")
+    if len(listed) == len(wanted):
+        return frame
+    # Spark applies this to the list, before it opens a file.
+    return frame.where(F.array_join(F.slice(F.split("_metadata.file_path", "/"), -3, 3), "/").isin(*wanted))
+
+
+def _tail(path: str) -> str:
+    """A file's name, below the last parts of its directory: a store's, and a space's."""
+    return "/".join(path.split("/")[-3:])
+
+
 def _parquet(
     spark: SparkSession, tables: dict[str, Table], group: list[Piece], options: Options, tests: Sequence[Test]
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
     files = [piece.file for piece in group if piece.file is not None]
-    stored = tuple(name for name in COLUMNS if name not in _OWN)
+    frame = _files(spark, tables, [file.path for file in files])
     paths = [f"{_hadoop(tables[file.path])}/{file.path}" for file in files]
-    # They are names of files, and what a shell reads as a pattern is part of a name.
-    frame = spark.read.schema(schema(stored)).option("__globPaths__", "false").parquet(*paths)
     piece = group[0]
     if not _whole(piece):
         frame = _cut(frame, piece, files[0])
@@ -207,7 +249,8 @@ def _can_read(spark: SparkSession, file: str, table: Table) -> bool:
     try:
         configuration = spark._jsc.hadoopConfiguration()
         endpoint = table.options.get("AWS_ENDPOINT_URL")
-        configured = configuration.get("fs.s3a.endpoint")
+        bucket = urlsplit(table.url).netloc
+        configured = configuration.get(f"fs.s3a.bucket.{bucket}.endpoint") or configuration.get("fs.s3a.endpoint")
         if endpoint and _same_endpoint(endpoint) != _same_endpoint(configured or ""):
             return _not_native(path, f"spark.hadoop.fs.s3a.endpoint is {configured or 'not set'}, not {endpoint}")
         place = jvm.org.apache.hadoop.fs.Path(path)
