@@ -14,7 +14,8 @@ from streamkit.spark import read_space, session
 
 
 def main(spaces: int = 300) -> None:
-    spark = session("many spaces", spark__ui__enabled="false")
+    settings = {"spark__ui__enabled": "false", "spark__ui__showConsoleProgress": "false", "spark__master": "local[2]"}
+    spark = session("many spaces", **settings)
     with tempfile.TemporaryDirectory() as path:
         url = Path(path).as_uri()
         id = uuid4()

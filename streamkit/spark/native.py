@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from ..archive.snapshot import is_own_name
 from ..archive.table import File, Table
+from ..client import Client
 from ..errors import CorruptData
 from ..store import inner
 from ..warn import warn
 from .filters import Test, may_hold, tests_of
 from .options import COLUMNS, Options, parse
 from .options import schema as ddl
-from .plan import Piece, pieces, spans
+from .plan import Piece, Span, pieces, spans
 from .session import register
 from .typed import parse_payloads
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["read_space"]
+__all__ = ["Plan", "frame_of", "plan", "read_space"]
 
 _OWN = ("store", "space", "tier")
 _FEW = 4
@@ -84,27 +85,48 @@ def read_space(
     if archive is not None:
         given["archive"] = archive
     options = parse(given)
-    tests = tests_of(options)
     register(spark)
     with options.client() as client:
-        planned = spans(client, options)
-        archived = any(span.archived for span in planned)
-        cold = [piece for piece in pieces(client, options, planned) if piece.file is not None] if archived else []
-        tables = {
-            piece.file.path: inner(client.store(piece.store)).archive(piece.space).table for piece in cold if piece.file
-        }
+        planned = plan(client, options)
+    return frame_of(spark, given, planned)
+
+
+class Plan(NamedTuple):
+    """What a read consists of."""
+
+    spans: list[Span]
+    cold: list[Piece]
+    """Files of the archive."""
+    tables: dict[str, Table]
+    """Of each of these files, by its path."""
+
+
+def plan(client: Client, options: Options) -> Plan:
+    """As of now; it asks the stores, and not Spark."""
+    planned = spans(client, options)
+    archived = any(span.archived for span in planned)
+    cold = [piece for piece in pieces(client, options, planned) if piece.file is not None] if archived else []
+    tables = {
+        piece.file.path: inner(client.store(piece.store)).archive(piece.space).table for piece in cold if piece.file
+    }
+    return Plan(planned, cold, tables)
+
+
+def frame_of(spark: SparkSession, given: dict[str, str], planned: Plan) -> DataFrame:
+    """What is planned, as a frame; `given`: the options of the source."""
+    options = parse(given)
+    tests, tables = tests_of(options), planned.tables
     native = bool(tables) and _can_read(spark, *next(iter(tables.items())))
     parts = []
+    rest = planned.spans
     if native:
-        cold = [piece for piece in cold if may_hold(piece, tests)]
+        cold = [piece for piece in planned.cold if may_hold(piece, tests)]
         parts = [_parquet(spark, tables, group, options, tests) for group in _groups(cold)]
-    rest = planned
-    if native:
-        rest = [span for span in planned if span.last > span.archived] if tier != "cold" else []
+        rest = [span for span in planned.spans if span.last > span.archived] if options.tier != "cold" else []
     if rest:
         pinned = json.dumps([[str(span.store), *span[1:]] for span in rest])
-        reader = spark.read.format("streamkit")
-        parts.append(reader.options(**{**given, "tier": "hot" if native else tier, "snapshot": pinned}).load())
+        tier = "hot" if native else options.tier
+        parts.append(spark.read.format("streamkit").options(**{**given, "tier": tier, "snapshot": pinned}).load())
     if not parts:
         return spark.createDataFrame([], ddl(options.columns))
     whole = parts[0]

@@ -77,10 +77,13 @@ def test_verify_looks_at_all_spaces_at_once_and_names_the_one(
     tenants(url, 2)
     with streamkit.connect(url) as client:
         work = [(str(id), space) for id in client.stores() for space in client.store(id).get_spaces()]
-    read, frames = verify.read_space, []
-    monkeypatch.setattr(
-        verify, "read_space", lambda *given, **named: frames.append(read(*given, **named)) or frames[-1]
-    )
+    make, frames = verify.frame_of, []
+
+    def made(*given: Any) -> Any:
+        frames.append(make(*given))
+        return frames[-1]
+
+    monkeypatch.setattr(verify, "frame_of", made)
     assert find(spark, url, work).count() == 0
     assert len(frames) == 1
     # One file less in one of them: its space is named, and no other.

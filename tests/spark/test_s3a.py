@@ -35,6 +35,8 @@ def bucket(spark: Any, s3_server: Any, s3_credentials: None) -> Any:
     configuration = spark._jsc.hadoopConfiguration()
     configuration.set(f"fs.s3a.bucket.{made.name}.endpoint", made.server.endpoint + "/")
     configuration.set(f"fs.s3a.bucket.{made.name}.path.style.access", "true")
+    # The default one keeps what it has read, and requests are counted here.
+    configuration.set(f"fs.s3a.bucket.{made.name}.input.stream.type", "classic")
     return made
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...client import connect
 from ...errors import StreamkitError
-from ..native import read_space
+from ..native import Plan, frame_of, plan
+from ..options import parse
+from ..session import register
 from .command import arguments, existing, main, on_executors, say, start, targets
 
 if TYPE_CHECKING:
@@ -36,32 +38,33 @@ def find(spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive
         if error:
             rows.append((store, space, "log", error))
     say(f"checking the entries of both tiers: {len(work)} spaces")
-    try:
-        parts = _entries(_together(spark, url, work, archive))
-    except (StreamkitError, ValueError):
-        # Of one space, which is not to hide what is wrong with others.
-        parts = []
-        for store, space in work:
-            try:
-                parts += _entries(read_space(spark, url, store, space, columns=_COLUMNS, archive=archive))
-            except (StreamkitError, ValueError) as error:
-                rows.append((store, space, "archive", f"{type(error).__name__}: {error}"))
-    whole = spark.createDataFrame(rows, _SCHEMA)
-    for part in parts:
+    known = {(store, space) for store, space, *_ in rows}
+    # What is known to be damaged would end the query over all the others.
+    frame, failed = _together(spark, url, [pair for pair in work if pair not in known], archive)
+    whole = spark.createDataFrame(rows + failed, _SCHEMA)
+    for part in _entries(frame):
         whole = whole.unionByName(part)
     return whole
 
 
-def _together(spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive: str | None) -> DataFrame:
-    """The entries of all of them as one frame, which costs less than one for each."""
-    from pyspark.sql import functions as F
-
-    stores, spaces = (list(dict.fromkeys(names)) for names in zip(*work, strict=True))
-    some = spaces[0] if len(spaces) == 1 else "*"
-    frame = read_space(spark, url, stores, some, columns=_COLUMNS, archive=archive)
-    if some != "*":
-        return frame
-    return frame.where(F.concat_ws("/", "store", "space").isin([f"{store}/{space}" for store, space in work]))
+def _together(
+    spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive: str | None
+) -> tuple[DataFrame, list[tuple[str, str, str, str]]]:
+    """The entries of all of them as one frame, which costs less than one for each; and those that cannot be read."""
+    whole, failed = Plan([], [], {}), []
+    given = {"url": url, "columns": ",".join(_COLUMNS), **({"archive": archive} if archive else {})}
+    register(spark)
+    with connect(url, archive=archive) as client:
+        for store, space in work:
+            try:
+                one = plan(client, parse({**given, "store": store, "space": space}))
+            except (StreamkitError, ValueError) as error:
+                failed.append((store, space, "archive", f"{type(error).__name__}: {error}"))
+            else:
+                whole.spans.extend(one.spans)
+                whole.cold.extend(one.cold)
+                whole.tables.update(one.tables)
+    return frame_of(spark, {**given, "store": "*", "space": "*"}, whole), failed
 
 
 def _entries(frame: DataFrame) -> list[DataFrame]:
