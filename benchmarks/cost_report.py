@@ -172,8 +172,8 @@ prices of requests below:
 
 {segments}
 
-Beside that, `maintain` removes from the log what has been packed for longer than the grace, a row a transaction. Deletes
-are free on S3. On Azure each is billed like a write, so who runs it pays for an append twice.
+Beside that, `maintain` removes from the log what has been packed for longer than the grace, a row a transaction.
+Deletes are free on S3. On Azure each is billed like a write, so who runs it pays for an append twice.
 
 ## What is assumed
 
