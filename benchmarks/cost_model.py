@@ -138,7 +138,8 @@ class Case:
         """Index what is not indexed yet: of each partition by the process that has seen the most of it."""
         ahead: dict[int, Partition] = {}
         for store in self.stores:
-            for partition in inner(store).spaces["space"].partitions:
+            space = inner(store).spaces.get("space")
+            for partition in space.partitions if space is not None else ():
                 if partition.number > partition.watermark and (
                     partition.partition not in ahead or partition.number > ahead[partition.partition].number
                 ):
