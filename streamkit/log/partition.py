@@ -86,7 +86,6 @@ class Partition:
         self.tail_keys: dict[bytes, KeyRow] = {}
         self.known: dict[str, SegmentRow] = {}
         """Segments' statuses as of `number`."""
-        self.latest = Latest()
         self.generation = 0
         """Changes whenever rows that were read before can no longer be combined with what is known."""
         self.freshness = Freshness(self.backend, self.clock)
@@ -98,6 +97,9 @@ class Partition:
 
     def _set(self, settings: Settings) -> None:
         self.settings = settings
+        self.latest = Latest(settings.partitions)
+        self.grace = min(settings.archive_grace, self.policy.clear)
+        """Seconds for which a transaction's row stays after the transaction is somewhere else as well."""
         self.seed = crc32(settings.incarnation, crc32(self.key))
         self._transactions = transaction_prefix(settings.incarnation)
 
@@ -218,11 +220,6 @@ class Partition:
     def is_fresh(self, look: Look | None) -> bool:
         """False if rows may have been removed from the log between `look` and the service's latest answer."""
         return self.freshness.holds(look, self.grace)
-
-    @property
-    def grace(self) -> float:
-        """Seconds for which a transaction's row stays after the transaction is somewhere else as well."""
-        return min(self.settings.archive_grace, self.policy.clear)
 
     def gone(self) -> CorruptData:
         """The head was there once, and is not, or is that of another space of this name."""

@@ -117,6 +117,8 @@ class Refresher:
             known, number = partition.looked, partition.number
             keys = [partition.transaction_key(number + step) for step in range(1, ahead + 1)]
             records = self._records(keys)
+            if records[0] is None:
+                return True
             self._confirm(known)
             if partition.number > number:
                 return False
