@@ -30,7 +30,7 @@ pytestmark = [
 
 KINDS = ("batch", "stream", "sink", "rollup", "restore")
 KILLS = int(os.environ.get("STREAMKIT_SPARK_KILLS", "200" if EXHAUSTIVE else "4"))
-KILLS_S3 = int(os.environ.get("STREAMKIT_SPARK_KILLS", "30" if EXHAUSTIVE else "2"))
+KILLS_S3 = int(os.environ.get("STREAMKIT_SPARK_KILLS", "30" if EXHAUSTIVE else "1"))
 SECONDS = float(os.environ.get("STREAMKIT_SPARK_SECONDS", "inf"))
 """After so long no further one is killed."""
 _PATIENCE = 600.0

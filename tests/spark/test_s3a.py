@@ -88,7 +88,9 @@ def test_files_of_other_versions_are_neither_read_nor_opened(bucket: Any, spark:
         store.archive(SPACE, target_file_bytes=50)
         pinned = read_space(spark, bucket.url("old"), store.id, SPACE)
         old = [name for name in bucket.names() if name.endswith(".parquet") and str(store.id) in name]
-        store.compact(SPACE, target_file_bytes=250)
+        store.compact(SPACE)
+        fill(store, 12, start=20)
+        store.archive(SPACE, target_file_bytes=50)
         snapshot = store._archive(SPACE).table.snapshot()
         assert snapshot is not None
         kept = {file.path for file in snapshot.files}
