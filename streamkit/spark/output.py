@@ -72,7 +72,7 @@ class Output:
         arranged = frame.select(*(name for name in columns if name in schema.names))
         target = schema.empty_table().select(arranged.columns).schema
         partition_by = tuple(table.metadata().partition_columns)
-        files = self._files(arranged, target, () if self.layout.merge_on else partition_by)
+        files = self._files(table.table_uri, arranged, target, () if self.layout.merge_on else partition_by)
         rows: int = sum(file["rows"] for file in files)
         properties = CommitProperties(app_transactions=list(marks), max_commit_retries=0)
         if self.layout.merge_on and rows:
@@ -149,7 +149,7 @@ class Output:
             check(table)
         return table
 
-    def _files(self, frame: DataFrame, schema: pa.Schema, partition_by: Sequence[str]) -> list[Any]:
+    def _files(self, url: str, frame: DataFrame, schema: pa.Schema, partition_by: Sequence[str]) -> list[Any]:
         """The rows as files of the table's directory, written by the executors."""
         from pyspark.sql import functions as F
 
@@ -158,7 +158,7 @@ class Output:
             for at, name in enumerate(partition_by):
                 # As Delta's log has them.
                 frame = frame.withColumn(f"{_VALUE}{at}", F.col(name).cast("string"))
-        url, named = self.url, tuple(partition_by)
+        named = tuple(partition_by)
 
         def written(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return _write(url, schema, named, batches)
@@ -170,7 +170,7 @@ class Output:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        filesystem = _filesystem(self.url)
+        filesystem = _filesystem(table.table_uri)
         paths = [file["path"] for file in files]
 
         def rows(columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...archive.table import check_installed
 from ...errors import CorruptData, PermanentError, Unavailable
-from ..options import Options, parse
+from ..options import parse
 from ..output import Layout, Output
 from ..plan import Span, limited, spans
 from ..session import register
@@ -78,19 +78,19 @@ def roll_up(
         whole = [_whole(span) for span in spans(client, parsed)]
         while True:
             table = target.load()
-            planned = [_after(span, table, bool(parsed.last)) for span in whole]
+            # After the first look the store may have gone on, and another rollup with it.
+            planned = [_after(span, table, bool(parsed.last) or report.batches > 0) for span in whole]
             new = [span for span in planned if span.first <= span.last]
             if not new:
                 return report
             new = limited(client, new, batch_rows)
-            done = _batch(spark, options, parsed, new, sql, schema, target, aside)
+            done = _batch(spark, options, new, sql, schema, target, aside)
             report = RollupReport(report.rows + done.rows, report.bad + done.bad, report.batches + 1)
 
 
 def _batch(
     spark: SparkSession,
     options: dict[str, str],
-    parsed: Options,
     new: Sequence[Span],
     sql: str,
     schema: StructType | str | None,
@@ -108,10 +108,10 @@ def _batch(
                     f"{count} payloads are not of the schema, and nothing was written: name a table for them with --bad"
                 )
         else:
-            kept = _set_aside(spark, options, parsed, new, schema, aside)
+            kept = _set_aside(spark, options, new, schema, aside)
         frame = typed.where(f"{BAD} IS NULL").drop(BAD)
     frame.createOrReplaceTempView("entries")
-    return RollupReport(_write(target, spark.sql(sql), new, bool(parsed.last)), kept, 1)
+    return RollupReport(_write(target, spark.sql(sql), new), kept, 1)
 
 
 def _typed(frame: DataFrame, schema: StructType | str) -> DataFrame:
@@ -120,24 +120,22 @@ def _typed(frame: DataFrame, schema: StructType | str) -> DataFrame:
     return parse_payloads(frame.select(*(name for name in frame.columns if name not in taken)), schema)
 
 
-def _set_aside(
-    spark: SparkSession, options: dict[str, str], parsed: Options, new: Sequence[Span], schema: Any, aside: Output
-) -> int:
+def _set_aside(spark: SparkSession, options: dict[str, str], new: Sequence[Span], schema: Any, aside: Output) -> int:
     table = aside.load()
     # Killed after this and before the rows were written, it comes again.
     planned = [_after(span, table, True) for span in new]
     rest = [span for span in planned if span.first <= span.last]
     if not rest:
         return 0
-    return _write(aside, _read(spark, options, rest).where(is_bad(schema)), rest, True)
+    return _write(aside, _read(spark, options, rest).where(is_bad(schema)), rest)
 
 
-def _write(target: Output, rows: DataFrame, new: Sequence[Span], bounded: bool) -> int:
+def _write(target: Output, rows: DataFrame, new: Sequence[Span]) -> int:
     """The rows, and how far they go. Unavailable if that is not where the table is."""
     from deltalake.exceptions import CommitFailedError, DeltaError
 
     def check(table: Any) -> None:
-        if any(_after(span, table, bounded) != span for span in new):
+        if any(_after(span, table, True) != span for span in new):
             raise Unavailable(f"{target.url}: another rollup was faster: run it again")
 
     try:
