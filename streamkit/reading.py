@@ -112,7 +112,7 @@ class Reader:
 
 
 def _with_ends(partition: Partition, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """They tell where the other partitions of the space ended, as far as was known, for the offsets of their entries."""
+    """They tell where the space's other partitions ended, as far as was known, for the offsets of their entries."""
     ends = partition.ends()
     for batch in batches:
         force_setattr(batch.origin, "others", ends)  # made for this reading, and not handed out yet
