@@ -167,20 +167,25 @@ class Partition:
                 continue
             if record is None:
                 value = self.backend.get(self.key, [self.transaction_key(number)])[0]
-                if value is not None and not self.is_current(head):
+                if value is not None and not self.is_current(head, number):
                     if archived < number <= self.head.archived:
                         return None
                 elif value is not None or not self.packed_since(packs, number):
                     return None if value is None else value.data
         return record
 
-    def is_current(self, head: Head) -> bool:
-        """Whether rows of the log that were read after `head` are what was committed: nothing that it does not name
-        can have been removed before they were read. Else a writer that came too late may have left them where
-        others were, which are in a pack or in the archive by now."""
-        if self.remote and self.head is head and not self.is_fresh(self._confirmed):
+    def is_current(self, head: Head, number: int) -> bool:
+        """Whether a row of the log, `number` or a later one, that was read after `head` is what was committed.
+
+        It is if it cannot have been removed before: else a writer that came too late may have left it where another one
+        was, which is in a pack or in the archive by now.
+        """
+        if not self.remote:
+            return True
+        if not self.is_fresh(self._confirmed):
             self.look_at_head()
-        return not self.remote or self.head is head
+        now = self.head
+        return now is head or number > max(now.watermark, now.archived)
 
     def packed_since(self, packs: Packs, number: int) -> bool:
         """Whether `number`, which was neither in `packs` nor in the log, is in a pack by now."""

@@ -353,7 +353,7 @@ def _frames(partition: Partition, wanted: Sequence[Frame]) -> list[bytes | None]
         ranges = [Range(partition.transaction_key(wanted[at][0]), *wanted[at][1:]) for at in rest]
         for at, part in zip(rest, partition.backend.read(partition.key, ranges) if ranges else (), strict=True):
             parts[at] = part
-        if rest and not partition.is_current(head):
+        if rest and not partition.is_current(head, min(wanted[at][0] for at in rest)):
             if any(archived < wanted[at][0] <= partition.head.archived for at in rest):
                 return [None] * len(wanted)
             continue
