@@ -23,7 +23,7 @@ from .keys import data_range
 from .offsets import Offset
 from .packs import Frame
 from .partition import Partition
-from .record_format import decode_entries, decode_records, decode_transaction
+from .record_format import decode_entries, decode_frames, decode_records, decode_transaction
 from .records import records
 from .rows import DataRow, Piece
 
@@ -207,7 +207,7 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: i
     while first <= last:
         elsewhere = None
         try:
-            for batch in _logged(partition, segment, first, last, low):
+            for batch in _logged(partition, segment, first, last, low, together=not bounds.by_time):
                 if high and batch.timestamp > high:
                     return
                 entries = batch.entries
@@ -240,12 +240,18 @@ class NotLogged(CorruptData):
     """The log does not hold what was looked for."""
 
 
-def _logged(partition: Partition, segment: str, first: int, last: int, low: int) -> Iterator[Batch]:
-    """What the log and its index hold of first..last, from timestamp `low` on. NotLogged where they do not."""
+def _logged(partition: Partition, segment: str, first: int, last: int, low: int, *, together: bool) -> Iterator[Batch]:
+    """What the log and its index hold of first..last, from timestamp `low` on. NotLogged where they do not.
+
+    With `together` several small frames are one batch, which tells its last one's place.
+    """
     for pieces in pieces_of(partition, segment, first, last):
         if pieces[0].number <= partition.head.archived:
             raise _hole(partition, segment, pieces[0].first_sequence)
-        yield from load(partition, segment, [piece for piece in pieces if piece.timestamp >= low])
+        if together:
+            yield from _load_together(partition, segment, pieces)
+        else:
+            yield from load(partition, segment, [piece for piece in pieces if piece.timestamp >= low])
 
 
 def logged_segment(partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
@@ -320,23 +326,40 @@ def _hole(partition: Partition, segment: str, sequence: int) -> NotLogged:
     )
 
 
+def _load_together(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:
+    space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
+    frames = _frames_of(partition, pieces)
+    for number, entries in decode_frames(
+        space, index, settings.partitions, segment, frames, seed, settings.incarnation, partition.located
+    ):
+        latest = entries[-1]
+        yield Batch(latest.timestamp, number, latest.origin, entries)
+
+
 def load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int = 0) -> Iterator[Batch]:
-    absent = [(piece.number, piece.start, piece.length) for piece in pieces if piece.frame is None]
-    loaded = iter(_frames(partition, absent) if absent else ())
     space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
     partitions, incarnation = settings.partitions, settings.incarnation
+    for number, first, frame in _frames_of(partition, pieces):
+        try:
+            head, origin, entries = decode_entries(space, index, partitions, frame, seed, start, incarnation)
+        except CorruptData as error:
+            raise partition.located(error, number) from error
+        if head.segment != segment or head.first_sequence != first or head.number != number:
+            where = partition.where(number)
+            raise CorruptData(f"{where}: the index points at a frame of {head.segment!r} instead of {segment!r}")
+        yield Batch(head.timestamp, head.number, origin, entries)
+
+
+def _frames_of(partition: Partition, pieces: Sequence[Piece]) -> Iterator[tuple[int, int, bytes]]:
+    """(number, first sequence, frame) of each piece, all that is not in the index read at once. NotLogged where one is
+    missing."""
+    absent = [(piece.number, piece.start, piece.length) for piece in pieces if piece.frame is None]
+    loaded = iter(_frames(partition, absent) if absent else ())
     for piece in pieces:
         frame: bytes | None = piece.frame if piece.frame is not None else next(loaded)
         if frame is None:
             raise NotLogged(f"{partition.where(piece.number)} is missing from the log")
-        try:
-            head, origin, entries = decode_entries(space, index, partitions, frame, seed, start, incarnation)
-        except CorruptData as error:
-            raise partition.located(error, piece.number) from error
-        if head.segment != segment or head.first_sequence != piece.first_sequence or head.number != piece.number:
-            where = partition.where(piece.number)
-            raise CorruptData(f"{where}: the index points at a frame of {head.segment!r} instead of {segment!r}")
-        yield Batch(head.timestamp, head.number, origin, entries)
+        yield piece.number, piece.first_sequence, frame
 
 
 def _frames(partition: Partition, wanted: Sequence[Frame]) -> list[bytes | None]:

@@ -36,6 +36,7 @@ __all__ = [
     "KeyUse",
     "decode_body",
     "decode_entries",
+    "decode_frames",
     "decode_header",
     "decode_records",
     "decode_transaction",
@@ -389,6 +390,75 @@ def decode_records(
                 if head.number != number:
                     raise located(CorruptData(f"a frame of transaction {head.number} is in its place"), number)
                 yield number, found
+    except StreamkitError:
+        if entries:
+            yield last, entries
+        raise
+    if entries:
+        yield last, entries
+
+
+def decode_frames(
+    space: str,
+    partition: int,
+    partitions: int,
+    segment: str,
+    frames: Iterable[tuple[int, int, bytes]],
+    seed: int,
+    incarnation: bytes,
+    located: Callable[[StreamkitError, int], StreamkitError],
+) -> Iterator[tuple[int, list[Entry]]]:
+    """(last number, entries) of a segment's `frames`, each (number, first sequence, frame): those of many small ones
+    together.
+
+    CorruptData for one that is damaged or of something else, `located`, after all that is before it.
+    """
+    unpack, head_at = _FRAME.unpack_from, _FRAME.size
+    decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
+    entries: list[Entry] = []
+    last = 0
+    try:
+        for number, first, frame in frames:
+            # One look at each part, as in decode_records.
+            size = len(frame)
+            if head_at < size <= _SHORT:
+                crc, head_bytes, flags, body_bytes, raw = unpack(frame)
+                body = head_at + head_bytes
+                if not flags and raw == body_bytes == size - body and crc32(frame[4:], seed) == crc:
+                    try:
+                        head = decode_head(frame[head_at:body])
+                        (payloads,) = decode_payloads(frame[body:])
+                    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                        raise located(CorruptData("a frame of the transaction is damaged"), number) from error
+                    if (
+                        len(payloads) == 1 == head.count
+                        and head.number == number
+                        and head.first_sequence == first
+                        and head.segment == segment
+                    ):
+                        origin = Origin(
+                            partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation
+                        )
+                        trx = TRX(head.id, head.node, number)
+                        entries.append(
+                            Entry(space, segment, first, head.timestamp, trx, payloads[0], NO_METADATA, origin)
+                        )
+                        last = number
+                        if len(entries) >= _TOGETHER:
+                            yield last, entries
+                            entries = []
+                        continue
+            try:
+                head, _, found = decode_entries(space, partition, partitions, frame, seed, 0, incarnation)
+            except CorruptData as error:
+                raise located(error, number) from error
+            if head.segment != segment or head.first_sequence != first or head.number != number:
+                wrong = CorruptData(f"the index points at a frame of {head.segment!r} instead of {segment!r}")
+                raise located(wrong, number)
+            if entries:
+                yield last, entries
+                entries = []
+            yield number, found
     except StreamkitError:
         if entries:
             yield last, entries
