@@ -91,13 +91,14 @@ def _rows(run: Run) -> list[tuple[str, ...]]:
 
 
 def _misses(run: Run) -> list[str]:
-    lines = [
-        f"- **{result.work}**: {_is(result, target)} where {_wanted(result, target)} was wanted. "
-        f"{_WHY.get(result.work, 'Not explained yet.')}"
-        for result in run.results
-        for target in result.targets
-        if not result.reached(target)
-    ]
+    lines = []
+    for result in run.results:
+        missed = [target for target in result.targets if not result.reached(target)]
+        if missed:
+            figures = ", ".join(
+                f"{_is(result, target)} where {_wanted(result, target)} was wanted" for target in missed
+            )
+            lines.append(f"- **{result.work}**: {figures}. {_WHY.get(result.work, 'Not explained yet.')}")
     return ["## What was not reached, and why", "", *lines, ""] if lines else []
 
 
