@@ -42,7 +42,8 @@ _WHY = {
     "growth: peek": "In the large store hardly a segment is peeked at twice in the time of a round. " + _BLOCKS,
     "bytes on disk / payload, 1 a commit": "What is written is there twice, in the log as it was packed and beside its "
     "index, and what was written last is not merged yet.",
-    "memory, writing and merging": "The statuses of up to 200,000 segments are kept, 280 bytes each.",
+    "memory, writing and merging": "The statuses of up to 65,536 segments are kept (18 MB), and a tail of up to 16,384 "
+    "frames and what upkeep makes of it.",
 }
 """Where the time or the space goes in what may miss its target. To be looked at again with what is optimised."""
 _HEADS = ("work", "streamkit", "compared with", "to reach", "is", "reached")

@@ -40,7 +40,7 @@ _MOST_FRAMES = 4096
 _ATTEMPTS = 6
 _LOSSES = 1000
 _TAIL_BYTES = 16 << 20
-_TAIL_FRAMES = 1 << 15
+_TAIL_FRAMES = 1 << 14
 """Whoever opens the space reads them first, in a microsecond each."""
 _TURNS = 4
 """Between two times that the index is brought forward, something may be merged at three others."""

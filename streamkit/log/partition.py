@@ -34,7 +34,8 @@ __all__ = ["NOTHING", "Partition"]
 _T = TypeVar("_T")
 
 NOTHING = SegmentRow(0, 0, 0, 0)
-_KNOWN = 200_000
+_KNOWN = 1 << 16
+"""Segments, 280 bytes each."""
 
 
 class Partition:
