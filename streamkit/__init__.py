@@ -5,6 +5,7 @@ from .errors import (
     AccessDenied,
     CorruptData,
     CrossPartition,
+    EntriesRemoved,
     Fenced,
     InvalidName,
     InvalidOffset,
@@ -17,6 +18,7 @@ from .errors import (
     RecordTooLarge,
     SequenceMismatch,
     SpaceExists,
+    SpaceFull,
     StoreClosed,
     StreamkitError,
     Throttled,
@@ -26,9 +28,11 @@ from .errors import (
     Unavailable,
     UnsupportedVersion,
 )
+from .gaps import Gap
 from .leases import Lease
 from .lexkey import LexKey, Unsigned
 from .model import TRX, Entry, Record, SegmentStatus
+from .removing.limits import Retention
 from .statistics import Statistics
 from .store import Store
 from .transaction import Transaction
@@ -41,8 +45,10 @@ __all__ = [
     "Client",
     "CorruptData",
     "CrossPartition",
+    "EntriesRemoved",
     "Entry",
     "Fenced",
+    "Gap",
     "InvalidName",
     "InvalidOffset",
     "InvalidRecord",
@@ -55,9 +61,11 @@ __all__ = [
     "PermanentError",
     "Record",
     "RecordTooLarge",
+    "Retention",
     "SegmentStatus",
     "SequenceMismatch",
     "SpaceExists",
+    "SpaceFull",
     "Statistics",
     "Store",
     "StoreClosed",

@@ -13,9 +13,11 @@ from .index.upkeep import bring_forward, merge_some
 from .log.commit import Committer
 from .log.context import Context
 from .log.index_reader import RunGone
+from .log.index_rows import decode_index_row
 from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_key, segment_name, space_key
-from .log.partition import Partition
-from .log.rows import Head, Settings, decode_row, encode_row
+from .log.partition import NOTHING, Partition
+from .log.rows import Head, SegmentRow, Settings, decode_row, encode_row
+from .log.visible import shown
 from .names import partition_of
 from .seconds import check_seconds
 
@@ -35,6 +37,9 @@ class Space:
 
     def partition(self, segment: str) -> Partition:
         return self.partitions[partition_of(segment, len(self.partitions))]
+
+    def committer(self, segment: str) -> Committer:
+        return self.committers[partition_of(segment, len(self.partitions))]
 
     def partition_of(self, segments: Sequence[str]) -> Partition:
         """The one that all of `segments` are on, else CrossPartition."""
@@ -119,7 +124,7 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
 
 
 def segments_of(partition: Partition) -> Iterator[str]:
-    """Indexed names, and those that are only in the tail yet."""
+    """Indexed names, and those that are only in the tail yet, of segments that have entries."""
     start, end = map(bytes, SEGMENTS.children())
     while True:
         with partition.lock:
@@ -129,16 +134,21 @@ def segments_of(partition: Partition) -> Iterator[str]:
                 [name for name in partition.tail if segment_key(name) >= start], key=str.encode, reverse=True
             )
         try:
-            for key, _ in index.scan(start, end) if partition.watermark else ():
+            for key, value in index.scan(start, end) if partition.watermark else ():
                 name = segment_name(key)
                 while fresh and fresh[-1].encode() < name.encode():
                     start = segment_key(fresh[-1]) + b"\x00"
-                    yield fresh.pop()
+                    new = fresh.pop()
+                    if shown(partition, partition.with_tail(new, NOTHING)):
+                        yield new
                 if fresh and fresh[-1] == name:
                     fresh.pop()
                 start = key + b"\x00"
-                yield name
-            yield from reversed(fresh)
+                if shown(partition, partition.with_tail(name, decode_index_row(SegmentRow, key, value))):
+                    yield name
+            for new in reversed(fresh):
+                if shown(partition, partition.with_tail(new, NOTHING)):
+                    yield new
             return
         except RunGone as error:
             partition.check_moved(index, error)

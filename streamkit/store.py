@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
-from .arguments import bounds_of, check_file_bytes, check_hours, check_reverse, check_sequence, newest_of
+from .arguments import bounds_of, check_file_bytes, check_gaps, check_hours, check_reverse, check_sequence, newest_of
 from .backend import Ambiguous
 from .errors import OutcomeUnknown, TransientError
 from .following import Follower
@@ -15,6 +15,7 @@ from .handle import Handle
 from .index.upkeep import maintain
 from .leases import Lease
 from .lexkey import LexKey
+from .log.floors import Gaps
 from .log.idempotency import digest_of, find_use, first_result
 from .log.keys import CATALOG, USERS_SPACES, segment_name
 from .log.offsets import Offset
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
     from .index.verify import VerifyReport
+    from .removing.report import TrimReport
 
 __all__ = ["Store", "draft_of", "inner"]
 
@@ -225,18 +227,21 @@ class Store:
         max_timestamp: int = 0,
         limit: int = 0,
         reverse: bool = False,
-    ) -> Iterator[Entry]:
+        gaps: Gaps = "raise",
+    ) -> Iterator[Any]:
         """A segment's entries in sequence order, lazily. Bounds are inclusive, timestamps in ms; 0 is no bound.
 
-        With `reverse` the newest comes first, and `limit` is for the last so many.
+        With `reverse` the newest comes first, and `limit` is for the last so many. `gaps` is about entries that were
+        removed: "raise" EntriesRemoved where some are missing behind `min_sequence` that were trimmed or have expired,
+        "skip" them, or "yield" a Gap in their place, also for erased ones.
         """
         check_name(space, "space")
         check_name(segment, "segment")
-        bounds = bounds_of(min_sequence, max_sequence, min_timestamp, max_timestamp, limit)
+        bounds = bounds_of(min_sequence, max_sequence, min_timestamp, max_timestamp, limit, gaps)
         check_reverse(reverse)
         self._handle.check_open()
         batches = self._reader.segment_batches(space, segment, bounds, reverse)
-        return self._reader.entries(batches, limit, reverse)
+        return self._reader.entries(batches, limit, reverse, gaps)
 
     def consume_space(
         self,
@@ -247,19 +252,21 @@ class Store:
         max_timestamp: int = 0,
         limit: int = 0,
         reverse: bool = False,
-    ) -> Iterator[Entry]:
+        gaps: Gaps = "raise",
+    ) -> Iterator[Any]:
         """A space's entries in commit order, lazily, after `offset` (an entry's `space_offset`, or its hex text).
 
         With `reverse` in the opposite order: the newest first, down to `offset`, and `limit` is for the last so many.
         Several partitions are merged by timestamp. InvalidOffset for one that is damaged or of another space.
+        `gaps`: as in `consume_segment`; an offset below the floor of the space is a place that is gone.
         """
         check_name(space, "space")
         after = None if offset is None else Offset.decode(offset, space)
-        bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit)
+        bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit, gaps)
         check_reverse(reverse)
         self._handle.check_open()
         return self._reader.entries(
-            self._reader.space_batches(space, after, bounds, reverse, together=True), limit, reverse
+            self._reader.space_batches(space, after, bounds, reverse, together=True), limit, reverse, gaps
         )
 
     def consume(
@@ -269,37 +276,97 @@ class Store:
         min_timestamp: int = 0,
         max_timestamp: int = 0,
         limit: int = 0,
-    ) -> Iterator[Entry]:
+        gaps: Gaps = "raise",
+    ) -> Iterator[Any]:
         """Several spaces merged by timestamp, each after its offset (None: from the start). {} reads nothing."""
         if not isinstance(offsets, Mapping):
             raise TypeError(f"consume takes a mapping of space to offset or None, not {type(offsets).__name__}")
-        bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit)
+        bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit, gaps)
         after = {
             check_name(space, "space"): None if offset is None else Offset.decode(offset, space)
             for space, offset in offsets.items()
         }
         self._handle.check_open()
         logs = {space: self._reader.space_batches(space, offset, bounds) for space, offset in after.items()}
-        return self._reader.entries(merge(logs), limit)
+        return self._reader.entries(merge(logs), limit, False, gaps)
+
+    # -- removing -----------------------------------------------------------------------------------------------
+
+    def trim(
+        self,
+        space: str,
+        segment: str | None = None,
+        *,
+        before: AnyOffset | int | None = None,
+        keep_entries: int | None = None,
+        keep_bytes: int | None = None,
+        max_age: float | None = None,
+        dry_run: bool = False,
+    ) -> TrimReport:
+        """Remove the first entries of a segment, or the first transactions of a space. Exactly one bound is given.
+
+        `before`: of a segment a sequence, those below it go; of a space an offset, what it is "after" goes.
+        `keep_entries`, `keep_bytes` (of payload): at most so many stay; `max_age`: what is not older than so many
+        seconds stays. A segment is trimmed to the entry, a space to the transaction. Readers begin at the new floor at
+        once, and storage is given back by upkeep. Sequences go on, also where nothing is left. `dry_run` changes
+        nothing and reports what would go. An unknown space or segment is nothing to do.
+        """
+        from .removing.limits import limit_of
+        from .removing.report import TrimReport
+        from .removing.trim import trim_segment, trim_space
+
+        check_name(space, "space")
+        if segment is not None:
+            check_name(segment, "segment")
+        limit = limit_of(space, segment, before, keep_entries, keep_bytes, max_age)
+        known = self._known(space)
+        if isinstance(limit.before, Offset):
+            limit.before.check(known.settings if known else None)
+        if known is None:
+            return TrimReport(space, segment or "", dry_run=dry_run)
+        if segment is None:
+            return trim_space(known.committers, limit, "trimmed", dry_run)
+        return trim_segment(known.committer(segment), segment, limit, "trimmed", dry_run)
+
+    def delete_segment(self, space: str, segment: str) -> TrimReport:
+        """Remove all entries of a segment that are there by now. It is not listed until something is written to it
+        again, which goes on after its last sequence. One that does not exist is nothing to do."""
+        from .removing.limits import limit_of
+        from .removing.report import TrimReport
+        from .removing.trim import trim_segment
+
+        check_name(space, "space")
+        check_name(segment, "segment")
+        known = self._known(space)
+        if known is None:
+            return TrimReport(space, segment)
+        limit = limit_of(space, segment, None, 0, None, None)
+        return trim_segment(known.committer(segment), segment, limit, "deleted", False)
 
     # -- following ----------------------------------------------------------------------------------------------
 
     def follow_segment(
-        self, space: str, segment: str, *, after: int = 0, timeout: float | None = None
-    ) -> Iterator[Entry]:
-        """A segment's entries after sequence `after`, then those that come; ends after `timeout` s of silence."""
+        self, space: str, segment: str, *, after: int = 0, timeout: float | None = None, gaps: Gaps = "raise"
+    ) -> Iterator[Any]:
+        """A segment's entries after sequence `after`, then those that come; ends after `timeout` s of silence.
+
+        `gaps`: as in `consume_segment`; 0 is the beginning, wherever that is by now.
+        """
         check_name(space, "space")
         check_name(segment, "segment")
         check_sequence("after", after)
-        return self._follower.segment(space, segment, after, timeout)
+        return self._follower.segment(space, segment, after, timeout, check_gaps(gaps))
 
     def follow_space(
-        self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None
-    ) -> Iterator[Entry]:
-        """A space's entries after `offset`, then those that come; ends after `timeout` s of silence."""
+        self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None, gaps: Gaps = "raise"
+    ) -> Iterator[Any]:
+        """A space's entries after `offset`, then those that come; ends after `timeout` s of silence.
+
+        `gaps`: as in `consume_space`.
+        """
         check_name(space, "space")
         after = None if offset is None else Offset.decode(offset, space)
-        return self._follower.space(space, after, timeout)
+        return self._follower.space(space, after, timeout, check_gaps(gaps))
 
     def subscribe_to_segment(
         self, space: str, segment: str, *, timeout: float | None = None

@@ -95,7 +95,9 @@ class _Walk:
             self.found("", f"the table says that it has {there} entries and has {self._position}")
         if self._number > contents.last:
             self.found("", f"the table says that it ends at {contents.last} and has transaction {self._number}")
-        contents.segments = {name: SegmentRow(*ends) for name, ends in self._segments.items()}
+        contents.segments = {
+            name: SegmentRow(ends[0], ends[1], ends[2], ends[3]) for name, ends in self._segments.items()
+        }
 
     def _check_own(self, file: File) -> None:
         """What its descriptions say is what is in it: readers choose by them what they read."""

@@ -214,7 +214,19 @@ class LogWalk:
                 if ref.first_sequence != before + 1:
                     self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
             start = base + ref.start
-            pieces.append(Piece(number, header.timestamp, ref.first_sequence, ref.count, start, ref.length))
+            pieces.append(
+                Piece(
+                    number,
+                    header.timestamp,
+                    ref.first_sequence,
+                    ref.count,
+                    start,
+                    ref.length,
+                    None,
+                    ref.before,
+                    ref.size,
+                )
+            )
             self.sums[ref.segment, ref.first_sequence] = crc32(frame)
         for use in header.keys:
             row = key_row(header, use)

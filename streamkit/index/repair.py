@@ -18,7 +18,7 @@ from ..log.idempotency import key_row
 from ..log.index_rows import decode_index_row, encode_index_row
 from ..log.keys import ARCHIVE, CATALOG, FENCES, HEAD, KEYS, segment_key, space_key, transaction_number
 from ..log.pack_format import MOST
-from ..log.partition import Partition
+from ..log.partition import NOTHING, Partition
 from ..log.record_format import Header, frames_start
 from ..log.records import all_records
 from ..log.rows import ArchiveRow, FenceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
@@ -205,20 +205,27 @@ class _Builder:
         self._tail: dict[str, list[Piece]] = {}
         self._keys: dict[bytes, KeyRow] = {}
         self._fences: dict[str, int] = {}
+        self._removed: set[str] = set()
         self.records: dict[int, bytes] = {}
         self.frames = self.bytes = 0
 
     def take(self, header: Header, record: bytes) -> None:
         base = frames_start(record)
+        for removal in header.control.removals if header.control is not None else ():
+            row = self._statuses.get(removal.segment, NOTHING)
+            self._statuses[removal.segment] = row.without(removal)
+            self._removed.add(removal.segment)
         for ref in header.frames:
             start, first = base + ref.start, ref.first_sequence
             frame = record[start : start + ref.length] if ref.length <= self._most else None
-            piece = Piece(header.number, header.timestamp, first, ref.count, start, ref.length, frame)
+            piece = Piece(
+                header.number, header.timestamp, first, ref.count, start, ref.length, frame, ref.before, ref.size
+            )
             self._tail.setdefault(ref.segment, []).append(piece)
             self.frames += 1
-            row = self._statuses.get(ref.segment) or SegmentRow(first, header.timestamp, 0, 0)
-            self._statuses[ref.segment] = SegmentRow(
-                row.first_sequence, row.first_timestamp, piece.last_sequence, header.timestamp
+            row = self._statuses.get(ref.segment, NOTHING)
+            self._statuses[ref.segment] = row.with_entries(
+                header.number, header.timestamp, first, ref.count, piece.after
             )
         for use in header.keys:
             self._keys[use.key] = key_row(header, use)
@@ -229,7 +236,8 @@ class _Builder:
 
     def rows(self) -> Rows:
         """Those of what was taken since the last call."""
-        rows = index_rows(self._tail, self._statuses, self._keys, self._fences)
+        touched = {segment: self._statuses[segment] for segment in {**self._tail, **dict.fromkeys(self._removed)}}
+        rows = index_rows(self._tail, touched, self._keys, self._fences)
         self._clear()
         return rows
 

@@ -378,7 +378,7 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
             head, etag = partition.head, partition.head_etag
             if partition.watermark == partition.number:
                 return head, etag, head, None
-            names = list(partition.tail)
+            names = list({**partition.tail, **partition.removals})
             known = partition.known
             missing = [name for name in names if name not in known]
             if not missing:
@@ -388,6 +388,11 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
                     watermark=partition.number,
                     timestamp=partition.timestamp,
                     position=partition.position,
+                    size=partition.size,
+                    floor=partition.floor,
+                    thinned=partition.thinned,
+                    retention=partition.retention,
+                    erasing=partition.erasing,
                 )
                 statuses = {name: known[name] for name in names}
                 tail = {name: list(pieces) for name, pieces in partition.tail.items()}
@@ -411,8 +416,8 @@ def index_rows(
 ) -> Rows:
     """The rows of the index for `tail`, whose segments are as `statuses` say after it, in order."""
     rows: list[tuple[bytes, bytes]] = []
+    rows += [(segment_key(segment), encode_index_row(row)) for segment, row in statuses.items()]
     for segment, pieces in tail.items():
-        rows.append((segment_key(segment), encode_index_row(statuses[segment])))
         rows += _data_rows(segment, pieces)
     rows += [(idempotency_key(digest), encode_index_row(row)) for digest, row in keys.items()]
     rows += [(fence_key(name), encode_index_row(FenceRow(token))) for name, token in fences.items()]

@@ -55,6 +55,10 @@ class Cold(Protocol):
         """The first transaction in first..last that is not older than `timestamp`; last + 1 if there is none."""
         ...
 
+    def entries_until(self, partition: Partition, number: int) -> int:
+        """Entries of the partition up to transaction `number`."""
+        ...
+
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
         """The segments that transactions first..last wrote to, each once, the last touched last."""
         ...

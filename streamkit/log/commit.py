@@ -27,6 +27,7 @@ from ..backend import NEXT, Ambiguous, Conflict
 from ..errors import AccessDenied, OutcomeUnknown, StreamkitError, Unavailable
 from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
+from .floors import join_controls
 from .outcome import Outcome, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan, Snapshot
@@ -397,6 +398,7 @@ class Committer:
         after: dict[str, SegmentRow] = {}
         results: list[dict[str, SegmentRow]] = []
         parts: list[tuple[str, int, Body]] = []
+        sizes: list[tuple[int, int]] = []
         keys: list[KeyUse] = []
         count = 0
         for request in plan.ready:
@@ -405,9 +407,10 @@ class Committer:
                 segment, body = part.segment, part.body
                 row = after.get(segment) or before[segment]
                 if body is not None:
-                    first, last = row.last_sequence + 1, row.last_sequence + body.count
+                    first = row.last_sequence + 1
                     parts.append((segment, first, body))
-                    row = SegmentRow(row.first_sequence or first, row.first_timestamp or timestamp, last, timestamp)
+                    sizes.append((row.size, part.size))
+                    row = row.with_entries(number, timestamp, first, body.count, row.size + part.size)
                     after[segment] = row
                     count += body.count
                 result[segment] = row
@@ -425,6 +428,9 @@ class Committer:
             keys=tuple(keys),
             fences=plan.new_fences,
             seed=partition.seed,
+            sizes=sizes,
+            size=snapshot.size,
+            control=join_controls(request.control for request in plan.ready),
         )
         return Flight(plan, results, header, partition.transaction_key(number), record, count)
 

@@ -16,6 +16,7 @@ from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersio
 from .archive_reader import Cold
 from .context import Context
 from .fences import Fences
+from .floors import Control, Erasure, Floor, Removal, Retained
 from .freshness import Freshness, Look
 from .idempotency import key_row
 from .index_reader import Index, RunGone
@@ -74,6 +75,18 @@ class Partition:
         self.number = 0
         self.timestamp = 0
         self.position = 0
+        self.size = 0
+        """Bytes of payload."""
+        self.floor = Floor()
+        self.expired = Floor()
+        """The last one that the retention drew, where a search goes on."""
+        self.retention: Retained | None = None
+        self.thinned = 0
+        """As in the head: the transaction that removed entries of segments last, or 0."""
+        self.erasing: tuple[Erasure, ...] = ()
+        """Gone for every reader, and not yet everywhere: of the head, and of the tail."""
+        self.removals: dict[str, list[tuple[int, Removal]]] = {}
+        """(transaction, what it removes) of each segment in the tail."""
         self._counted = (0, 0)
         """A transaction's number, and how many entries it has."""
         self.watermark = 0
@@ -271,17 +284,31 @@ class Partition:
             self._start_from(head)
         else:
             self.drop_tail(head.watermark)
+            self._take_removed(head)
         self.head_etag = etag
+
+    def _take_removed(self, head: Head) -> None:
+        """What the head says of what was removed; what is in the tail comes later. The caller holds the lock."""
+        if head.floor.number > self.floor.number:
+            self.floor = head.floor
+        if self.thinned <= head.watermark:
+            self.thinned = head.thinned
+        later = tuple(erasure for erasure in self.erasing if erasure.number > head.watermark)
+        self.erasing = head.erasing + later
 
     def _start_from(self, head: Head) -> None:
         """Forget what was folded, and go on from the index, which is ahead of it; the caller holds the lock."""
         self.tail.clear()
         self.records.clear()
         self.tail_keys.clear()
+        self.removals.clear()
         self.tail_bytes = self.tail_frames = 0
         self.known.clear()
         self.generation += 1
-        self.timestamp, self.position = head.timestamp, head.position
+        self.timestamp, self.position, self.size = head.timestamp, head.position, head.size
+        self.floor, self.retention, self.thinned = head.floor, head.retention, head.thinned
+        self.erasing = head.erasing
+        self.latest.clear()
         self.fences.forget()
         self.watermark = head.watermark
         self.number = head.watermark
@@ -312,12 +339,14 @@ class Partition:
         most = self.policy.frame
         base = frames_start(record)
         count = 0
+        if header.control is not None:
+            self._take_control(header.control, number)
         for ref in header.frames:
             segment, first = ref.segment, ref.first_sequence
             count += ref.count
             start, length = base + ref.start, ref.length
             frame = record[start : start + length] if length <= most else None
-            piece = Piece(number, timestamp, first, ref.count, start, length, frame)
+            piece = Piece(number, timestamp, first, ref.count, start, length, frame, ref.before, ref.size)
             pieces = tail.get(segment)
             if pieces is None:
                 tail[segment] = [piece]
@@ -326,14 +355,9 @@ class Partition:
             row = known.get(segment)
             if row is None:
                 if first == 1:
-                    self.know(segment, SegmentRow(1, timestamp, ref.count, timestamp))
+                    self.know(segment, NOTHING.with_entries(number, timestamp, 1, ref.count, ref.size))
             elif first > row.last_sequence:
-                known[segment] = SegmentRow(
-                    row.first_sequence or first,
-                    row.first_timestamp or timestamp,
-                    first + ref.count - 1,
-                    timestamp,
-                )
+                known[segment] = row.with_entries(number, timestamp, first, ref.count, ref.before + ref.size)
         if len(record) <= MOST:
             self.records[number] = record
             self.tail_bytes += len(record)
@@ -344,10 +368,35 @@ class Partition:
             self.fences.take(number, header.fences)
         self.timestamp = timestamp
         self.position = header.position + count
+        self.size = header.after
         self._counted = number, count
         self.number = number
         self.news.tell()
         return count
+
+    def _take_control(self, control: Control, number: int) -> None:
+        """What a transaction that is folded removes; the caller holds the lock. Twice is as once."""
+        for removal in control.removals:
+            removals = self.removals.setdefault(removal.segment, [])
+            if not removals or removals[-1][0] < number or (number, removal) not in removals:
+                removals.append((number, removal))
+            row = self.known.get(removal.segment)
+            if row is not None:
+                self.known[removal.segment] = row.without(removal)
+            self.latest.drop(removal.segment)
+            self.thinned = number
+        floor = control.floor
+        if floor is not None and floor.number > self.floor.number:
+            self.floor = floor
+            self.latest.clear()
+        if control.retention is not None:
+            self.retention = control.retention
+            self.expired = Floor()
+        for erasure in control.erasures:
+            erasure = Erasure(erasure.segment, erasure.first, erasure.last, number)
+            if erasure not in self.erasing:
+                self.erasing += (erasure,)
+            self.latest.drop(erasure.segment)
 
     def committed(self, header: Header, record: bytes, before: Mapping[str, SegmentRow]) -> None:
         """A transaction of this process is in the log; `before` are its segments' statuses without it."""
@@ -375,6 +424,11 @@ class Partition:
                 elif pieces[0].number <= watermark:
                     # A new list: a reader may hold the old one.
                     self.tail[segment] = [piece for piece in pieces if piece.number > watermark]
+            for segment, removals in list(self.removals.items()):
+                if removals[0][0] <= watermark:
+                    self.removals[segment] = [one for one in removals if one[0] > watermark]
+                    if not self.removals[segment]:
+                        del self.removals[segment]
             self.tail_frames = sum([len(pieces) for pieces in self.tail.values()])
             self.records = {number: record for number, record in self.records.items() if number > watermark}
             self.tail_bytes = sum(map(len, self.records.values()))
@@ -470,18 +524,26 @@ class Partition:
                 row = self.known.get(name)
                 if row is None:
                     row = NOTHING if value is None else decode_index_row(SegmentRow, segment_key(name), value)
-                    pieces = self.tail.get(name)
-                    if pieces and pieces[-1].last_sequence > row.last_sequence:
-                        first, last = pieces[0], pieces[-1]
-                        row = SegmentRow(
-                            row.first_sequence or first.first_sequence,
-                            row.first_timestamp or first.timestamp,
-                            last.last_sequence,
-                            last.timestamp,
-                        )
+                    row = self.with_tail(name, row)
                     self.know(name, row)
                 found[name] = row
         return found
+
+    def with_tail(self, segment: str, row: SegmentRow) -> SegmentRow:
+        """An index row, and what the tail has of its segment."""
+        pieces, removals = self.tail.get(segment, ()), self.removals.get(segment, ())
+        for number, removal in removals:
+            before = [piece for piece in pieces if piece.number < number]
+            row = _extended(row, before).without(removal)
+        return _extended(row, pieces)
+
+    def resolved(self, segment: str, row: SegmentRow, now: SegmentRow) -> bool:
+        """Remember that `row` is `now` by what was removed of the space. False if it has changed meanwhile."""
+        with self.lock:
+            if self.known.get(segment, row) != row:
+                return False
+            self.know(segment, now)
+            return True
 
     def know(self, segment: str, row: SegmentRow) -> None:
         known = self.known
@@ -509,3 +571,13 @@ class Partition:
         """As of the last refresh, or later."""
         row = self.known.get(segment)
         return self.learn((segment,))[segment] if row is None else row
+
+
+def _extended(row: SegmentRow, pieces: Sequence[Piece]) -> SegmentRow:
+    """`row` after the pieces that follow on it, which are in order."""
+    if not pieces or pieces[-1].last_sequence <= row.last_sequence:
+        return row
+    first = next(piece for piece in pieces if piece.last_sequence > row.last_sequence)
+    last = pieces[-1]
+    row = row.with_entries(first.number, first.timestamp, first.first_sequence, first.count, 0)
+    return row.with_entries(last.number, last.timestamp, last.first_sequence, last.count, last.after)

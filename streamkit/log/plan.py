@@ -17,7 +17,7 @@ __all__ = ["Plan", "Snapshot", "mismatch"]
 class Snapshot:
     """What a commit builds on; taken in one moment, and stated by the commit's precondition."""
 
-    __slots__ = ("fences", "generation", "looked", "number", "position", "timestamp")
+    __slots__ = ("fences", "generation", "looked", "number", "position", "size", "timestamp")
 
     def __init__(self, partition: Partition) -> None:
         with partition.lock:
@@ -25,6 +25,7 @@ class Snapshot:
             self.number = partition.number
             self.timestamp = partition.timestamp
             self.position = partition.position
+            self.size = partition.size
             self.fences = partition.fences
             self.looked = partition.looked
             """By which the number after `number` was free for what is committed on it."""

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 
 from ..model import TRX
+from .floors import Control
 from .idempotency import digest_of
 from .record_format import Body, Header
 from .rows import SegmentRow
@@ -44,6 +45,8 @@ class Request:
     """Of the caller."""
     leads = False
     """Its thread has begun to lead; it is not only named as the next one."""
+    control: Control | None = None
+    """What it removes; its parts have no bodies then."""
     withdrawn = False
     """Its caller has given up: it must not be written any more."""
     turn: threading.Lock | None = None
