@@ -24,6 +24,7 @@ from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow, encode_row
+from ..log.visible import floor_of
 from .compaction import Expiry
 from .merge import FANOUT, merge_inline, merge_step, next_merge
 from .run_format import build_section, decode_inline, encode_inline
@@ -110,6 +111,7 @@ def maintain(partition: Partition) -> None:
     partition.look_at_head()
     _file_inline(partition)
     _merge_all(partition)
+    trim_log(partition)
     purge(partition)
     head, etag = _head(partition)
     if etag is None:
@@ -123,6 +125,51 @@ def maintain(partition: Partition) -> None:
         if after != head:
             _move(partition, head, etag, after, ())
     sweep(partition)
+
+
+def trim_log(partition: Partition) -> None:
+    """Give back what is below the floor: packs at once, and rows of the log where no writer can come too late."""
+    _move_floor(partition)
+    _drop_packs(partition)
+    head, etag = _head(partition)
+    last = min(head.floor.number - 1, head.watermark)
+    if partition.remote:
+        last = min(last, _over(partition, head))
+    if etag is None or last <= head.trimmed:
+        return
+    # What was packed is mostly not there any more; all that comes after it is.
+    start, end = (partition.transaction_key(number) for number in (head.trimmed + 1, min(last, head.cleared) + 1))
+    keys = [row.key for row in partition.backend.scan(partition.key, start, end, values=False)] if start < end else []
+    keys += [partition.transaction_key(number) for number in range(max(head.trimmed, head.cleared) + 1, last + 1)]
+    for at in range(0, len(keys), _CLEAR):
+        partition.backend.delete(partition.key, keys[at : at + _CLEAR])
+    head, etag = _head(partition)
+    if head.trimmed < last:
+        _move(partition, head, etag, replace(head, trimmed=last, cleared=max(head.cleared, last)), ())
+
+
+def _move_floor(partition: Partition) -> None:
+    """The floor that a retention draws by now, into the head."""
+    head, etag = _head(partition)
+    floor = floor_of(partition)
+    if etag is not None and floor.number > head.floor.number:
+        _move(partition, head, etag, replace(head, floor=floor), ())
+
+
+def _drop_packs(partition: Partition) -> None:
+    """Forget the packs below the floor, and write that anew which holds little else."""
+    head, etag = _head(partition)
+    floor = head.floor.number
+    first = next((at for at, file in enumerate(head.packs) if file.last >= floor), len(head.packs))
+    packs, made = head.packs[first:], list[bytes]()
+    try:
+        if packs and packs[0].first < floor and floor - packs[0].first > packs[0].last - floor:
+            packs = _packs_merged(partition, replace(head, packs=packs), packs[:1], made).packs
+    except RunGone as error:
+        _overtaken(partition, etag, made, error)
+        return
+    if packs != head.packs and etag is not None:
+        _move(partition, head, etag, replace(head, packs=packs), made)
 
 
 def _file_inline(partition: Partition) -> None:
@@ -160,10 +207,10 @@ def purge(partition: Partition) -> None:
     """Write the index anew without the rows of what only the archive holds."""
     partition.look_at_head()
     head, etag = _head(partition)
-    released, manifest = head.released, head.manifest
-    if etag is None or head.purged >= released:
+    gone, manifest = _gone(head), head.manifest
+    if etag is None or head.purged >= gone:
         return
-    rules = Expiry(released, head.forgotten)
+    rules = Expiry(gone, head.forgotten)
     if manifest.inline:
         keys, values = merge_inline(decode_inline(manifest.inline, partition.seed), {}, rules.__call__)
         inline = encode_inline(keys, values, partition.seed)
@@ -174,7 +221,7 @@ def purge(partition: Partition) -> None:
         _merge_all(partition)
         head, etag = _head(partition)
         if etag is not None:
-            _move(partition, head, etag, replace(head, purged=released), ())
+            _move(partition, head, etag, replace(head, purged=gone), ())
 
 
 def release(partition: Partition, number: int) -> None:
@@ -203,7 +250,7 @@ def _merged(partition: Partition, head: Head, made: list[bytes]) -> Head:
         index = partition.open_index(head)
         assert isinstance(index, Runs)
         forgotten = _forgotten(partition, head)
-        rules = Expiry(head.released, forgotten)
+        rules = Expiry(_gone(head), forgotten)
         step = merge_step(index, merge, policy.merge, id, partition.seed, rules.__call__)
         etag = ""
         if step.data is not None:
@@ -216,13 +263,16 @@ def _merged(partition: Partition, head: Head, made: list[bytes]) -> Head:
 
 
 def _packs_merged(partition: Partition, head: Head, group: Sequence[PackFile], made: list[bytes]) -> Head:
-    first, last = group[0].first, group[-1].last
-    pack = encode(partition, first, last, _records_of(partition, group))
+    floor, last = head.floor.number, group[-1].last
+    first, at = max(group[0].first, floor), head.packs.index(group[0])
+    kept = ((number, record) for number, record in _records_of(partition, group) if number >= floor)
+    pack = encode(partition, first, last, kept) if first <= last else None
+    if pack is None or not pack.records:
+        return replace(head, packs=(*head.packs[:at], *head.packs[at + len(group) :]))
     id = urandom(16)
     made.append(id)
     etag = store_file(partition, id, pack.data)
     merged = PackFile(id, etag, 0, len(pack.data), pack.table, first, last, pack.timestamp)
-    at = head.packs.index(group[0])
     return replace(head, packs=(*head.packs[:at], merged, *head.packs[at + len(group) :]))
 
 
@@ -294,6 +344,11 @@ def _put_head(partition: Partition, after: Head, etag: Etag | None, made: Sequen
             partition.indexed(after, new, etag)
             return True
     raise Unavailable(f"space {partition.space!r}: the storage's answers are lost one after the other; try again")
+
+
+def _gone(head: Head) -> int:
+    """The index needs no rows of entries up to this number."""
+    return max(head.released, head.floor.number - 1)
 
 
 def _remove(partition: Partition, ids: Iterable[bytes]) -> None:
@@ -455,11 +510,12 @@ def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], 
     first = manifest.inline_first or tail.first
     records = tail.records
     inline_block = decode_inline(manifest.inline, seed) if manifest.inline else None
-    keys, values = merge_inline(inline_block, dict(zip(*tail.rows, strict=True)), Expiry(head.released).__call__)
+    rules = Expiry(_gone(head))
+    keys, values = merge_inline(inline_block, dict(zip(*tail.rows, strict=True)), rules.__call__)
     if head.pack:
         packs = partition.open_packs(replace(head, packs=()))
         records = {**dict(packs.all()), **records}  # a large transaction is in no pack: there are holes
-    numbers = sorted(records)
+    numbers = sorted(number for number in records if number >= head.floor.number)
     size = sum(map(len, keys)) + sum(map(len, values)) + sum(map(len, records.values()))
     pack = encode(partition, first, head.watermark, [(number, records[number]) for number in numbers])
     if inline and size <= _SHRINKS * partition.policy.inline:
