@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .handle import Handle
-from .log.follow import Following, PollTimer, watch, watch_all
 from .log.floors import Gaps
+from .log.follow import Following, PollTimer, watch, watch_all
 from .log.offsets import Offset
 from .log.partition import Partition
 from .log.read import Bounds, Cursor, left
@@ -25,9 +25,7 @@ class Follower:
         self._handle = handle
         self._reader = reader
 
-    def segment(
-        self, space: str, segment: str, after: int, timeout: float | None, gaps: Gaps
-    ) -> Following[Any]:
+    def segment(self, space: str, segment: str, after: int, timeout: float | None, gaps: Gaps) -> Following[Any]:
         timer = self._timer(space, timeout)
         reader, last = self._reader, after
 

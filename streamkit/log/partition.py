@@ -142,6 +142,11 @@ class Partition:
         self.look_at_head()
         return self.head.archived >= number
 
+    def trimmed_since(self, number: int) -> bool:
+        """Whether `number`, which is not in the log, was trimmed by now."""
+        self.refresh()
+        return self.floor.number > number
+
     def known_end(self) -> tuple[int, int, int]:
         """(number, index in the transaction) after the last entry that is known, and its timestamp."""
         with self.lock:
