@@ -47,6 +47,7 @@ __all__ = [
     "Limits",
     "Range",
     "Row",
+    "Scrubs",
     "ServiceClock",
     "ServiceTime",
     "Value",
@@ -260,6 +261,18 @@ class ArchiveHost(Protocol):
 
         `delete` removes what is below `<url>/<store>/` too. `stores` is not disturbed by it. No I/O.
         """
+        ...
+
+
+@runtime_checkable
+class Scrubs(Protocol):
+    """A backend whose storage holds what was replaced or deleted for a while: it can overwrite that. Others need not.
+
+    A row that was put with NEXT is replaced where it is, if its etag is given and the value has the same length.
+    """
+
+    def scrub(self, partition: bytes) -> None:
+        """Nothing that was replaced or deleted in a partition before the call is in its files when this returns."""
         ...
 
 

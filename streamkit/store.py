@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
     from .index.verify import VerifyReport
-    from .removing.report import TrimReport
+    from .removing.report import EraseReport, TrimReport
+    from .removing.rewrite import Ranges
 
 __all__ = ["Store", "draft_of", "inner"]
 
@@ -343,6 +344,52 @@ class Store:
         limit = limit_of(space, segment, None, 0, None, None)
         return trim_segment(known.committer(segment), segment, limit, "deleted", False)
 
+    def erase(
+        self,
+        space: str,
+        segment: str | None = None,
+        *,
+        first: int = 1,
+        last: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> EraseReport:
+        """Make entries unreadable for ever, everywhere: log, index, archive with its older versions.
+
+        `segment`: one, or all that a glob names ("user-17/*"), its sequences `first` to `last` (None: all so far);
+        `metadata`: entries that have all of these pairs; or both. ValueError for neither. When it returns no read that
+        begins later gives them out, and their payloads and metadata are gone from what is stored; their segments'
+        names, sequences and timestamps stay. Interrupted, it is completed by the next call, or by `maintain`.
+        `progress(searched, all)` counts entries. What storage services keep on their own (versions of objects,
+        backups) is not reached. LeaseNotAcquired while another process archives: nobody reads them any more then, and
+        the next call removes them. An unknown space is nothing to do.
+        """
+        from .removing.arguments import check_erasure
+        from .removing.erase import erase_space
+        from .removing.report import EraseReport
+
+        check_name(space, "space")
+        check_erasure(segment, first, last, metadata)
+        known = self._known(space)
+        if known is None:
+            return EraseReport(space, dry_run=dry_run)
+        return erase_space(
+            known, segment, first, last, metadata, dry_run, progress, self._eraser_lease, self._clean_archive
+        )
+
+    def _clean_archive(self, partition: Partition, ranges: Ranges) -> int:
+        if not partition.head.archived:
+            return 0
+        from .archive.erase import erase_archived
+
+        return erase_archived(self._archive(partition.space), partition.partition, ranges.by_segment)
+
+    def _finish_erasing(self, partition: Partition) -> None:
+        from .removing.erase import finish
+
+        finish(partition, self._eraser_lease, self._clean_archive)
+
     # -- following ----------------------------------------------------------------------------------------------
 
     def follow_segment(
@@ -419,6 +466,7 @@ class Store:
         """
         for partition in self._partitions(space):
             partition.refresh()
+            self._finish_erasing(partition)
             maintain(partition)
             if partition.archived_since(1):
                 from .archive.archiver import remove_space
@@ -476,6 +524,8 @@ class Store:
         if known is None:
             return ArchiveReport(space)
         archive = self._archive(space)
+        for partition in known.partitions:
+            self._finish_erasing(partition)
         return archive_space(known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress)
 
     def compact(
@@ -535,6 +585,9 @@ class Store:
         self._handle.check_open()
         source._handle.check_open()
         return restore_space(source, self, space, until or 0, tier == "cold", progress)
+
+    def _eraser_lease(self, name: str, wait: float) -> Lease:
+        return self.lease(name, 60.0, wait)
 
     def _archiver_lease(self, name: str) -> Lease:
         return self.lease(name, 60.0)

@@ -256,7 +256,7 @@ class Archive:
             for cluster in snapshot.clusters(partition.partition):
                 for file in cluster:
                     if file.numbers[1] <= number:
-                        total += file.rows
+                        total = max(total, file.positions[1] + 1)
                     elif file.numbers[0] <= number:
                         which = (file.path, file.partition)
                         with self._lock:
@@ -264,7 +264,7 @@ class Archive:
                         if known is None:
                             numbers = [rows["number"].to_numpy() for rows in self.files.narrow(file, ["number"])]
                             known = self._numbers = (which, np.sort(np.concatenate(numbers)))
-                        total += int(np.searchsorted(known[1], number, "right"))
+                        total = max(total, file.positions[0] + int(np.searchsorted(known[1], number, "right")))
             return total
 
         return self._asked(partition, number, ask)

@@ -13,6 +13,7 @@ from ..backend import Etag
 from ..checksum import crc32
 from ..errors import CorruptData, StreamkitError
 from ..log.archive_reader import Contents
+from ..log.floors import Floor
 from ..log.idempotency import key_row
 from ..log.keys import HEAD
 from ..log.manifest import RunGone
@@ -66,11 +67,31 @@ class LogWalk:
         """(number, token) of each lease: when it wrote with a higher one than before."""
         self.transactions = 0
         self.entries = 0
+        self.removed: dict[str, int] = {}
+        """The last sequence of each segment that the log says was removed."""
+        self.floor = Floor()
+        """As the log itself says."""
         self.cold: dict[str, SegmentRow] | None = {}
         """The archive's part of each segment; None if that cannot be relied on."""
 
     def found(self, key: bytes, problem: str) -> None:
         self.findings.append(Finding(self.partition.space, self.partition.partition, bytes(key), problem))
+
+    @property
+    def first(self) -> int:
+        """The first transaction that the log must hold."""
+        return max(self.head.archived + 1, self.head.floor.number)
+
+    def trimmed(self, segment: str) -> bool:
+        """Whether a segment does not begin where log and archive do."""
+        return self.head.floor.number > 1 or segment in self.removed
+
+    def begin_at_floor(self) -> None:
+        """Pass over what was trimmed."""
+        floor = self.head.floor
+        if floor.number - 1 > self.last:
+            self.last, self.position, self.timestamp = floor.number - 1, floor.position, floor.timestamp
+            self.cold = None
 
     def read_head(self) -> bool:
         """Whether there is one that can be read."""
@@ -228,6 +249,11 @@ class LogWalk:
                 )
             )
             self.sums[ref.segment, ref.first_sequence] = crc32(frame)
+        if header.control is not None:
+            for removal in header.control.removals:
+                self.removed[removal.segment] = max(removal.last, self.removed.get(removal.segment, 0))
+            if header.control.floor is not None and header.control.floor.number > self.floor.number:
+                self.floor = header.control.floor
         for use in header.keys:
             row = key_row(header, use)
             self.uses.setdefault(use.key, []).append(row)

@@ -31,7 +31,7 @@ from .run_format import build_section, decode_inline, encode_inline
 from .runs import Runs
 from .sweep import ids_of, sweep
 
-__all__ = ["Rows", "bring_forward", "encode", "index_rows", "merge_some", "store_file", "write_files"]
+__all__ = ["Rows", "bring_forward", "encode", "index_rows", "merge_some", "move_head", "store_file", "write_files"]
 
 Rows = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys in order, and their values."""
@@ -320,6 +320,16 @@ def _move(partition: Partition, head: Head, etag: Etag | None, after: Head, made
     partition.counters["upkeeps"] += 1
     _remove(partition, ids_of(head) - ids_of(after))
     return True
+
+
+def move_head(partition: Partition, head: Head, after: Head, made: Sequence[bytes]) -> bool:
+    """Replace `head`, which is the partition's, by `after`. False if it is another one by now: then what was `made`
+    goes."""
+    known, etag = _head(partition)
+    if known is head and etag is not None:
+        return _move(partition, head, etag, after, made)
+    _remove(partition, made)
+    return False
 
 
 def _put_head(partition: Partition, after: Head, etag: Etag | None, made: Sequence[bytes]) -> bool:

@@ -612,7 +612,7 @@ def _decode_at(
         raise CorruptData("the body of a frame cannot be decoded") from error
     first, segment, timestamp = head.first_sequence, head.segment, head.timestamp
     holes = flags & (_HOLES | _GONE) != 0
-    origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation, holes)
+    origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation, False, holes)
     trx = TRX(head.id, head.node, head.number)
     if start > first:
         payloads = payloads[start - first :]
