@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from os import urandom
 
@@ -22,6 +23,10 @@ from .names import partition_of
 from .seconds import check_seconds
 
 __all__ = ["Space", "create_space", "open_space", "segments_of", "settings_of"]
+
+
+_EPOCH = 1_735_689_600_000
+"""2025-01-01, in ms."""
 
 
 class Space:
@@ -68,13 +73,18 @@ def open_space(
     return Space([first, *others], node, most_bytes)
 
 
+def new_incarnation() -> bytes:
+    """8 bytes that no other space has, greater than those of before: so are the keys of its transactions, then."""
+    return ((time.time_ns() // 1_000_000 - _EPOCH) << 23 | int.from_bytes(urandom(3)) >> 1).to_bytes(8, "big")
+
+
 def create_space(backend: Backend, space: str, settings: Settings, *, exact: bool) -> None:
     """Make the space's rows. With `exact`, SpaceExists if it has other settings.
 
     Of several at once one decides on the incarnation: the catalog's row does, and the head repeats it.
     """
     key = space_key(space)
-    settings = msgspec.structs.replace(settings, incarnation=urandom(8))
+    settings = msgspec.structs.replace(settings, incarnation=new_incarnation())
     if not _put_once(backend, bytes(CATALOG), key, encode_row(key, settings)):
         value = backend.get(bytes(CATALOG), [key])[0]
         if value is None:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
     from .index.verify import VerifyReport
-    from .removing.report import EraseReport, TrimReport
+    from .removing.limits import Retention
+    from .removing.report import EraseReport, StoreSize, TrimReport
     from .removing.rewrite import Ranges
 
 __all__ = ["Store", "draft_of", "inner"]
@@ -343,6 +344,56 @@ class Store:
             return TrimReport(space, segment)
         limit = limit_of(space, segment, None, 0, None, None)
         return trim_segment(known.committer(segment), segment, limit, "deleted", False)
+
+    def set_retention(self, space: str, retention: Retention) -> None:
+        """How much the space keeps from now on; at any time, in place of what was set before. The space is created.
+
+        Readers go by it at once, and storage by the next upkeep. TypeError or ValueError for what is no retention.
+        """
+        from .log.floors import Control
+        from .removing.limits import stored
+
+        check_name(space, "space")
+        kept = stored(retention)
+        self._handle.check_open()
+        for committer in self._shared.ready(space, ()).committers:
+            request = Request(())
+            request.control = Control(retention=kept)
+            committer.commit(request)
+
+    def delete_space(self, space: str) -> None:
+        """Remove a space with all that is in it, its archive too. Made again it is another space: offsets of this one
+        are InvalidOffset there. Who has it open gets StoreClosed, or CorruptData, and opens the store again.
+
+        One that does not exist is nothing to do. Interrupted, it is completed by the next call.
+        """
+        from .removing.space import delete_space
+
+        check_name(space, "space")
+        self._handle.check_open()
+        self._shared.forget_space(space)
+        partitions = list(self._shared.unread_partitions(space))
+        if partitions:
+            archived = any(partition.head.archived for partition in partitions)
+            delete_space(self._backend, space, partitions)
+            if archived:
+                self._shared.delete_archive(space)
+        self._shared.forget_space(space)
+
+    def size(self, space: str | None = None) -> StoreSize:
+        """How much is kept, in one space or in all: entries, segments, bytes of payload, and stored bytes by tier.
+
+        From statuses of segments, heads and the table of the archive: no entry is read. Erased entries count until
+        they are trimmed. What the log holds twice, as it was just packed, counts once.
+        """
+        from .removing.size import size_of
+
+        partitions = list(self._partitions(space))
+        archived = 0
+        for name in {partition.space for partition in partitions if partition.head.archived}:
+            snapshot = self._archive(name).table.snapshot()
+            archived += sum(file.size for file in snapshot.files) if snapshot is not None else 0
+        return size_of(partitions, archived)
 
     def erase(
         self,

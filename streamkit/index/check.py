@@ -83,10 +83,8 @@ def _ends(row: SegmentRow) -> tuple[int, int, int, int]:
 def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
     """Every piece is where the log has it, and all up to the watermark are there."""
     truth = {(segment, piece.first_sequence): piece for segment, pieces in log.pieces.items() for piece in pieces}
-    expected = {
-        segment: max(pieces[0].first_sequence, log.removed.get(segment, 0) + 1)
-        for segment, pieces in log.pieces.items()
-    }
+    removed = log.removed
+    expected = {name: max(some[0].first_sequence, removed.get(name, 0) + 1) for name, some in log.pieces.items()}
     hiding: dict[str, tuple[bytes, int]] = {}
     for key, data in rows:
         segment = key[len(DATA) + 1 : -9].decode(errors="replace")

@@ -8,6 +8,7 @@ from ..errors import Fenced, SequenceMismatch, TransactionIdMismatch
 from .idempotency import find_use, first_result
 from .partition import Partition
 from .request import Request
+from .room import check_room
 from .rows import SegmentRow
 from .statuses import written
 
@@ -44,6 +45,8 @@ class Plan:
         self.new_fences: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._keys: set[bytes] = set()
+        self._added: dict[str, tuple[int, int]] = {}
+        """(entries, bytes) by segment, and in all, of what is ready."""
 
     def add(self, request: Request) -> None:
         """Take `request` in, answer or refuse it; or leave it as it is, where that depends on a neighbour's fate."""
@@ -52,6 +55,10 @@ class Plan:
                 return
             if self._answer(request, request.key):
                 return
+        full = check_room(self.partition, request, self._added, self.before)
+        if full is not None:
+            request.fail(full)
+            return
         if request.fence is not None:
             name, token = request.fence
             highest = self.snapshot.fences.get(name, 0)
@@ -71,6 +78,11 @@ class Plan:
                     self.unconfirmed.append((request, error))
                 return
             last[segment] = now + (part.body.count if part.body is not None else 0)
+        for part in request.parts:
+            if part.body is not None:
+                for name in (part.segment, ""):
+                    count, size = self._added.get(name, (0, 0))
+                    self._added[name] = count + part.body.count, size + part.size
         self._last.update(last)
         if request.key is not None:
             self._keys.add(request.key)

@@ -86,6 +86,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     retention: Retained | None = None
     erasing: tuple[Erasure, ...] = ()
     """Gone for every reader, and not yet everywhere."""
+    erased: int = 0
+    """The watermark when something was erased last: there may be entries without payloads; 0 if there are none."""
 
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -96,7 +96,9 @@ def clean_partition(partition: Partition, clean_archive: Callable[[Partition, Ra
             partition.look_at_head()
             head = partition.head
             left = tuple(erasure for erasure in head.erasing if erasure.number > after.watermark)
-            if left == head.erasing or move_head(partition, head, replace(head, erasing=left), []):
+            if left == head.erasing or move_head(
+                partition, head, replace(head, erasing=left, erased=head.watermark), []
+            ):
                 break
         if isinstance(backend, Scrubs):
             backend.scrub(partition.key)
