@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from ..backend import Backend
@@ -12,6 +13,8 @@ from ..log.partition import Partition
 __all__ = ["delete_space"]
 
 _KEYS = 1000
+_LATER = 0.002
+"""Seconds, so that a space of the same name gets a later incarnation."""
 
 
 def delete_space(backend: Backend, space: str, partitions: Sequence[Partition]) -> None:
@@ -29,3 +32,4 @@ def delete_space(backend: Backend, space: str, partitions: Sequence[Partition]) 
     if partitions:
         backend.delete(bytes(CATALOG), [bytes(space_key(space))])
         backend.delete(partitions[0].key, [bytes(HEAD)])
+        time.sleep(_LATER)
