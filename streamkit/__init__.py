@@ -32,7 +32,7 @@ from .gaps import Gap
 from .leases import Lease
 from .lexkey import LexKey, Unsigned
 from .model import TRX, Entry, Record, SegmentStatus
-from .removing.limits import Retention
+from .retention import Retention
 from .statistics import Statistics
 from .store import Store
 from .transaction import Transaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 from uuid import UUID
 
 from .arguments import bounds_of, check_file_bytes, check_gaps, check_hours, check_reverse, check_sequence, newest_of
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
     from .index.verify import VerifyReport
-    from .removing.limits import Retention
     from .removing.report import EraseReport, StoreSize, TrimReport
     from .removing.rewrite import Ranges
+    from .retention import Retention
 
 __all__ = ["Store", "draft_of", "inner"]
 
@@ -230,7 +230,7 @@ class Store:
         limit: int = 0,
         reverse: bool = False,
         gaps: Gaps = "raise",
-    ) -> Iterator[Any]:
+    ) -> Iterator[Entry]:
         """A segment's entries in sequence order, lazily. Bounds are inclusive, timestamps in ms; 0 is no bound.
 
         With `reverse` the newest comes first, and `limit` is for the last so many. `gaps` is about entries that were
@@ -255,7 +255,7 @@ class Store:
         limit: int = 0,
         reverse: bool = False,
         gaps: Gaps = "raise",
-    ) -> Iterator[Any]:
+    ) -> Iterator[Entry]:
         """A space's entries in commit order, lazily, after `offset` (an entry's `space_offset`, or its hex text).
 
         With `reverse` in the opposite order: the newest first, down to `offset`, and `limit` is for the last so many.
@@ -279,7 +279,7 @@ class Store:
         max_timestamp: int = 0,
         limit: int = 0,
         gaps: Gaps = "raise",
-    ) -> Iterator[Any]:
+    ) -> Iterator[Entry]:
         """Several spaces merged by timestamp, each after its offset (None: from the start). {} reads nothing."""
         if not isinstance(offsets, Mapping):
             raise TypeError(f"consume takes a mapping of space to offset or None, not {type(offsets).__name__}")
@@ -445,7 +445,7 @@ class Store:
 
     def follow_segment(
         self, space: str, segment: str, *, after: int = 0, timeout: float | None = None, gaps: Gaps = "raise"
-    ) -> Iterator[Any]:
+    ) -> Iterator[Entry]:
         """A segment's entries after sequence `after`, then those that come; ends after `timeout` s of silence.
 
         `gaps`: as in `consume_segment`; 0 is the beginning, wherever that is by now.
@@ -457,7 +457,7 @@ class Store:
 
     def follow_space(
         self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None, gaps: Gaps = "raise"
-    ) -> Iterator[Any]:
+    ) -> Iterator[Entry]:
         """A space's entries after `offset`, then those that come; ends after `timeout` s of silence.
 
         `gaps`: as in `consume_space`.

@@ -66,11 +66,11 @@ def _erase_file(archive: Archive, snapshot: Snapshot, file: File, spans: Spans) 
     if not file.ours:
         if not _holds(archive, file.path, spans):
             return None
-        from .compact import _scattered, _sort
+        from .compact import scattered_files, sort_files
 
-        for group in _scattered(archive, snapshot):
+        for group in scattered_files(archive, snapshot):
             if file.path in {other.path for other in group}:
-                _sort(archive, snapshot, group)
+                sort_files(archive, snapshot, group)
         return 0
     if not _holds(archive, file.path, spans):
         return None

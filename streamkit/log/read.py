@@ -39,6 +39,7 @@ __all__ = [
     "NotLogged",
     "end_of",
     "first_at",
+    "intact",
     "last_entry",
     "load",
     "logged",
@@ -183,6 +184,25 @@ def without_erased(partition: Partition, batches: Iterator[Batch]) -> Iterator[B
             ]
             batch = Batch(batch.timestamp, batch.number, origin, marked)
         yield batch
+
+
+def intact(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """`batches` without what is gone: those around it are batches of their own."""
+    for batch in batches:
+        if batch.gap is not None:
+            continue
+        if not batch.origin.holes:
+            yield batch
+            continue
+        run: list[Entry] = []
+        for entry in batch.entries:
+            if not isinstance(entry.payload, Removed):
+                run.append(entry)
+            elif run:
+                yield Batch(batch.timestamp, batch.number, batch.origin, run)
+                run = []
+        if run:
+            yield Batch(batch.timestamp, batch.number, batch.origin, run)
 
 
 def left(batch: Batch, gaps: Gaps) -> list[Entry | Gap]:

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from ..log.floors import Retained
 from ..log.offsets import Offset
+from ..retention import Retention
 from ..seconds import check_seconds
 from .trim import Limit
 
-__all__ = ["Retention", "limit_of", "stored"]
-
-
-class Retention(msgspec.Struct, frozen=True):
-    """How much a space keeps: None is no bound, and nothing is dropped.
-
-    `max_age` is in seconds; `max_entries` and `max_bytes` (of payload) are for each segment, or for the space. What is
-    more is dropped, the oldest first; or, with `when_full="reject"`, a write that would exceed it is SpaceFull.
-    """
-
-    max_age: float | None = None
-    max_entries: int | None = None
-    max_bytes: int | None = None
-    per: str = "segment"
-    when_full: str = "drop_oldest"
+__all__ = ["limit_of", "stored"]
 
 
 def limit_of(space: str, segment: str | None, before: Any, keep_entries: Any, keep_bytes: Any, max_age: Any) -> Limit:

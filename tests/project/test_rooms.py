@@ -27,13 +27,13 @@ LAYERS = (
         "seconds",
         "terminal",
     },
-    {"model", "backend"},
+    {"gaps", "retention", "model", "backend"},
     {"retry", "log"},
     {"index", "leases"},
     # the store, and what it is composed of
     {"space", "open_store", "handle", "arguments", "writing", "transaction", "reading", "following"},
     {"store", "client", "", "aio"},
-    {"archive", "testing"},
+    {"archive", "testing", "removing"},
     {"spark", "cli"},
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
@@ -55,6 +55,16 @@ UPWARD = {
     ("streamkit.store", "streamkit.archive.compact"): "`compact()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.restore"): "`restore()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.read"): "for the type checker",
+    ("streamkit.store", "streamkit.archive.erase"): "`erase()` of the facade; the archive's libraries are optional",
+    ("streamkit.errors", "streamkit.gaps"): "for the type checker: an error carries a gap",
+    ("streamkit.store", "streamkit.removing.arguments"): "`erase()` of the facade",
+    ("streamkit.store", "streamkit.removing.erase"): "`erase()` of the facade",
+    ("streamkit.store", "streamkit.removing.limits"): "`trim()` and `set_retention()` of the facade",
+    ("streamkit.store", "streamkit.removing.report"): "what `trim()`, `erase()` and `size()` of the facade return",
+    ("streamkit.store", "streamkit.removing.rewrite"): "for the type checker",
+    ("streamkit.store", "streamkit.removing.size"): "`size()` of the facade",
+    ("streamkit.store", "streamkit.removing.space"): "`delete_space()` of the facade",
+    ("streamkit.store", "streamkit.removing.trim"): "`trim()` of the facade",
 }
 """(module, imported module): why it may import upward all the same."""
 
