@@ -1,4 +1,4 @@
-"""Erasure: the bytes are searched for in everything that is stored, with the process stopped at every call on the way."""
+"""Erasure: the bytes are searched for in all that is stored, with the process stopped at every call on the way."""
 
 from __future__ import annotations
 
@@ -77,6 +77,19 @@ def test_nothing_is_left_on_disk_of_what_was_erased(tmp_path: Path) -> None:
         check(store, secrets, lambda: files_below(tmp_path))
     with streamkit.connect(f"file://{tmp_path}") as client:
         check(client.store(store.id), secrets, lambda: files_below(tmp_path))
+
+
+def test_nothing_is_left_on_disk_of_heads_and_runs_that_were_replaced(tmp_path: Path) -> None:
+    secrets = Secrets()
+    with streamkit.connect(f"file://{tmp_path}") as client, client.store(uuid4()) as store:
+        for _ in range(8):
+            store.produce("a", "user-1", [Record(secrets.tag), Record(b"log in")])
+            store.produce("a", "user-2", [Record(secrets.kept)])
+            store.maintain()
+        store.erase("a", "user-1", first=1, last=14)
+        store.erase("a", "user-1", first=15, last=15)
+        assert found_in(files_below(tmp_path), secrets.tag) == []
+        assert [entry.sequence for entry in store.consume_segment("a", "user-1")] == [16]
 
 
 @pytest.mark.parametrize("url", ["memory://erasing", "memory://erasing-remote?remote=1"])
