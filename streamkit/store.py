@@ -12,6 +12,7 @@ from .backend import Ambiguous
 from .errors import OutcomeUnknown, TransientError
 from .following import Follower
 from .handle import Handle
+from .index.thin import thin
 from .index.upkeep import maintain
 from .leases import Lease
 from .lexkey import LexKey
@@ -519,6 +520,7 @@ class Store:
             partition.refresh()
             self._finish_erasing(partition)
             maintain(partition)
+            thin(partition)
             if partition.archived_since(1):
                 from .archive.archiver import remove_space
 

@@ -84,7 +84,7 @@ class LogWalk:
 
     def trimmed(self, segment: str) -> bool:
         """Whether a segment does not begin where log and archive do."""
-        return self.head.floor.number > 1 or segment in self.removed
+        return self.head.floor.number > 1 or segment in self.removed or self.head.retention is not None
 
     def begin_at_floor(self) -> None:
         """Pass over what was trimmed."""

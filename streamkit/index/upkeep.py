@@ -25,13 +25,25 @@ from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow, encode_row
 from ..log.visible import floor_of
-from .compaction import Expiry
+from .compaction import Expiry, Rules
 from .merge import FANOUT, merge_inline, merge_step, next_merge
 from .run_format import build_section, decode_inline, encode_inline
 from .runs import Runs
 from .sweep import ids_of, sweep
 
-__all__ = ["Rows", "bring_forward", "encode", "index_rows", "merge_some", "move_head", "store_file", "write_files"]
+__all__ = [
+    "Rows",
+    "bring_forward",
+    "encode",
+    "gone_up_to",
+    "index_rows",
+    "merge_all_with",
+    "merge_some",
+    "move_head",
+    "records_in",
+    "store_file",
+    "write_files",
+]
 
 Rows = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys in order, and their values."""
@@ -86,12 +98,13 @@ def bring_forward(partition: Partition) -> bool:
     return _move(partition, head, etag, extended, made)
 
 
-def merge_some(partition: Partition) -> bool:
-    """A step of a merge, if one is due; a bounded part of it. False if another process was at it."""
+def merge_some(partition: Partition, rules: Rules | None = None) -> bool:
+    """A step of a merge, if one is due; a bounded part of it. False if another process was at it. `rules`: in the place
+    of those that every merge goes by."""
     head, etag = _head(partition)
     made: list[bytes] = []
     try:
-        after = _merged(partition, head, made)
+        after = _merged(partition, head, made, rules)
     except RunGone as error:
         return _overtaken(partition, etag, made, error)
     return etag is None or after == head or _move(partition, head, etag, after, made)
@@ -204,24 +217,37 @@ def _is_due(partition: Partition, head: Head) -> bool:
 
 
 def purge(partition: Partition) -> None:
-    """Write the index anew without the rows of what only the archive holds."""
+    """Write the index anew without the rows of what the log does not hold any more."""
     partition.look_at_head()
     head, etag = _head(partition)
-    gone, manifest = _gone(head), head.manifest
+    gone = gone_up_to(head)
     if etag is None or head.purged >= gone:
         return
-    rules = Expiry(gone, head.forgotten)
+    if merge_all_with(partition, Expiry(gone, head.forgotten).__call__):
+        head, etag = _head(partition)
+        if etag is not None:
+            _move(partition, head, etag, replace(head, purged=gone), ())
+
+
+def merge_all_with(partition: Partition, rules: Rules) -> bool:
+    """Write the whole index anew by `rules`. False if another process was at it."""
+    head, etag = _head(partition)
+    manifest = head.manifest
+    if etag is None:
+        return False
     if manifest.inline:
-        keys, values = merge_inline(decode_inline(manifest.inline, partition.seed), {}, rules.__call__)
+        keys, values = merge_inline(decode_inline(manifest.inline, partition.seed), {}, rules)
         inline = encode_inline(keys, values, partition.seed)
         manifest = manifest.with_inline(inline, manifest.inline_first, manifest.inline_last)
     if manifest.runs:
         manifest = replace(manifest, merges=(Merge(manifest.runs[-1].first, manifest.runs[0].last),))
-    if _move(partition, head, etag, replace(head, manifest=manifest), ()):
-        _merge_all(partition)
+    if not _move(partition, head, etag, replace(head, manifest=manifest), ()):
+        return False
+    while True:
         head, etag = _head(partition)
-        if etag is not None:
-            _move(partition, head, etag, replace(head, purged=gone), ())
+        if etag is None or not _is_due(partition, head):
+            return etag is not None
+        merge_some(partition, rules)
 
 
 def release(partition: Partition, number: int) -> None:
@@ -238,7 +264,7 @@ def release(partition: Partition, number: int) -> None:
     raise Unavailable(f"space {partition.space!r}: the head is written to all the time, try again later")
 
 
-def _merged(partition: Partition, head: Head, made: list[bytes]) -> Head:
+def _merged(partition: Partition, head: Head, made: list[bytes], rules: Rules | None = None) -> Head:
     """`head` after a step of a merge of runs or packs, if one is due. The index is that of the head before."""
     policy = partition.policy
     group = packs_to_merge(head.packs, policy.merge)
@@ -250,8 +276,8 @@ def _merged(partition: Partition, head: Head, made: list[bytes]) -> Head:
         index = partition.open_index(head)
         assert isinstance(index, Runs)
         forgotten = _forgotten(partition, head)
-        rules = Expiry(_gone(head), forgotten)
-        step = merge_step(index, merge, policy.merge, id, partition.seed, rules.__call__)
+        own = rules or Expiry(gone_up_to(head), forgotten).__call__
+        step = merge_step(index, merge, policy.merge, id, partition.seed, own)
         etag = ""
         if step.data is not None:
             made.append(id)
@@ -265,7 +291,7 @@ def _merged(partition: Partition, head: Head, made: list[bytes]) -> Head:
 def _packs_merged(partition: Partition, head: Head, group: Sequence[PackFile], made: list[bytes]) -> Head:
     floor, last = head.floor.number, group[-1].last
     first, at = max(group[0].first, floor), head.packs.index(group[0])
-    kept = ((number, record) for number, record in _records_of(partition, group) if number >= floor)
+    kept = ((number, record) for number, record in records_in(partition, group) if number >= floor)
     pack = encode(partition, first, last, kept) if first <= last else None
     if pack is None or not pack.records:
         return replace(head, packs=(*head.packs[:at], *head.packs[at + len(group) :]))
@@ -276,7 +302,7 @@ def _packs_merged(partition: Partition, head: Head, group: Sequence[PackFile], m
     return replace(head, packs=(*head.packs[:at], merged, *head.packs[at + len(group) :]))
 
 
-def _records_of(partition: Partition, packs: Sequence[PackFile]) -> Iterator[tuple[int, bytes]]:
+def records_in(partition: Partition, packs: Sequence[PackFile]) -> Iterator[tuple[int, bytes]]:
     """(number, record) of all that is in `packs`, which are read as a whole, in one call."""
     backend, key, seed = partition.backend, partition.key, partition.seed
     ranges = [Range(run_key(pack.id), pack.start, pack.length, pack.etag or None) for pack in packs]
@@ -356,7 +382,7 @@ def _put_head(partition: Partition, after: Head, etag: Etag | None, made: Sequen
     raise Unavailable(f"space {partition.space!r}: the storage's answers are lost one after the other; try again")
 
 
-def _gone(head: Head) -> int:
+def gone_up_to(head: Head) -> int:
     """The index needs no rows of entries up to this number."""
     return max(head.released, head.floor.number - 1)
 
@@ -520,7 +546,7 @@ def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], 
     first = manifest.inline_first or tail.first
     records = tail.records
     inline_block = decode_inline(manifest.inline, seed) if manifest.inline else None
-    rules = Expiry(_gone(head))
+    rules = Expiry(gone_up_to(head))
     keys, values = merge_inline(inline_block, dict(zip(*tail.rows, strict=True)), rules.__call__)
     if head.pack:
         packs = partition.open_packs(replace(head, packs=()))

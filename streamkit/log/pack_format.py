@@ -143,7 +143,7 @@ def encode_pack(
             return
         raw = b"".join(batch)
         stored, flags = raw, 0
-        if len(raw) < _LARGE or len(batch) > 1:
+        if len(raw) < _LARGE or len(batch) > 1 or raw.count(0) * 2 > len(raw):
             packed = load_zstd().compress(raw, 1)
             if len(packed) < len(raw):
                 stored, flags = packed, _ZSTD

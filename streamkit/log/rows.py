@@ -82,12 +82,14 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     trimmed: int = 0
     """and up to this number it is not in the log any more."""
     thinned: int = 0
-    """The transaction that removed entries of segments last, while some of these are still stored; 0 if none is."""
+    """The transaction that removed entries of segments last; 0 if none did."""
     retention: Retained | None = None
     erasing: tuple[Erasure, ...] = ()
     """Gone for every reader, and not yet everywhere."""
     erased: int = 0
     """The watermark when something was erased last: there may be entries without payloads; 0 if there are none."""
+    thin: int = 0
+    """What transactions up to this one removed of segments has left the index, and packs that held little else."""
 
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

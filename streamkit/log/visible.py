@@ -281,7 +281,7 @@ def hides(partition: Partition) -> bool:
     retention = partition.retention
     by_segment = retention is not None and retention.per == "segment" and retention.when_full != "reject"
     return bool(
-        partition.thinned
+        partition.thinned >= partition.floor.number
         or partition.erasing
         or (by_segment and retention is not None and (retention.max_entries or retention.max_bytes))
     )
