@@ -162,6 +162,7 @@ class _Walk:
         contents.entries += int(some.sum())
         if some.any():
             contents.timestamp = int(timestamp[some][-1])
+            contents.position = int(position[some][-1]) + 1
         self._take_segments(path, rows, sequence, timestamp, some)
 
     def _take_segments(self, path: str, rows: pa.Table, sequence: Any, timestamp: Any, some: Any) -> None:

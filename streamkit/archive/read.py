@@ -410,6 +410,21 @@ class Archive:
 
         return self._retry(partition, partition.head.archived if archived is None else archived, walk)
 
+    def first_of(self, partition: Partition, segment: str, least: int) -> int | None:
+        import pyarrow.compute as pc
+
+        def ask(snapshot: Snapshot) -> int | None:
+            for cluster in snapshot.clusters(partition.partition):
+                files = [file for file in cluster if file.numbers[1] >= least and _may_hold(file, segment, 1, 1 << 62)]
+                for rows in self._of_segment(files, partition.partition, segment, 1, 1 << 62):
+                    some = rows.filter(pc.field("number") >= least)
+                    if some.num_rows:
+                        found: int = some["sequence"][0].as_py()
+                        return found
+            return None
+
+        return self._asked(partition, partition.head.archived, ask)
+
     def _of_segment(
         self, files: Sequence[File], partition: int, segment: str, first: int, last: int
     ) -> Iterator[pa.Table]:

@@ -183,6 +183,8 @@ def encode_body(
     payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None, *, digest: bool = False
 ) -> Body:
     """The records of one segment; compressed if a sample of them shrinks and all of them do."""
+    if any(isinstance(payload, Removed) for payload in payloads):
+        return _encode_holes(payloads, metadata)
     parts: list[Any] = [payloads] if metadata is None else [payloads, metadata]
     data = _encoder.encode(parts)
     raw = len(data)
@@ -195,6 +197,15 @@ def encode_body(
             if len(packed) < raw * 0.95:
                 return Body(packed, raw, flags | _ZSTD, len(payloads), content)
     return Body(data, raw, flags, len(payloads), content)
+
+
+def _encode_holes(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> Body:
+    """Of a copy of entries that are gone."""
+    if all(isinstance(payload, Removed) for payload in payloads):
+        return Body(b"", 0, _GONE, len(payloads))
+    left: list[Any] = [3 if isinstance(payload, Removed) else payload for payload in payloads]
+    data = _encoder.encode([left, metadata])
+    return Body(data, len(data), _HOLES, len(payloads))
 
 
 def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | None]:

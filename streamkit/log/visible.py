@@ -117,7 +117,10 @@ def first_where(
     archived = partition.head.archived
     if archived and (not row.first_number or row.first_number <= archived):
         # The log may have let go of these.
-        for batch in partition.archive().segment(partition, segment, max(row.first_sequence, least), row.last_sequence):
+        archive, begin = partition.archive(), max(row.first_sequence, least)
+        there = archive.first_of(partition, segment, partition.floor.number)
+        last = row.last_sequence if there is not None else 0
+        for batch in archive.segment(partition, segment, max(begin, there or 0), last):
             if batch.number > archived:
                 break
             place = Place(batch.entries[0].sequence, batch.timestamp, batch.number, batch.origin.position)
