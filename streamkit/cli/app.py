@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from streamkit import StreamkitError, __version__, errors
 
 from . import archive as cold
-from . import lease, look, read, upkeep, write
+from . import lease, look, read, removing, upkeep, write
 from .options import Archive, StoreId, Url
 from .output import print_line, print_note
 
@@ -58,6 +58,10 @@ for command in (
     cold.archive,
     cold.compact,
     cold.restore,
+    removing.trim,
+    removing.erase,
+    removing.size,
+    removing.rm,
     lease.lease,
 ):
     app.command(command.__name__)(command)

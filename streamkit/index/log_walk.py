@@ -92,6 +92,8 @@ class LogWalk:
     def begin_at_floor(self) -> None:
         """Pass over what was trimmed."""
         floor = self.head.floor
+        if floor.number > 1:
+            self.cold = None  # it tells less of segments than there was
         if floor.number - 1 > self.last:
             self.last, self.position, self.timestamp = floor.number - 1, floor.position, floor.timestamp
             self.size = floor.size
@@ -284,4 +286,6 @@ class LogWalk:
             self.cold = None
             return
         self.cold = contents.segments
-        self.position, self.timestamp = contents.position, contents.timestamp
+        # Of what was trimmed the archive may know nothing.
+        self.position = contents.position if contents.position or not last else -1
+        self.timestamp = contents.timestamp
