@@ -44,13 +44,17 @@ def _counted(partition: Partition, index: object, fresh: set[str]) -> tuple[int,
     assert isinstance(index, Runs)
     floor = floor_of(partition)
     entries = segments = size = cut = 0
+    retention = partition.retention
+    by_segment = retention if retention is not None and retention.per == "segment" else None
+    most = (by_segment and by_segment.max_entries) or 1 << 63
+    most_bytes = (by_segment and by_segment.max_bytes) or 1 << 63
 
     def count(row: SegmentRow) -> None:
         nonlocal entries, segments, size, cut
         if shown(partition, row):
             segments += 1
-            entries += row.last_sequence - row.first_sequence + 1
-            size += max(0, row.size - row.first_size)
+            entries += min(row.last_sequence - row.first_sequence + 1, most)
+            size += min(max(0, row.size - row.first_size), most_bytes)
             cut += row.first_number < floor.number
 
     for key, value in index.scan(*map(bytes, SEGMENTS.children())) if partition.watermark else ():
