@@ -122,7 +122,7 @@ def test_a_run_that_is_harmed_is_an_error_and_repaired_while_the_log_has_it(
     whole = world.read()
     head = world.head()
     assert head.cleared == 0, "the log has all of it"
-    file = max(head.manifest.files(), key=lambda file: file.length)
+    file = max((file for run in head.manifest.runs for file in run.files), key=lambda file: file.length)
     key = run_key(file.id)
     (value,) = world.backend.get(P, [key])
     assert value is not None
