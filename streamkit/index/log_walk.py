@@ -244,7 +244,7 @@ class LogWalk:
             if pieces and max(pieces[-1].last_sequence, removed) + 1 != ref.first_sequence:
                 before = pieces[-1].last_sequence
                 self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
-            elif not pieces and self.cold is not None:
+            elif not pieces and self.cold is not None and self.head.floor.number == 1:
                 before = max(removed, self.cold[ref.segment].last_sequence if ref.segment in self.cold else 0)
                 if ref.first_sequence != before + 1:
                     self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
