@@ -122,6 +122,8 @@ class Limits(NamedTuple):
     on this machine, and NEXT refuses keys that are too low."""
     page: int = 1000
     """Rows that one request of a scan brings."""
+    rate: float = float("inf")
+    """Requests a second that the service takes for one partition before it throttles, as far as it says."""
 
 
 class Grant(NamedTuple):

@@ -13,6 +13,7 @@ from typing import TypeVar
 from ..backend import Etag
 from ..checksum import crc32
 from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion
+from .answers import Answers
 from .archive_reader import Cold
 from .context import Context
 from .fences import Fences
@@ -91,6 +92,9 @@ class Partition:
         """A transaction's number, and how many entries it has."""
         self.watermark = 0
         self.fences = Fences(self)
+        self.answers = Answers()
+        self.ended = False
+        """The store was deleted: nothing is committed any more."""
         self.tail: dict[str, list[Piece]] = {}
         """Pieces of each segment in transactions after the watermark."""
         self.records: dict[int, bytes] = {}
@@ -233,6 +237,27 @@ class Partition:
         """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
         self._refresher.check_reentry()
 
+    def poll(self) -> bool:
+        """Take the next transaction, if it is there: one request. It does not replace `refresh`, after which nothing
+        is missing."""
+        return self._refresher.poll()
+
+    def accept(self, record: bytes, number: int, look: Look | None) -> None:
+        """Take a transaction that was read after `look`, if it is the next one."""
+        self._refresher.accept(record, number, look)
+
+    def catch_up(self) -> None:
+        """Take what others have written since. Where that is much the head is faster, which has passed it over."""
+        self._refresher.catch_up()
+
+    def jump(self) -> None:
+        """Go on from the head, if it is further than what is known here."""
+        self._refresher.jump()
+
+    def shorten_tail(self) -> None:
+        """Learn now and then how far others have brought the index, and forget the tail up to there."""
+        self._refresher.shorten_tail()
+
     def look_at_head(self) -> None:
         """Learn how far the index is by now, whoever brought it there."""
         self._refresher.look_at_head()
@@ -316,6 +341,7 @@ class Partition:
         self.latest.clear()
         self.fences.forget()
         self.watermark = head.watermark
+        self.answers.restart(head.watermark)
         self.number = head.watermark
 
     # -- folding ------------------------------------------------------------------------------------------------
@@ -334,6 +360,7 @@ class Partition:
                     f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}"
                 )
             if header.ended:
+                self.ended = True
                 raise StoreClosed(f"the store with {self.where(number)} was deleted: open it again to start anew")
             self.take(header, record)
 
@@ -371,6 +398,8 @@ class Partition:
             self.tail_keys[use.key] = key_row(header, use)
         if header.fences:
             self.fences.take(number, header.fences)
+        if header.answers or header.lead:
+            self.answers.take(header)
         self.timestamp = timestamp
         self.position = header.position + count
         self.size = header.after

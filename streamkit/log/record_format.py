@@ -30,6 +30,8 @@ from .floors import REMOVED, Control, Removed
 
 __all__ = [
     "ENDED",
+    "NOBODY",
+    "VOID",
     "Body",
     "FrameHead",
     "FrameRef",
@@ -52,6 +54,10 @@ __all__ = [
 VERSION = 1
 ENDED = bytes(16)
 """The node of the transaction that ends a log; no process has it."""
+NOBODY = b"-"
+"""As the lead: everybody writes for himself again."""
+VOID = -1
+"""Instead of a frame."""
 _MAGIC = b"SKTX"
 _PREFIX = struct.Struct("<4sIBxxxIQ")
 _PREFIX_REST = struct.Struct("<BxxxIQ")
@@ -109,6 +115,14 @@ class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
     frames: tuple[FrameRef, ...]
     keys: tuple[KeyUse, ...] = ()
     fences: dict[str, int] = {}
+    answers: tuple[tuple[bytes, int], ...] = ()
+    """Posted requests that are settled here, by id: the first frame of one that is in this transaction, VOID for one
+    that is in none, ever."""
+    lead: bytes = b""
+    """Who is to write the next transaction and take along what others have posted: the node of this one, or who has
+    posted the request of this id; NOBODY, or nothing said."""
+    waiting: int = 0
+    """How many processes were seen to post, of late."""
     size: int = 0
     """Bytes of payload in the partition before this transaction."""
     control: Control | None = None
@@ -326,6 +340,9 @@ def encode_transaction(
     parts: Sequence[tuple[str, int, Body]],
     keys: tuple[KeyUse, ...] = (),
     fences: dict[str, int] | None = None,
+    answers: tuple[tuple[bytes, int], ...] = (),
+    lead: bytes = b"",
+    waiting: int = 0,
     seed: int = 0,
     sizes: Sequence[tuple[int, int]] = (),
     size: int = 0,
@@ -349,7 +366,21 @@ def encode_transaction(
         refs.append(FrameRef(segment, first_sequence, count, start, length, *(sizes[at] if sizes else ())))
         start += length
         index += count
-    header = Header(number, timestamp, id, node, position, tuple(refs), keys, fences or {}, size, control)
+    header = Header(
+        number,
+        timestamp,
+        id,
+        node,
+        position,
+        tuple(refs),
+        keys,
+        fences or {},
+        answers,
+        lead,
+        waiting,
+        size,
+        control,
+    )
     packed = _encoder.encode(header)
     rest = _PREFIX_REST.pack(VERSION, len(packed), _HEADER_AT + len(packed) + start) + packed
     return header, b"".join((_MAGIC, _CRC.pack(crc32(rest, seed)), rest, *frames))
