@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ..backend import ABSENT, Ambiguous, Conflict, Etag, Range
 from ..errors import CorruptData, StoreClosed, TransientError, Unavailable, UnsupportedVersion
+from ..log.inbox import clear_inbox
 from ..log.index_rows import encode_index_row
 from ..log.keys import HEAD, data_key, fence_key, idempotency_key, run_key, segment_key
 from ..log.manifest import Merge, Run, RunGone
@@ -138,6 +139,7 @@ def maintain(partition: Partition) -> None:
         if after != head:
             _move(partition, head, etag, after, ())
     sweep(partition)
+    clear_inbox(partition)
 
 
 def trim_log(partition: Partition) -> None:

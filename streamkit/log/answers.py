@@ -1,4 +1,4 @@
-"""What the log says of posted requests (see inbox.py): which of them are settled, and who leads. A view of the headers."""
+"""What the log says of posted requests (see inbox.py): which are settled, and who leads. A view of the headers."""
 
 from __future__ import annotations
 

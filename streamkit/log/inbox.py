@@ -6,10 +6,10 @@ inbox, judges what is there like its own queue, and says in the header which req
 
 Safety does not depend on any of this: whoever writes the next number has won, whoever was to lead.
 
-- A posted request has an id. Whoever commits it has read every header since it was posted, so that it is committed once;
-  and not after WINDOW transactions, so that nobody has to remember more.
-- What is posted relies on nothing but what is committed. If it does not hold any more it never will, and its own process
-  sees that in the log: nobody has to answer it.
+- A posted request has an id. Whoever commits it has read every header since it was posted, so that it is committed
+  once; and not after WINDOW transactions, so that nobody has to remember more.
+- What is posted relies on nothing but what is committed. If it does not hold any more it never will, and its own
+  process sees that in the log: nobody has to answer it.
 - Who leads goes on if its callers come back at once, or else names one of those that wait. If the log stands still, one
   of those takes over.
 """
@@ -30,7 +30,7 @@ from .plan import Plan
 from .record_format import NOBODY
 from .request import Request
 
-__all__ = ["Inbox"]
+__all__ = ["Inbox", "clear_inbox"]
 
 _LOOK = (64, 1.0)
 """Transactions and seconds after which a process that meets nobody looks into the inbox."""
@@ -89,6 +89,10 @@ class Inbox:
         self._late = 0
         """How often more was in the log already; 0 if nothing was."""
         self._patience = 1.0
+        self._passes = 0
+        """Transactions that came while this process waited, and passed it by."""
+        self._vain = 0
+        """How often this process took over and was not the first."""
         self._seen: dict[bytes, float] = {}
         """When there was a letter last, by process."""
         self._began = 0.0
@@ -114,6 +118,7 @@ class Inbox:
     def leave(self, count: int) -> None:
         """So many of them have their answers."""
         self._crowd = count
+        self._vain = self._passes = 0
         self._left = self._partition.clock.monotonic()
         if self._began:
             self._takes += (min(self._left - self._began, _ROUND[2]) - self._takes) / 4
@@ -137,10 +142,11 @@ class Inbox:
         if lead and (lead in (self._node, self._bid) or any(request.id == lead for request in plan.ready)):
             return self._lead(plan, more)
         if lead and not self._is_old():
-            if self._stands() or self._is_passed_by(plan):
+            if self._stands() or self._passes > _PASSED:
                 tell("%s: whoever was to lead does not, this process takes over", partition.where(partition.number + 1))
                 partition.counters["taken_over"] += 1
                 self._moved = partition.clock.monotonic()
+                self._vain, self._passes = min(self._vain + 1, 4), 0
                 return self._lead(plan, more)
             if not self._gathered:
                 # The others of this process come back as well, and have room in the same letter.
@@ -182,7 +188,7 @@ class Inbox:
         return self._partition.clock.monotonic() - self._moved > _OLD + 2 * _STANDS * self._round
 
     def _stands(self) -> bool:
-        return self._partition.clock.monotonic() - self._moved > _STANDS * self._round * self._patience
+        return self._partition.clock.monotonic() - self._moved > _STANDS * self._paced() * self._patience
 
     def _share(self) -> float:
         """Seconds in which each of those that wait may send a request, so that it is not too much together."""
@@ -191,14 +197,14 @@ class Inbox:
         self._retries = retries
         return self._strain * self._partition.answers.waiting / self._partition.backend.limits.rate
 
-    def _is_passed_by(self, plan: Plan) -> bool:
-        last = self._partition.number - _PASSED
-        return any(request.id is not None and request.since <= last for request in plan.posted)
+    def _paced(self) -> float:
+        """Seconds between two transactions, as they are and as they should be."""
+        return max(self._round, _EACH * self._partition.answers.waiting / self._partition.backend.limits.rate)
 
     def _wait(self) -> None:
         """Until the log has gone on, or stands still."""
         partition, clock = self._partition, self._partition.clock
-        self._patience = 1.0 + random.random() * 0.7  # not all at once
+        self._patience = (1.0 + random.random() * 0.7) * 2**self._vain  # not all at once
         if self._late > _LATE:
             partition.jump()
         if not self._late:
@@ -211,6 +217,7 @@ class Inbox:
             self._late = 0
             clock.sleep(pause)
             pause *= 1.5
+        self._passes += not self._late
         self._observe()
 
     # -- those that wait ----------------------------------------------------------------------------------------
@@ -245,6 +252,7 @@ class Inbox:
             raise
         partition.counters["posted"] += len(fresh)
         self._late = self._late or 1
+        self._passes = 0
 
     # -- the one that leads -------------------------------------------------------------------------------------
 
@@ -338,11 +346,26 @@ class Inbox:
         return unsettled
 
     def sweep(self) -> None:
-        """Remove letters that are settled, if there are many."""
+        """Remove letters that are settled, if there are many, or no more come."""
         partition = self._partition
-        if len(self._spent) >= _SPENT:
+        if len(self._spent) >= _SPENT or (self._spent and not partition.answers.lead):
             spent, self._spent = self._spent, []
             try:
                 partition.backend.delete(self._key, spent)
             except StreamkitError as error:
                 tell("%s: letters could not be removed: %s", partition.where(partition.number), error)
+
+
+def clear_inbox(partition: Partition) -> int:
+    """Remove the letters that nobody commits any more, whoever has left them; how many."""
+    key, last = bytes(inbox_key(partition.space, partition.partition)), partition.number - WINDOW
+    if not partition.remote or last < 0:
+        return 0
+    start, end = (
+        letter_range(partition.settings.incarnation, 0)[0],
+        letter_range(partition.settings.incarnation, last)[0],
+    )
+    letters = [row.key for row in partition.backend.scan(key, start, end, values=False)]
+    for at in range(0, len(letters), 1000):
+        partition.backend.delete(key, letters[at : at + 1000])
+    return len(letters)

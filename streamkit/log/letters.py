@@ -5,9 +5,9 @@
 | incarnation, number, id, node, *requests* | |
 | incarnation, number, id, node | *requests* |
 
-`number`: the last transaction when they were posted. `node`: 4 bytes of the process's. *requests* = crc32 of key and rest, version u8, msgpack. Few small
-ones are in the key: then a list, which has to be made anyway, brings them along. A letter without requests is a bid:
-who has much to write asks for the lead, instead of sending it twice.
+`number`: the last transaction when they were posted. `node`: 4 bytes of the process's. *requests* = crc32 of key and
+rest, version u8, msgpack. Few small ones are in the key: then a list, which has to be made anyway, brings them along.
+A letter without requests is a bid: who has much to write asks for the lead, instead of sending it twice.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -95,8 +95,6 @@ class _CombiningBackend:
         etag = self._inner.put(partition, key, value, expect, durable=durable)
         if partition.endswith(b"\x00" + bytes(_INBOX)):
             space, number = partition[: -len(_INBOX) - 10].decode(), partition[-len(_INBOX) - 9 : -len(_INBOX) - 1]
-            try:
+            with suppress(StreamkitError):
                 combine(self._driver.combiner(self._store), space, int.from_bytes(number, "big"))
-            except StreamkitError:
-                pass
         return etag
