@@ -217,7 +217,7 @@ class Inbox:
             self._late = 0
             clock.sleep(pause)
             pause *= 1.5
-        self._passes += not self._late
+        self._passes += 1
         self._observe()
 
     # -- those that wait ----------------------------------------------------------------------------------------
