@@ -23,7 +23,7 @@ __all__ = ["S3Backend"]
 
 
 _RATE = 3500.0
-"""Writes a second of a prefix, and more reads: docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html."""
+"""Writes a second of a prefix, and more reads: docs.aws.amazon.com, optimizing-performance."""
 
 
 class _Entry(NamedTuple):

@@ -246,7 +246,6 @@ ROWS: dict[str, Any] = {
         1_700_000_000_000,
         41,
         5,
-        {"leader": 9},
         Manifest(b"inline", 41, 47, (Run(1, 40, 1, (FILE,)),), (Merge(1, 40, (FILE,), b"resume"),)),
         (PACK,),
         b"pack",
