@@ -364,16 +364,19 @@ def _put_head(partition: Partition, after: Head, etag: Etag | None, made: Sequen
     """Whether `after` is in the place of the head with the etag `etag`. Unavailable if no answer comes."""
     expect = etag or partition.foreign_head or ABSENT
     data = encode_row(HEAD, after)
+    lost = False
     for attempt in range(_TRIES):
         try:
             new = partition.backend.put(partition.key, bytes(HEAD), data, expect)
         except Conflict:
-            # It may be this very head that was there already, delivered twice, or one that goes on from it.
+            # It may be this very head that was there already, delivered twice, or one that goes on from it. Where the
+            # head has not moved, an earlier try can still land: then its files must be there.
             looked = _catch_up(partition, made)
-            if looked and partition.head != after:
+            if looked and partition.head != after and (not lost or partition.head_etag != etag):
                 _remove(partition, set(made) - ids_of(partition.head))
             return partition.head == after
         except Ambiguous:
+            lost = True
             # It can still land, so its files must be there; to send it again does no harm.
             if _catch_up(partition, ()) and (partition.head == after or partition.head_etag != etag):
                 return partition.head == after

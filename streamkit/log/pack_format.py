@@ -114,7 +114,7 @@ class PackTable:
     def first_at(self, timestamp: int) -> int:
         """A number before which every transaction is older than `timestamp`: at the beginning of a block."""
         at = bisect_right(self.blocks, timestamp - 1, key=lambda block: block.timestamp) - 1
-        return self._numbers[max(at, 0)]
+        return self._numbers[max(at, 0)] if self._numbers else self.first
 
     @property
     def size(self) -> int:
