@@ -15,8 +15,10 @@ __all__ = [
     "AccessDenied",
     "CorruptData",
     "CrossPartition",
+    "DeliveryLost",
     "EntriesRemoved",
     "Fenced",
+    "GroupExists",
     "InvalidName",
     "InvalidOffset",
     "InvalidRecord",
@@ -151,6 +153,14 @@ class EntriesRemoved(PermanentError):
 
 class SpaceFull(PermanentError):
     """The space holds as much as its retention allows, which rejects what is more. Nothing was written: trim it."""
+
+
+class GroupExists(PermanentError):
+    """The group exists with other settings."""
+
+
+class DeliveryLost(PermanentError):
+    """The delivery is another consumer's by now, or over: nothing was changed."""
 
 
 class CorruptData(PermanentError):

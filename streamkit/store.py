@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
 from .arguments import bounds_of, check_file_bytes, check_gaps, check_hours, check_reverse, check_sequence, newest_of
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
+    from .groups import Group, Queue
     from .index.verify import VerifyReport
     from .removing.report import EraseReport, StoreSize, TrimReport
     from .removing.rewrite import Ranges
@@ -507,6 +508,43 @@ class Store:
             raise TypeError(f"fn is called with the lease; a {type(fn).__name__} cannot be called")
         with self.lease(key, ttl) as lease:
             return fn(lease)
+
+    # -- groups -------------------------------------------------------------------------------------------------
+
+    def group(
+        self, space: str, name: str, *, start: AnyOffset | Literal["beginning", "end"] = "beginning", **settings: Any
+    ) -> Group:
+        """The group `name` of a space, made if it is not there. Settings that are given must be those that it has.
+
+        `mode`: "shared" (each entry goes to one of its consumers), "exclusive" (one receives, others stand by) or
+        "key_shared" (entries of one key go to one consumer at a time, in order); `key`: the metadata that is the key,
+        None for the segment. `start`: where a new group begins. `segments`: only these. `ack_timeout` (30): seconds
+        for which a delivery is its consumer's alone; `max_deliveries` (5): attempts, then it is a dead letter;
+        `retry_delay` (1): seconds until the next attempt, doubled with each; `max_pending` (1000): what one consumer
+        may have at a time; `lanes` (8): as many consumers do not compete for a write.
+        GroupExists if it has other settings; TypeError, ValueError.
+        """
+        from .groups.group import open_group
+
+        self._handle.check_open()
+        return open_group(self, space, name, start, settings)
+
+    def queue(self, name: str, **settings: Any) -> Queue:
+        """The queue `name`: a space of jobs with one shared group, whose acknowledged entries are trimmed.
+
+        Settings are `ack_timeout`, `max_deliveries`, `retry_delay`, `max_pending` and `lanes`, as of `group`.
+        """
+        from .groups.queue import open_queue
+
+        self._handle.check_open()
+        return open_queue(self, name, settings)
+
+    def get_groups(self, space: str) -> list[str]:
+        """The names of the space's groups, in code-point order."""
+        from .groups.group import group_names
+
+        self._handle.check_open()
+        return group_names(self, space)
 
     # -- the store itself ---------------------------------------------------------------------------------------
 

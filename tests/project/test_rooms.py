@@ -32,8 +32,8 @@ LAYERS = (
     {"index", "leases"},
     # the store, and what it is composed of
     {"space", "open_store", "handle", "arguments", "writing", "transaction", "reading", "following"},
-    {"store", "client", "", "aio"},
-    {"archive", "testing", "removing"},
+    {"store", "client", "", "aio", "places"},
+    {"archive", "groups", "removing", "testing"},
     {"spark", "cli"},
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
@@ -65,6 +65,9 @@ UPWARD = {
     ("streamkit.store", "streamkit.removing.size"): "`size()` of the facade",
     ("streamkit.store", "streamkit.removing.space"): "`delete_space()` of the facade",
     ("streamkit.store", "streamkit.removing.trim"): "`trim()` of the facade",
+    ("streamkit.store", "streamkit.groups"): "for the type checker",
+    ("streamkit.store", "streamkit.groups.group"): "`group()` of the facade",
+    ("streamkit.store", "streamkit.groups.queue"): "`queue()` of the facade",
 }
 """(module, imported module): why it may import upward all the same."""
 

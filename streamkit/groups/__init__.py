@@ -1,0 +1,26 @@
+"""Groups and queues: work that is shared, acknowledged and never lost. A client of the store: see `store.group`.
+
+The feed hands blocks of the source to lanes; a lane is a chain of records of its own, so that consumers of different
+lanes do not wait for each other. Both are pure functions of their records, which are kept in an internal space.
+"""
+
+from .consumer import Consumer
+from .group import Group
+from .queue import Queue
+from .run import RunReport
+from .settings import GroupSettings
+from .values import ConsumerStatus, DeadLetter, Delivery, Gap, GroupStatus, Pending
+
+__all__ = [
+    "Consumer",
+    "ConsumerStatus",
+    "DeadLetter",
+    "Delivery",
+    "Gap",
+    "Group",
+    "GroupSettings",
+    "GroupStatus",
+    "Pending",
+    "Queue",
+    "RunReport",
+]

@@ -1,0 +1,179 @@
+"""A state that is kept as records in a segment of an internal space, as this process knows it.
+
+A record is written with the sequence that its writer expects, so that who decided by an older state is refused, reads
+what came, and decides again. Snapshots keep loading short; what is before one is trimmed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from os import urandom
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from ..clock import Clock
+from ..errors import OutcomeUnknown, SequenceMismatch
+from ..model import Record
+from ..names import InternalName, partition_of
+from ..store import Store
+
+__all__ = ["Chain", "segment_on"]
+
+B = TypeVar("B", bound="_Batch")
+_SNAPSHOT_BYTES = 64 << 10
+
+
+class _Batch(Protocol):
+    @property
+    def at(self) -> int: ...
+    @property
+    def by(self) -> bytes: ...
+
+
+class _State(Protocol):
+    now: int
+
+    def apply(self, batch: Any, /) -> None: ...
+
+
+S = TypeVar("S", bound=_State)
+
+
+class _Snapshot(msgspec.Struct, array_like=True):
+    version: int
+    sequence: int
+    state: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_snapshots = msgspec.msgpack.Decoder(_Snapshot)
+_VERSION = 1
+
+
+def segment_on(name: str, partition: int, partitions: int) -> str:
+    """A name in braces that lives on `partition`: segments whose names begin with it are on one chain."""
+    for salt in range(100_000):
+        found = f"{{{name}~{salt}}}"
+        if partition_of(found, partitions) == partition:
+            return found
+    raise AssertionError("a hash that never gives a partition")
+
+
+class Chain(Generic[S, B]):
+    """`lock` guards the state: whoever decides and writes holds it for so long, so that threads do not refuse each
+    other. Other processes are told by the sequence."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        space: InternalName,
+        prefix: str,
+        batch: type[B],
+        make: Callable[[bytes | None], S],
+        save: Callable[[S], bytes],
+        records: int,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.space = space
+        self.segment = prefix + "/log"
+        self.loaded = False
+        self.sequence = 0
+        self.state: S = make(None)
+        self._store = store
+        self._clock = clock
+        self._snapshots = prefix + "/snapshots"
+        self._batch = batch
+        self._decoder = msgspec.msgpack.Decoder(batch)
+        self._make = make
+        self._save = save
+        self._records = records
+        """A snapshot is written after so many records, at the latest."""
+        self._since = self._bytes = self._saved = 0
+        self._heard = clock.monotonic()
+
+    def now(self) -> int:
+        """Milliseconds since the epoch, never before what is in the log; and where a clock was set back, or somebody's
+        is ahead, it goes on by the monotonic clock of this process."""
+        known = self.state.now
+        wall = self._clock.now()
+        if wall >= known or not known:
+            return wall
+        return max(wall, known + int((self._clock.monotonic() - self._heard) * 1000))
+
+    def catch_up(self) -> bool:
+        """Apply what others have written; whether there was something. Asks the storage."""
+        with self.lock:
+            if not self.loaded:
+                self._load()
+            before = self.sequence
+            last = self._store.segment_status(self.space, self.segment).last_sequence
+            if last > before:
+                self._read()
+            return self.sequence > before
+
+    def _load(self) -> None:
+        entry = self._store.peek(self.space, self._snapshots)
+        if entry.sequence:
+            saved = _snapshots.decode(entry.payload)
+            self.state = self._make(saved.state)
+            self.sequence = saved.sequence
+            self._saved = len(entry.payload)
+        self._since = self._bytes = 0
+        self.loaded = True
+
+    def _read(self) -> None:
+        for entry in self._store.consume_segment(self.space, self.segment, min_sequence=self.sequence + 1):
+            self.state.apply(self._decoder.decode(entry.payload))
+            self._applied(entry.sequence, len(entry.payload))
+
+    def _applied(self, sequence: int, size: int) -> None:
+        self.sequence = sequence
+        self._since += 1
+        self._bytes += size
+        self._heard = self._clock.monotonic()
+
+    def commit(self, at: int, events: list[Any]) -> None:
+        """Write a record that was decided by the present state, and apply it.
+
+        SequenceMismatch if somebody was faster: nothing is written, and what that was is known when it is raised.
+        OutcomeUnknown if the storage does not say what became of it.
+        """
+        with self.lock:
+            batch = self._batch(at, urandom(8), events)  # type: ignore[call-arg]
+            payload = _encoder.encode(batch)
+            expected = self.sequence
+            try:
+                self._store.produce(self.space, self.segment, [Record(payload)], expected_sequence=expected)
+            except SequenceMismatch:
+                self.catch_up()
+                raise
+            except OutcomeUnknown as error:
+                self._settle(error, expected, payload)
+                return
+            self.state.apply(batch)
+            self._applied(expected + 1, len(payload))
+        self._snapshot()
+
+    def _settle(self, error: OutcomeUnknown, expected: int, payload: bytes) -> None:
+        """Returns if the record is in the log after all; SequenceMismatch if it never will be."""
+        if self._store.outcome(error.transaction_id) == "unknown":
+            raise error
+        self.catch_up()
+        found = self._store.consume_segment(
+            self.space, self.segment, min_sequence=expected + 1, max_sequence=expected + 1
+        )
+        if next((entry.payload for entry in found), b"") != payload:
+            raise SequenceMismatch("the record was not written", expected, self.sequence) from error
+
+    def _snapshot(self) -> None:
+        """Due when as much was written as would be read twice over; by whoever writes next."""
+        with self.lock:
+            if self._since < self._records and self._bytes < _SNAPSHOT_BYTES + 4 * self._saved:
+                return
+            data = _encoder.encode(_Snapshot(_VERSION, self.sequence, self._save(self.state)))
+            self._since = self._bytes = 0
+            self._saved = len(data)
+            self._store.produce(self.space, self._snapshots, [Record(data)])

@@ -1,0 +1,412 @@
+"""A consumer of a group: receives deliveries, and says what became of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from os import urandom
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..clock import Clock
+from ..errors import DeliveryLost, StoreClosed, StreamkitError
+from ..names import check_name
+from ..seconds import check_seconds
+from ..warn import warn
+from .core import Core, Lane
+from .decide import behind, give_up, next_change
+from .events import Acked, Died, Extended, FeedEvent, Held, Joined, LaneEvent, Left, Released
+from .feed import FeedState
+from .lane import LaneState
+from .ranges import ranges_of
+from .values import Delivery
+
+if TYPE_CHECKING:
+    from .group import Group
+
+__all__ = ["Consumer"]
+
+_LINGER = 0.1
+_KEPT = 10_000
+Key = tuple[int, int, int]
+
+
+def _key(delivery: Delivery) -> Key:
+    return delivery.lane, delivery.ticket, delivery.lot
+
+
+class Consumer:
+    """From `group.consumer(name)`; for one thread, or for several that share the work. Two of one name are two.
+
+    Acknowledgements are written together with the next `receive`, or after `linger` seconds (0: at once), and all by
+    `flush` and at the end of the `with` block. That also hands back what was received and neither acknowledged nor
+    given up: without counting the attempt, or, if the block raises, as if it were given up.
+    """
+
+    def __init__(self, group: Group, name: str | None, linger: float = _LINGER) -> None:
+        self.name = check_name(name, "consumer") if name is not None else f"consumer-{urandom(4).hex()}"
+        self.session = f"{self.name}\x1f{urandom(6).hex()}"
+        self._linger = check_seconds("linger", linger)
+        self._group = group
+        self._core: Core = group.core
+        self._lane: Lane | None = None
+        self._turn = 0
+        self._joined_at = 0
+        self._stirred = 0
+        self._looked = float("-inf")
+        self._held: dict[Key, Delivery] = {}
+        self._acked: dict[Key, None] = {}
+        self._closed = False
+
+    @property
+    def clock(self) -> Clock:
+        return self._core.clock
+
+    # -- receiving ----------------------------------------------------------------------------------------------
+
+    def receive(self, limit: int = 10, wait: float = 0.0, *, auto_ack: bool = False) -> list[Delivery]:
+        """At most `limit` deliveries; waits up to `wait` seconds (infinity: for ever) for the first.
+
+        Each is this consumer's alone until its deadline. Attempts are counted before anything is handed out.
+        `auto_ack`: they are acknowledged before they are handed out, so that each comes once at most.
+        """
+        if type(limit) is not int:
+            raise TypeError(f"limit is an int, not {type(limit).__name__}")
+        if limit < 1:
+            raise ValueError(f"limit is 1 or more, not {limit}")
+        check_seconds("wait", wait, endless=True)
+        core = self._core
+        end = core.clock.monotonic() + wait
+        pause, most = core.shared.poll
+        while True:
+            seen = self._seen()
+            found = self._look(limit, auto_ack)
+            if found:
+                if not auto_ack:
+                    self._held.update({_key(delivery): delivery for delivery in found})
+                return found
+            rest = end - core.clock.monotonic()
+            if rest <= 0:
+                return []
+            self._wait(seen, min(rest, pause, self._until_change()))
+            pause = min(pause * 2, most)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Deliveries, one after the other, for ever."""
+        while not self._closed:
+            yield from self.receive(1, wait=60.0)
+
+    def _seen(self) -> tuple[int, ...]:
+        numbers = self._core.shared.numbers
+        return (*numbers(self._core.space), *numbers(self._core.internal))
+
+    def _wait(self, seen: tuple[int, ...], seconds: float) -> None:
+        """For news of this process, at most so long."""
+        core = self._core
+        news = core.shared.news
+        with news.mutex:
+            news.waiting += 1
+            try:
+                if self._seen() == seen:
+                    core.clock.wait(news, seconds)
+            finally:
+                news.waiting -= 1
+
+    def _until_change(self) -> float:
+        """Seconds until something may be delivered that may not be now."""
+        rest = 3600.0
+        for lane in self._core.opened():
+            chain = lane.chain
+            with chain.lock:
+                at = chain.now()
+                times = [next_change(chain.state, at)]
+                holder, until = chain.state.holder
+                times.append(until if holder != self.session and until > at else None)
+            rest = min([rest, *[(time - at) / 1000 for time in times if time is not None]])
+        return max(rest, 0.001)
+
+    def _look(self, limit: int, auto_ack: bool) -> list[Delivery]:
+        core = self._core
+        self._check_open()
+        core.check()
+        if core.keyed:
+            return self._look_by_key(limit, auto_ack)
+        lane = self._own_lane()
+        if self._stands_by(lane):
+            return []
+        if core.backlog(lane) < limit or (core.settings.queue and self._is_time()):
+            core.feed_lane(lane, self.session, limit)
+            lane = self._own_lane()
+        return core.claim(lane, self.session, limit, auto_ack=auto_ack) or self._help([lane], limit, auto_ack)
+
+    def _is_time(self) -> bool:
+        """To look whether there is something of a higher priority."""
+        now = self._core.clock.monotonic()
+        if self._core.remote and now - self._looked < self._core.shared.poll[0]:
+            return False
+        self._looked = now
+        return True
+
+    def _own_lane(self) -> Lane:
+        core = self._core
+        state = core.feed.state
+        member = state.members.get(self.session)
+        lane = self._lane
+        if lane is None or (member is not None and member.lane != lane.number):
+            lane = self._lane = core.lane(state.choose_lane(self.session, core.feed.now()))
+        if not lane.chain.loaded:
+            lane.chain.catch_up()
+        return lane
+
+    def _stands_by(self, lane: Lane) -> bool:
+        """exclusive: whether somebody else receives. Who receives goes on holding while it looks."""
+        core = self._core
+        if core.settings.mode != "exclusive":
+            return False
+        chain = lane.chain
+        with chain.lock:
+            holder, until = chain.state.holder
+            if holder and holder != self.session and until > chain.now():
+                chain.catch_up()
+                holder, until = chain.state.holder
+            at = chain.now()
+            if holder and holder != self.session and until > at:
+                return True
+            if holder == self.session and (until - at) < core.settings.ack_timeout * 500:
+                core.write(lane, lambda state, at: (self._hold(state, at), None))
+        return False
+
+    def _hold(self, state: LaneState, at: int, until: int = 0) -> list[LaneEvent]:
+        if state.holder[0] != self.session:
+            return []
+        return [Held(self.session, max(until, at + int(self._core.settings.ack_timeout * 1000)))]
+
+    def _help(self, looked: list[Lane], limit: int, auto_ack: bool) -> list[Delivery]:
+        """Nothing came: see what others have written, in the own lane and in those where something may be left."""
+        core = self._core
+        core.feed.catch_up()
+        core.check()
+        stirred, self._stirred = core.feed.state.stirred != self._stirred, core.feed.state.stirred
+        start = looked[0].number if looked else 0
+        count = core.settings.lanes
+        for number in range(start, start + count):
+            lane = core.lane(number % count)
+            state = lane.chain.state
+            if lane.seen and not stirred and not (state.pending or state.waiting or core.waiting_blocks(lane)):
+                continue
+            lane.seen = True
+            lane.chain.catch_up()
+            found = core.claim(lane, self.session, limit, auto_ack=auto_ack)
+            if found:
+                return found
+        return []
+
+    def _look_by_key(self, limit: int, auto_ack: bool) -> list[Delivery]:
+        core = self._core
+        self._join()
+        mine = self._share()
+        others = [lane for lane in range(core.settings.lanes) if lane not in mine]
+        found = self._claim_one_of(mine, limit, auto_ack)
+        if not found and core.feed_lane(core.lane((mine or others)[0]), self.session, limit):
+            found = self._claim_one_of(mine, limit, auto_ack) or self._claim_one_of(others, limit, auto_ack)
+        return found or self._help([], limit, auto_ack)
+
+    def _claim_one_of(self, lanes: list[int], limit: int, auto_ack: bool) -> list[Delivery]:
+        """Of the first that has something, beginning after the one that was served last."""
+        for at in range(len(lanes)):
+            lane = self._core.lane(lanes[(self._turn + at) % len(lanes)])
+            if not lane.chain.loaded:
+                lane.chain.catch_up()
+            found = self._core.claim(lane, self.session, limit, auto_ack=auto_ack)
+            if found:
+                self._turn += at + 1
+                return found
+        return []
+
+    def _join(self) -> None:
+        """Be one of those among whom the lanes are shared out."""
+        core = self._core
+        at = core.feed.now()
+        if at - self._joined_at < core.settings.ack_timeout * 1000 and self.session in core.feed.state.members:
+            return
+        self._joined_at = at
+
+        def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], None]:
+            return [Joined(self.session, state.choose_lane(self.session, at))], None
+
+        core.write_feed(decide)
+
+    def _share(self) -> list[int]:
+        core = self._core
+        members = sorted(core.feed.state.alive(core.feed.now()))
+        rank, count = members.index(self.session) if self.session in members else 0, max(1, len(members))
+        return [lane for lane in range(core.settings.lanes) if lane % count == rank]
+
+    # -- what became of it --------------------------------------------------------------------------------------
+
+    def ack(self, delivery: Delivery) -> None:
+        """It is done, and never comes again. Again is fine.
+
+        DeliveryLost if its deadline passed and it went to another consumer; nothing is changed then.
+        """
+        key = _key(delivery)
+        held = self._held.get(key)
+        core = self._core
+        if held is None:
+            if key not in self._acked:
+                self._check_open()
+                core.settle(delivery, lambda state, at: ([Acked([(delivery.ticket, 1)])], None))
+                self._note(key)
+            return
+        if self._linger and core.clock.monotonic() < held.expires - min(1.0, core.settings.ack_timeout / 10):
+            self._check_open()
+            core.acknowledge_later(held, self._linger)
+        else:
+            try:
+                core.settle(held, lambda state, at: ([Acked([(held.ticket, 1)])], None))
+            except DeliveryLost:
+                if held.ticket not in core.lane(held.lane).chain.state.gone:
+                    del self._held[key]
+                    raise
+        self._held.pop(key, None)
+        self._note(key)
+
+    def _note(self, key: Key) -> None:
+        if len(self._acked) >= _KEPT:
+            self._acked.clear()
+        self._acked[key] = None
+
+    def nack(self, delivery: Delivery, delay: float | None = None) -> None:
+        """It could not be done: it comes again after `delay` seconds; None: the group's retry_delay, doubled with each
+        attempt. After the last attempt it is a dead letter. In key_shared, what this consumer has of the same key
+        behind it is taken back too. DeliveryLost as for `ack`."""
+        if delay is not None:
+            check_seconds("delay", delay)
+        core = self._core
+
+        def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], list[int]]:
+            return give_up(state, core.settings, [delivery.ticket], at, delay)
+
+        self._settled(delivery, core.settle(delivery, decide) if self._is_live(delivery) else [])
+
+    def reject(self, delivery: Delivery, reason: str = "rejected") -> None:
+        """It cannot be done: it is a dead letter at once. DeliveryLost as for `ack`."""
+        if not isinstance(reason, str):
+            raise TypeError(f"reason is str, not {type(reason).__name__}")
+        event = Died([(delivery.ticket, 1)], reason)
+        self._is_live(delivery)
+        self._core.settle(delivery, lambda state, at: ([event], None))
+        self._settled(delivery, [])
+
+    def release(self, delivery: Delivery) -> None:
+        """Give it back untouched, for others, at once; the attempt does not count. DeliveryLost as for `ack`."""
+
+        def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], list[int]]:
+            lost = behind(state, delivery.ticket) if state.keyed else []
+            return [Released(ranges_of([delivery.ticket, *lost]))], lost
+
+        self._is_live(delivery)
+        self._settled(delivery, self._core.settle(delivery, decide))
+
+    def extend(self, delivery: Delivery, seconds: float) -> Delivery:
+        """Its deadline is `seconds` from now. Returns the delivery with it; the one before may be used as well.
+
+        DeliveryLost as for `ack`.
+        """
+        check_seconds("seconds", seconds, positive=True)
+        core = self._core
+
+        def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], Delivery]:
+            deadline = at + int(seconds * 1000)
+            events: list[LaneEvent] = [Extended([(delivery.ticket, 1)], deadline), *self._hold(state, at, deadline)]
+            expires = core.clock.monotonic() + seconds
+            return events, msgspec.structs.replace(delivery, deadline=deadline, expires=expires)
+
+        self._is_live(delivery)
+        found = core.settle(delivery, decide)
+        self._held[_key(delivery)] = found
+        return found
+
+    def _is_live(self, delivery: Delivery) -> bool:
+        """True; DeliveryLost if it was settled here already."""
+        self._check_open()
+        if _key(delivery) in self._acked:
+            raise DeliveryLost("the delivery was acknowledged already: nothing was changed")
+        return True
+
+    def _settled(self, delivery: Delivery, lost: list[int]) -> None:
+        self._held.pop(_key(delivery), None)
+        for ticket in lost:
+            self._held.pop((delivery.lane, ticket, delivery.lot), None)
+
+    def is_held(self, delivery: Delivery) -> bool:
+        """Whether nothing was said about it yet, and it was not taken back with another one of its key."""
+        return _key(delivery) in self._held
+
+    def flush(self) -> None:
+        """Returns when all that was acknowledged is written."""
+        self._core.flush()
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the consumer is closed: ask the group for another one")
+
+    def close(self, *, give_back: bool = True) -> None:
+        """Write what was acknowledged, and hand back the rest: uncounted, or given up. Again is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        core = self._core
+        if core.is_stale():
+            return
+        core.flush()
+        lanes: dict[int, list[Delivery]] = {}
+        for delivery in self._held.values():
+            lanes.setdefault(delivery.lane, []).append(delivery)
+        self._held = {}
+        if core.settings.mode == "exclusive":
+            lanes.setdefault(0, [])
+        for number, deliveries in lanes.items():
+            core.write(core.lane(number), partial(self._hand_back, deliveries, give_back))
+        if self.session in core.feed.state.members:
+            core.write_feed(lambda state, at: ([Left(self.session)] if self.session in state.members else [], None))
+
+    def _hand_back(
+        self, deliveries: list[Delivery], give_back: bool, state: LaneState, at: int
+    ) -> tuple[list[LaneEvent], None]:
+        held = []
+        for delivery in deliveries:
+            with contextlib.suppress(DeliveryLost):
+                self._core.check_held(state, delivery)
+                held.append(delivery.ticket)
+        events: list[LaneEvent] = []
+        if held and give_back:
+            events.append(Released(ranges_of(held)))
+        elif held:
+            events += give_up(state, self._core.settings, held, at, None)[0]
+        if state.holder[0] == self.session and state.holder[1] > at:
+            events.append(Held("", 0))
+        return events, None
+
+    def __enter__(self) -> Consumer:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close(give_back=error is None)
+        except StreamkitError as failure:
+            if error is None:
+                raise
+            warn("consumer %r could not hand back what it had: it waits for its deadline: %s", self.name, failure)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._held)} deliveries held"
+        return f"<Consumer {self.name!r} of {self._group!r}: {state}>"

@@ -1,0 +1,240 @@
+"""What a lane's state allows: decided here, without I/O, and then written. Nothing here changes the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .events import Block, Claimed, Died, LaneEvent, Nacked, Released
+from .lane import LaneState
+from .ranges import Range, ranges_of
+from .settings import GroupSettings
+
+__all__ = ["WORN_OUT", "Claim", "behind", "claim", "give_up", "next_change"]
+
+WORN_OUT = "max_deliveries"
+"""Why an entry is dead that was not rejected."""
+_MOST_DEAD = 1000
+_LONGEST = 3_600_000
+
+
+class Claim(NamedTuple):
+    """Tickets for a consumer: in the order in which they are to be handed out, with their attempts."""
+
+    tickets: list[tuple[int, int]]
+    event: Claimed | None
+    dead: list[int]
+
+    @property
+    def events(self) -> list[LaneEvent]:
+        found: list[LaneEvent] = [Died(ranges_of(self.dead), WORN_OUT)] if self.dead else []
+        return found if self.event is None else [*found, self.event]
+
+
+def claim(
+    state: LaneState,
+    settings: GroupSettings,
+    consumer: str,
+    limit: int,
+    at: int,
+    blocks: Sequence[Block] = (),
+    freed: int = 0,
+) -> Claim:
+    """At most `limit` entries that may be delivered now, at `at`: again first, then fresh ones, in order; those of a
+    higher priority before all others. `blocks` are to be added by the same record; not for key_shared.
+    `freed`: of the consumer's, so many are acknowledged by it."""
+    room = min(limit, settings.max_pending - state.held.get(consumer, 0) + freed)
+    dead: list[int] = []
+    if room <= 0:
+        return Claim([], None, dead)
+    if settings.mode == "key_shared":
+        again, fresh, bucket = *_by_key(state, settings, room, at, dead), 0
+    else:
+        again, fresh, bucket = _by_priority(state, settings, room, at, dead, blocks)
+    if not again and not fresh:
+        return Claim([], None, dead)
+    tickets = [(ticket, _attempts(state, ticket) + 1) for ticket in again]
+    for first, count in fresh:
+        tickets += [(ticket, 1) for ticket in range(first, first + count)]
+    if settings.mode == "key_shared":
+        tickets.sort()
+    deadline = at + int(settings.ack_timeout * 1000)
+    event = Claimed(consumer, state.lots + 1, deadline, fresh, ranges_of(again), bucket)
+    return Claim(tickets, event, dead)
+
+
+def _attempts(state: LaneState, ticket: int) -> int:
+    lot = state.pending.get(ticket)
+    if lot is not None:
+        return lot.attempt
+    wait = state.waiting.get(ticket)
+    return 0 if wait is None else wait.attempt
+
+
+def _due(state: LaneState, at: int) -> list[int]:
+    """What may be delivered again: its time has come, or its consumer's time is over."""
+    found = [ticket for ticket, wait in state.waiting.items() if wait.ready <= at] if state.waiting else []
+    if state.pending and state.expires <= at:
+        expires = 1 << 62
+        for ticket, lot in state.pending.items():
+            if lot.deadline <= at:
+                found.append(ticket)
+            if lot.deadline < expires:
+                expires = lot.deadline
+        state.expires = expires  # what was known of it was only a bound
+    found.sort()
+    return found
+
+
+def _by_priority(
+    state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int], added: Sequence[Block]
+) -> tuple[list[int], list[Range], int]:
+    again: dict[int, list[int]] = {}
+    for ticket in _due(state, at):
+        if _attempts(state, ticket) >= settings.max_deliveries:
+            if len(dead) < _MOST_DEAD:
+                dead.append(ticket)
+            continue
+        found = state.block_of(ticket)
+        again.setdefault(0 if found is None else found.block.priority, []).append(ticket)
+    fresh: dict[int, dict[int, list[tuple[int, int]]]] = {}
+    for opened in state.blocks.values():
+        if opened.next < opened.block.end:
+            queued = fresh.setdefault(opened.block.priority, {}).setdefault(opened.block.bucket, [])
+            queued.append((opened.next, opened.block.end))
+    for block in added:
+        if not block.ready and block.epoch >= state.epoch:
+            fresh.setdefault(block.priority, {}).setdefault(block.bucket, []).append((block.ticket, block.end))
+    taken: list[int] = []
+    ranges: list[Range] = []
+    bucket = state.bucket
+    for priority in sorted({*again, *fresh}, reverse=True):
+        part = again.get(priority, ())[:room]
+        taken += part
+        room -= len(part)
+        if room and priority in fresh:
+            some, bucket, room = _in_turn(fresh[priority], bucket, room)
+            ranges += some
+        if not room:
+            break
+    return taken, ranges, bucket
+
+
+def _in_turn(buckets: dict[int, list[tuple[int, int]]], last: int, room: int) -> tuple[list[Range], int, int]:
+    """A share of each bucket, beginning after the one that was served last."""
+    found: list[Range] = []
+    while room and buckets:
+        names = sorted(buckets, key=lambda bucket: (bucket <= last, bucket))
+        share = max(1, room // len(names))
+        for name in names:
+            queued = buckets[name]
+            rest = min(share, room)
+            while rest and queued:
+                first, end = queued[0]
+                count = min(rest, end - first)
+                found.append((first, count))
+                rest -= count
+                room -= count
+                if first + count < end:
+                    queued[0] = (first + count, end)
+                else:
+                    queued.pop(0)
+            last = name
+            if not queued:
+                del buckets[name]
+            if not room:
+                break
+    # What one bucket gave in several rounds is one range.
+    return _joined(found), last, room
+
+
+def _joined(ranges: list[Range]) -> list[Range]:
+    joined: dict[int, Range] = {}  # by the end
+    order: list[int] = []
+    for first, count in ranges:
+        before = joined.pop(first, None)
+        if before is not None:
+            order[order.index(first)] = first + count
+            joined[first + count] = (before[0], before[1] + count)
+        else:
+            order.append(first + count)
+            joined[first + count] = (first, count)
+    return [joined[end] for end in order]
+
+
+def _by_key(
+    state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int]
+) -> tuple[list[int], list[Range]]:
+    """Of each key that nobody has, its first entries, as far as they may be delivered."""
+    again: list[int] = []
+    fresh: list[int] = []
+    for key in (*_expired_keys(state, at), *state.free):
+        for ticket in state.unfinished[key]:
+            wait = state.waiting.get(ticket)
+            if wait is not None and wait.ready > at:
+                break  # it holds back those behind it
+            attempts = _attempts(state, ticket)
+            if attempts >= settings.max_deliveries:
+                dead.append(ticket)
+                continue
+            (fresh if state.is_fresh(ticket) else again).append(ticket)
+            room -= 1
+            if not room:
+                return again, ranges_of(fresh)
+        if len(dead) >= _MOST_DEAD:
+            break
+    return again, ranges_of(fresh)
+
+
+def _expired_keys(state: LaneState, at: int) -> list[int]:
+    """Keys that somebody has, and all whose deliveries are over."""
+    if not state.pending or state.expires > at:
+        return []
+    state.expires = min(lot.deadline for lot in state.pending.values())
+    over: dict[int, bool] = {}
+    for ticket, lot in state.pending.items():
+        key = state.keys[ticket]
+        over[key] = over.get(key, True) and lot.deadline <= at
+    return sorted([key for key, expired in over.items() if expired], key=lambda key: state.unfinished[key][0])
+
+
+def give_up(
+    state: LaneState, settings: GroupSettings, tickets: Iterable[int], at: int, delay: float | None
+) -> tuple[list[LaneEvent], list[int]]:
+    """What becomes of `tickets`, which are pending, after a nack; and which other deliveries end with them: in
+    key_shared, what the same consumer has of the same key behind it."""
+    waits: list[tuple[int, int]] = []
+    dead: list[int] = []
+    given = set(tickets)
+    lost: set[int] = set()
+    for ticket in sorted(given):
+        attempt = state.pending[ticket].attempt
+        if attempt >= settings.max_deliveries:
+            dead.append(ticket)
+            continue
+        pause = delay * 1000 if delay is not None else min(settings.retry_delay * 1000 * 2 ** (attempt - 1), _LONGEST)
+        waits.append((ticket, at + int(pause)))
+        if state.keyed:
+            lost.update(behind(state, ticket))
+    lost -= given
+    events: list[LaneEvent] = []
+    if waits:
+        events.append(Nacked(waits))
+    if dead:
+        events.append(Died(ranges_of(dead), WORN_OUT))
+    if lost:
+        events.append(Released(ranges_of(lost)))
+    return events, sorted(lost)
+
+
+def behind(state: LaneState, ticket: int) -> list[int]:
+    """What is pending of the same key, and later."""
+    return [other for other in state.unfinished[state.keys[ticket]] if other > ticket and other in state.pending]
+
+
+def next_change(state: LaneState, at: int) -> int | None:
+    """When something of the lane may be delivered that may not be now; None: nothing by itself."""
+    times = [wait.ready for wait in state.waiting.values()]
+    times += [lot.deadline for lot in set(state.pending.values())]
+    times = [time for time in times if time > at]
+    return min(times, default=None)

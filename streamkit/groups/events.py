@@ -1,0 +1,221 @@
+"""What a group's log says: the records of its feed and of its lanes.
+
+A ticket is the number of an entry in its group: the feed gives them out, in order, as it hands blocks of the source to
+lanes. All times are in milliseconds since the epoch. A record is a batch of events that hold together.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .ranges import Range
+from .settings import GroupSettings
+
+__all__ = [
+    "Absorbed",
+    "Acked",
+    "Added",
+    "Block",
+    "Changed",
+    "Claimed",
+    "Created",
+    "Cursor",
+    "Deleted",
+    "Died",
+    "Extended",
+    "Fed",
+    "FeedBatch",
+    "FeedEvent",
+    "Held",
+    "Joined",
+    "LaneBatch",
+    "LaneEvent",
+    "Left",
+    "Nacked",
+    "Redriven",
+    "Released",
+    "Reset",
+    "Skipped",
+    "Sought",
+    "Stirred",
+    "Stream",
+    "Vanished",
+]
+
+Stream = int | str
+"""What a group reads: a partition of the source, or one segment of it."""
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is next in a stream: the entry at `position`. Of a partition, (number, index) is where that is in the log;
+    of a segment, the position is the sequence."""
+
+    position: int
+    number: int = 0
+    index: int = 0
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Neighbouring entries of a stream: `count` from `start`, with the tickets from `ticket` on."""
+
+    ticket: int
+    count: int
+    stream: Stream
+    start: Cursor
+    epoch: int
+    priority: int = 0
+    bucket: int = 0
+    """Those of one priority are served in turn."""
+    keys: tuple[int, ...] = ()
+    """key_shared: the hash of each entry's key."""
+    ready: tuple[int, ...] = ()
+    """Delayed entries: from when on each may be delivered."""
+
+    @property
+    def end(self) -> int:
+        return self.ticket + self.count
+
+
+class _Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    pass
+
+
+# -- of the feed ----------------------------------------------------------------------------------------------------
+
+
+class Created(_Event, frozen=True, tag=1):
+    settings: GroupSettings
+    starts: list[tuple[Stream, Cursor]]
+    timestamp: int = 0
+
+
+class Fed(_Event, frozen=True, tag=2):
+    """Blocks of a lane (-1: of all, each takes its keys), and where the streams go on."""
+
+    lane: int
+    blocks: list[Block]
+    cursors: list[tuple[Stream, Cursor]]
+
+
+class Joined(_Event, frozen=True, tag=3):
+    consumer: str
+    lane: int
+
+
+class Left(_Event, frozen=True, tag=4):
+    consumer: str
+
+
+class Absorbed(_Event, frozen=True, tag=5):
+    """The lane has the blocks below this ticket in its own log."""
+
+    lane: int
+    ticket: int
+
+
+class Sought(_Event, frozen=True, tag=6):
+    starts: list[tuple[Stream, Cursor]]
+
+
+class Changed(_Event, frozen=True, tag=7):
+    settings: GroupSettings
+
+
+class Deleted(_Event, frozen=True, tag=8):
+    pass
+
+
+class Stirred(_Event, frozen=True, tag=9):
+    """There is work in lanes that none came from."""
+
+
+class Skipped(_Event, frozen=True, tag=10):
+    """Trimmed before they were handed to a lane: (stream, first position, count)."""
+
+    gaps: list[tuple[Stream, int, int]]
+
+
+FeedEvent = Created | Fed | Joined | Left | Absorbed | Sought | Changed | Deleted | Stirred | Skipped
+
+
+class FeedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    at: int
+    by: bytes
+    events: list[FeedEvent]
+
+
+# -- of a lane ------------------------------------------------------------------------------------------------------
+
+
+class Added(_Event, frozen=True, tag=1):
+    blocks: list[Block]
+
+
+class Claimed(_Event, frozen=True, tag=2):
+    """`fresh` are delivered for the first time, `again` once more: their attempts are counted up."""
+
+    consumer: str
+    lot: int
+    deadline: int
+    fresh: list[Range]
+    again: list[Range]
+    bucket: int = 0
+
+
+class Acked(_Event, frozen=True, tag=3):
+    tickets: list[Range]
+
+
+class Nacked(_Event, frozen=True, tag=4):
+    """(ticket, from when on it may be delivered again)"""
+
+    tickets: list[tuple[int, int]]
+
+
+class Extended(_Event, frozen=True, tag=5):
+    tickets: list[Range]
+    deadline: int
+
+
+class Released(_Event, frozen=True, tag=6):
+    """Given back; the attempt does not count."""
+
+    tickets: list[Range]
+
+
+class Died(_Event, frozen=True, tag=7):
+    tickets: list[Range]
+    reason: str
+
+
+class Vanished(_Event, frozen=True, tag=8):
+    """Not in the source any more. `trimmed`: they are reported, and count as acknowledged."""
+
+    tickets: list[Range]
+    trimmed: bool
+
+
+class Redriven(_Event, frozen=True, tag=9):
+    tickets: list[Range]
+
+
+class Held(_Event, frozen=True, tag=10):
+    """exclusive: only this consumer receives, until then."""
+
+    consumer: str
+    until: int
+
+
+class Reset(_Event, frozen=True, tag=11):
+    """What is of an earlier epoch counts no more: the group was moved."""
+
+    epoch: int
+
+
+LaneEvent = Added | Claimed | Acked | Nacked | Extended | Released | Died | Vanished | Redriven | Held | Reset
+
+
+class LaneBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    at: int
+    by: bytes
+    events: list[LaneEvent]

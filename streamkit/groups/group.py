@@ -1,0 +1,427 @@
+"""A group: consumers that share the entries of a space, and what became of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from ..errors import GroupExists, PermanentError, StoreClosed
+from ..lexkey import LexKey
+from ..model import Entry
+from ..names import InternalName, check_name, internal_name
+from ..open_store import OpenStore
+from ..places import Place, offset_of
+from ..store import Store, inner
+from .chain import Chain
+from .consumer import Consumer
+from .core import Core, Lane, feed_chain
+from .events import (
+    Changed,
+    Created,
+    Cursor,
+    Deleted,
+    FeedBatch,
+    FeedEvent,
+    LaneEvent,
+    Redriven,
+    Reset,
+    Sought,
+    Stirred,
+    Stream,
+)
+from .feed import FeedState
+from .lane import LaneState, Site
+from .ranges import ranges_of
+from .run import RunReport, run
+from .settings import CHANGEABLE, GroupSettings, checked
+from .source import Source
+from .values import ConsumerStatus, DeadLetter, Delivery, Gap, GroupStatus, Pending
+
+__all__ = ["Group", "group_names", "open_group"]
+
+AnyOffset = LexKey | bytes | str
+_cores: weakref.WeakKeyDictionary[OpenStore, dict[InternalName, Core]] = weakref.WeakKeyDictionary()
+_opening = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _opening
+    _opening = threading.Lock()
+    _cores.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def open_group(store: Store, space: str, name: str, start: Any, given: dict[str, Any], queue: bool = False) -> Group:
+    """The group, made with `given` if it is not there. GroupExists if it has others."""
+    check_name(space, "space")
+    check_name(name, "group")
+    given = checked(given, queue)
+    if queue:
+        given["queue"] = True
+    internal = internal_name("group", space, name)
+    core = _core(store, internal, space)
+    state = core.feed.state if core is not None else None
+    if state is None or state.deleted or not state.created:
+        core = _create(store, space, internal, start, GroupSettings(**given))
+    assert core is not None
+    group = Group(store, space, name, internal, core)
+    settings = group.core.settings
+    wrong = {key: value for key, value in given.items() if getattr(settings, key) != value}
+    if wrong:
+        told = ", ".join(f"{key} is {getattr(settings, key)!r}, not {value!r}" for key, value in wrong.items())
+        raise GroupExists(
+            f"the group {name!r} of {space!r} exists with other settings ({told}): open it without them, change it "
+            "with group.configure(…), or delete it first"
+        )
+    return group
+
+
+def _core(store: Store, internal: InternalName, space: str) -> Core | None:
+    """As this process has it open; None if there never was one."""
+    shared = inner(store)
+    with _opening:
+        cores = _cores.setdefault(shared, {})
+        core = cores.get(internal)
+        if core is not None and core.pid == os.getpid() and not core.is_stale():
+            return core
+        if shared.look_up(internal)[0] is None:
+            return None
+        # The handle outlives that of the caller: consumers of other handles share the core.
+        core = cores[internal] = Core(_own_handle(store), space, internal)
+        return core
+
+
+def _own_handle(store: Store) -> Store:
+    return Store(inner(store), lambda shared: None)
+
+
+def _create(store: Store, space: str, internal: InternalName, start: Any, settings: GroupSettings) -> Core:
+    shared = inner(store)
+    if shared.look_up(internal)[0] is None:
+        durability = "committed"
+        source, _ = shared.look_up(space)
+        if source is not None:
+            durability = source.settings.durability
+        partitions = 1 if settings.lanes == 1 else 1 + settings.lanes
+        if shared.look_up(internal)[0] is None:
+            _make_space(store, internal, partitions, durability)
+    feed = feed_chain(store, internal)
+    feed.catch_up()
+    while feed.state.deleted or not feed.state.created:
+        starts = _starts(store, space, settings, start)
+        at = feed.now()
+        try:
+            feed.commit(at, [Created(settings, starts, at)])
+        except PermanentError:
+            feed.catch_up()
+            if not feed.state.created:
+                raise
+    core = _core(store, internal, space)
+    assert core is not None
+    return core
+
+
+def _make_space(store: Store, internal: InternalName, partitions: int, durability: str) -> None:
+    try:
+        store.create_space(internal, partitions, durability)
+    except PermanentError:
+        if inner(store).look_up(internal)[0] is None:
+            raise
+
+
+def _starts(store: Store, space: str, settings: GroupSettings, start: Any) -> list[tuple[Stream, Cursor]]:
+    if isinstance(start, str) and start == "beginning":
+        return []
+    source = Source(store, space, settings.segments, settings.queue)
+    if isinstance(start, str) and start == "end":
+        return list(source.ends().items())
+    if isinstance(start, (str, bytes)):
+        return list(source.after(start).items())
+    raise TypeError(f"start is 'beginning', 'end' or an offset, not {type(start).__name__}")
+
+
+def group_names(store: Store, space: str) -> list[str]:
+    """Of the groups of a space, in order."""
+    check_name(space, "space")
+    prefix = internal_name("group", space) + "\x1f"
+    names = []
+    for internal in inner(store).internal_names("group"):
+        name = internal[len(prefix) :]
+        if not internal.startswith(prefix) or "\x1d" in name:
+            continue
+        feed: Chain[FeedState, FeedBatch] = feed_chain(store, internal)
+        feed.catch_up()
+        if feed.state.created and not feed.state.deleted:
+            names.append(name)
+    return sorted(names)
+
+
+class Group:
+    """From `store.group(space, name, …)`. Safe to share between threads."""
+
+    def __init__(self, store: Store, space: str, name: str, internal: InternalName, core: Core) -> None:
+        self.space = space
+        self.name = name
+        self._store = store
+        self._internal = internal
+        self._core = core
+
+    @property
+    def core(self) -> Core:
+        """What all consumers of the group in this process share."""
+        inner(self._store)
+        if self._core.pid != os.getpid():
+            core = _core(self._store, self._internal, self.space)
+            if core is None:
+                raise StoreClosed("the store was deleted")
+            self._core = core
+        return self._core
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self._core.settings
+
+    def consumer(self, name: str | None = None, *, linger: float = 0.1) -> Consumer:
+        """A consumer, to be used as `with group.consumer(name) as consumer`. Two of one name are two.
+
+        `linger`: acknowledgements are written after so many seconds at the latest; 0: each at once.
+        """
+        self.core.check()
+        return Consumer(self, name, linger)
+
+    def run(
+        self,
+        handler: Callable[[Delivery], Any],
+        consumer: str | None = None,
+        concurrency: int = 1,
+        batch: int = 10,
+        *,
+        seconds: float | None = None,
+        drain: bool = False,
+    ) -> RunReport:
+        """Call `handler(delivery)` for each entry: acknowledged if it returns, given up with a growing delay if it
+        raises. Ends with SIGTERM (in the main thread), after `seconds`, or with `drain` when nothing is left to deliver
+        now: then what was begun is finished, and what was not is handed back.
+
+        `concurrency` threads call it at once; in key_shared those of one key come one after the other.
+        """
+        return run(self, handler, consumer, concurrency, batch, seconds, drain)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def _lanes(self) -> list[Lane]:
+        """All, as of now."""
+        core = self.core
+        core.flush()
+        core.feed.catch_up()
+        core.check()
+        for lane in core.lanes():
+            lane.chain.catch_up()
+        return core.lanes()
+
+    def status(self) -> GroupStatus:
+        """Lag, what is pending, ready, delayed and dead, how far it is, and its consumers. Looks at all lanes."""
+        lanes = self._lanes()
+        core = self.core
+        feed = core.feed.state
+        ends = core.source.ends()
+        lag = sum(max(0, end.position - self._cursor(feed, stream).position) for stream, end in ends.items())
+        pending = ready = delayed = dead = acked = 0
+        consumers: dict[str, int] = {}
+        gaps = [*feed.gaps]
+        for lane in lanes:
+            with lane.chain.lock:
+                state, at = lane.chain.state, lane.chain.now()
+                lag += core.backlog_of_fresh(lane)
+                for lot in state.pending.values():
+                    if lot.deadline > at:
+                        pending += 1
+                        name = lot.consumer.partition("\x1f")[0]
+                        consumers[name] = consumers.get(name, 0) + 1
+                    else:
+                        ready += 1
+                for wait in state.waiting.values():
+                    if wait.ready <= at:
+                        ready += 1
+                    else:
+                        delayed += 1
+                dead += len(state.dead)
+                acked += state.acked
+                gaps += state.trimmed
+        for session in feed.alive(core.feed.now()):
+            consumers.setdefault(session.partition("\x1f")[0], 0)
+        delivered_to, acked_to = self._progress(lanes)
+        return GroupStatus(
+            lag,
+            pending,
+            ready,
+            delayed,
+            dead,
+            delivered_to,
+            acked_to,
+            tuple(ConsumerStatus(name, count) for name, count in sorted(consumers.items())),
+            acked,
+            tuple(self._gap(*gap) for gap in gaps),
+        )
+
+    def _cursor(self, feed: FeedState, stream: Stream) -> Cursor:
+        cursor = feed.cursors.get(stream)
+        return self.core.source.beginning(stream) if cursor is None else cursor
+
+    def _gap(self, stream: Stream, first: int, count: int) -> Gap:
+        if isinstance(stream, str):
+            return Gap(self.space, stream, first, first + count - 1)
+        return Gap(self.space, None, first + 1, first + count, partition=stream)
+
+    def _progress(self, lanes: list[Lane]) -> tuple[LexKey | None, LexKey | None]:
+        """(delivered_to, acked_to)"""
+        core = self.core
+        if self.settings.queue or self.settings.segments is not None:
+            return None, None
+        fresh: dict[Stream, Site] = {}
+        open_: dict[Stream, Site] = {}
+
+        def lower(sites: dict[Stream, Site], site: Site) -> None:
+            known = sites.get(site.stream)
+            if known is None or site.position < known.position:
+                sites[site.stream] = site
+
+        for lane in lanes:
+            state = lane.chain.state
+            for ticket in {
+                *state.pending,
+                *state.waiting,
+                *(ticket for ticket in state.keys if state.is_fresh(ticket)),
+            }:
+                lower(open_, state.site(ticket))
+                if ticket not in state.pending and ticket not in state.waiting:
+                    lower(fresh, state.site(ticket))
+            for opened in state.blocks.values():
+                if opened.next < opened.block.end:
+                    lower(fresh, state.site(opened.next))
+                    lower(open_, state.site(opened.next))
+            for block in core.waiting_blocks(lane):
+                for sites in (fresh, open_):
+                    lower(sites, Site(block.stream, block.start.position, block.start))
+        return self._offset(fresh), self._offset(open_)
+
+    def _offset(self, sites: dict[Stream, Site]) -> LexKey:
+        """The offset before the first of them in each partition; of the others, up to where the feed is."""
+        core = self.core
+        places = []
+        for stream in sorted(core.source.ends(), key=str):
+            assert isinstance(stream, int)
+            site = sites.get(stream)
+            if site is None:
+                cursor = self._cursor(core.feed.state, stream)
+                places.append(Place(stream, cursor.number, cursor.index, cursor.position))
+                continue
+            entry = core.source.load([site])[0]
+            start = site.start
+            place = Place(stream, start.number, start.index, start.position) if entry is None else Place.of(entry)
+            places.append(place)
+        return offset_of(self._store, self.space, sorted(places))
+
+    def pending(self, consumer: str | None = None, limit: int = 100) -> list[Pending]:
+        """What is with consumers now, the oldest first; of one `consumer`, by its name, or of all."""
+        found: list[tuple[LaneState, int]] = []
+        for lane in self._lanes():
+            at = lane.chain.now()
+            for ticket, lot in lane.chain.state.pending.items():
+                name = lot.consumer.partition("\x1f")[0]
+                if lot.deadline > at and consumer in (None, name):
+                    found.append((lane.chain.state, ticket))
+        found.sort(key=lambda each: each[1])
+        found = found[:limit]
+        entries = self._load([state.site(ticket) for state, ticket in found])
+        pending = []
+        for (state, ticket), entry in zip(found, entries, strict=True):
+            lot = state.pending[ticket]
+            if entry is not None:
+                pending.append(Pending(entry, lot.consumer.partition("\x1f")[0], lot.attempt, lot.deadline))
+        return pending
+
+    def _load(self, sites: list[Site]) -> list[Entry | None]:
+        return self.core.source.load(sites)
+
+    # -- dead letters -------------------------------------------------------------------------------------------
+
+    def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
+        """The entries that are not delivered any more, the oldest first."""
+        found = sorted(
+            ((ticket, lane.number, dead) for lane in self._lanes() for ticket, dead in lane.chain.state.dead.items()),
+            key=lambda each: each[0],
+        )[:limit]
+        entries = self._load([dead.site for _, _, dead in found])
+        return [
+            DeadLetter(entry, dead.attempt, dead.reason, dead.at, ticket, lane)
+            for (ticket, lane, dead), entry in zip(found, entries, strict=True)
+            if entry is not None
+        ]
+
+    def redrive(self, deliveries: Iterable[DeadLetter] | None = None) -> int:
+        """Bring dead letters back, these or all: they are delivered again as if for the first time, after what is
+        behind them may have been long done. How many there were."""
+        lanes = self._lanes()
+        wanted = None if deliveries is None else {(letter.lane, letter.ticket) for letter in deliveries}
+        count = 0
+        for lane in lanes:
+
+            def decide(state: LaneState, at: int, lane: Lane = lane) -> tuple[list[LaneEvent], int]:
+                tickets = [each for each in state.dead if wanted is None or (lane.number, each) in wanted]
+                return ([Redriven(ranges_of(tickets))] if tickets else []), len(tickets)
+
+            count += self.core.write(lane, decide)
+        if count:
+            self.core.write_feed(lambda state, at: ([Stirred()], None))
+        return count
+
+    # -- changing it --------------------------------------------------------------------------------------------
+
+    def seek(self, offset: AnyOffset | Literal["beginning", "end"]) -> None:
+        """Go on after `offset`. What is pending, waiting or dead is forgotten, and a late `ack` of it DeliveryLost."""
+        lanes = self._lanes()
+        core = self.core
+        starts = _starts(self._store, self.space, self.settings, offset)
+
+        def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], int]:
+            return [Sought(starts)], state.epoch + 1
+
+        epoch = core.write_feed(decide)
+        for lane in lanes:
+            core.write(lane, lambda state, at: ([Reset(epoch)] if state.epoch < epoch else [], None))
+
+    def configure(self, **settings: Any) -> None:
+        """Change ack_timeout, max_deliveries, retry_delay or max_pending, from the next delivery on.
+
+        Consumers of other processes learn of it when they find nothing to do, or begin.
+        """
+        unknown = settings.keys() - CHANGEABLE
+        if unknown:
+            raise ValueError(
+                f"{', '.join(sorted(unknown))} cannot be changed; these can: {', '.join(sorted(CHANGEABLE))}"
+            )
+        given = checked(settings)
+        core = self.core
+
+        def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], None]:
+            changed = msgspec.structs.replace(state.settings, **given)
+            return ([Changed(changed)] if changed != state.settings else []), None
+
+        core.write_feed(decide)
+
+    def delete(self) -> None:
+        """Forget the group, and all that it knows. The entries stay. Its consumers get PermanentError."""
+        core = self.core
+        core.feed.catch_up()
+        core.write_feed(lambda state, at: ([] if state.deleted else [Deleted()], None))
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name!r} of {self.space!r}, {self.settings.mode}>"

@@ -1,0 +1,444 @@
+"""A lane of a group: which of its entries are fresh, pending, waiting or dead. A pure function of its records."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .events import (
+    Acked,
+    Added,
+    Block,
+    Claimed,
+    Cursor,
+    Died,
+    Extended,
+    Held,
+    LaneBatch,
+    Nacked,
+    Redriven,
+    Released,
+    Reset,
+    Stream,
+    Vanished,
+)
+from .ranges import Range, numbers_of, ranges_of
+
+__all__ = ["Dead", "LaneState", "Lot", "Open", "Site", "Wait"]
+
+_GONE = 1000
+
+
+class Lot(NamedTuple):
+    """What a consumer got at once; all its tickets share it."""
+
+    number: int
+    consumer: str
+    deadline: int
+    attempt: int
+
+
+class Wait(NamedTuple):
+    """Delivered before, or delayed; from `ready` on it may be delivered (again)."""
+
+    ready: int
+    attempt: int
+
+
+class Site(NamedTuple):
+    """Where an entry is: at `position` of its stream, which is found by reading from `start`."""
+
+    stream: Stream
+    position: int
+    start: Cursor
+
+
+class Dead(NamedTuple):
+    attempt: int
+    reason: str
+    at: int
+    key: int
+    site: Site
+
+
+class Open:
+    """A block that is not finished: its fresh entries begin at ticket `next`, and `left` are not finished."""
+
+    __slots__ = ("block", "left", "next")
+
+    def __init__(self, block: Block, next: int, left: int) -> None:
+        self.block = block
+        self.next = next
+        self.left = left
+
+
+class _Saved(msgspec.Struct, array_like=True):
+    """A snapshot."""
+
+    now: int
+    epoch: int
+    reached: int
+    lots: int
+    bucket: int
+    holder: tuple[str, int]
+    acked: int
+    blocks: list[tuple[Block, int, int]]
+    pending: list[tuple[tuple[int, str, int, int], list[Range]]]
+    waiting: list[tuple[int, int, int]]
+    dead: list[tuple[int, int, str, int, int, tuple[Stream, int, Cursor]]]
+    strays: list[tuple[int, int, tuple[Stream, int, Cursor]]]
+    gone: list[int]
+    trimmed: list[tuple[Stream, int, int]]
+    unfinished: list[tuple[int, list[Range]]]
+    """key_shared: by key, what is not finished."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Saved)
+
+
+class LaneState:
+    """It holds no lock; the chain that applies records to it does. `lanes` is how many there are, for key_shared."""
+
+    def __init__(self, lane: int = 0, lanes: int = 1, keyed: bool = False) -> None:
+        self.lane = lane
+        self.lanes = lanes
+        self.keyed = keyed
+        self.now = 0
+        self.epoch = 0
+        self.reached = 0
+        """Blocks with tickets below are in this lane's own log."""
+        self.lots = 0
+        self.bucket = 0
+        """Served last."""
+        self.holder = ("", 0)
+        """exclusive: who receives, until when."""
+        self.acked = 0
+        self.blocks: dict[int, Open] = {}
+        self.order: list[int] = []
+        """The keys of `blocks`."""
+        self.pending: dict[int, Lot] = {}
+        self.waiting: dict[int, Wait] = {}
+        self.dead: dict[int, Dead] = {}
+        self.strays: dict[int, tuple[int, Site]] = {}
+        """Redriven: of no block any more. (key, where it is)"""
+        self.gone: deque[int] = deque(maxlen=_GONE)
+        """Erased while they were pending: a late acknowledgement of one is fine."""
+        self.trimmed: list[tuple[Stream, int, int]] = []
+        self.held: dict[str, int] = {}
+        """How many each consumer has pending."""
+        self.expires = 0
+        """No pending delivery's deadline is before."""
+        self.keys: dict[int, int] = {}
+        """key_shared: the key of each ticket that is not finished."""
+        self.unfinished: dict[int, list[int]] = {}
+        """key_shared: by key, its tickets in order."""
+        self.busy: dict[int, int] = {}
+        """key_shared: how many of a key are pending."""
+        self.free: dict[int, None] = {}
+        """key_shared: keys with none pending."""
+
+    # -- what is where ------------------------------------------------------------------------------------------
+
+    def block_of(self, ticket: int) -> Open | None:
+        at = bisect_right(self.order, ticket) - 1
+        if at < 0:
+            return None
+        found = self.blocks[self.order[at]]
+        return found if ticket < found.block.end else None
+
+    def site(self, ticket: int) -> Site:
+        found = self.block_of(ticket)
+        if found is None:
+            dead = self.dead.get(ticket)
+            return dead.site if dead is not None else self.strays[ticket][1]
+        block = found.block
+        return Site(block.stream, block.start.position + ticket - block.ticket, block.start)
+
+    def key_of(self, ticket: int) -> int:
+        return self.keys.get(ticket, 0)
+
+    def is_fresh(self, ticket: int) -> bool:
+        """key_shared: whether a ticket that is not finished was never delivered."""
+        return ticket not in self.pending and ticket not in self.waiting
+
+    def fresh(self) -> int:
+        """How many were never delivered."""
+        if self.keyed:
+            return len(self.keys) - len(self.pending) - len(self.waiting)
+        return sum([block.block.end - block.next for block in self.blocks.values()])
+
+    def own(self, block: Block) -> Iterable[int]:
+        """The tickets of a block that are this lane's."""
+        if not self.keyed:
+            return range(block.ticket, block.end)
+        lane, lanes, first = self.lane, self.lanes, block.ticket
+        return [first + at for at, key in enumerate(block.keys) if key % lanes == lane]
+
+    # -- records ------------------------------------------------------------------------------------------------
+
+    def apply(self, batch: LaneBatch) -> None:
+        """Records are applied in the order of the log; what they do was decided before they were written."""
+        self.now = max(self.now, batch.at)
+        for event in batch.events:
+            _APPLY[type(event)](self, event)
+
+    def _added(self, event: Added) -> None:
+        for block in event.blocks:
+            if block.epoch > self.epoch:
+                self._reset(Reset(block.epoch))
+            self.reached = max(self.reached, block.end)
+            if block.epoch < self.epoch:
+                continue
+            own = self.own(block)
+            left = block.count if not self.keyed else len(list(own))
+            if not left:
+                continue
+            self.blocks[block.ticket] = Open(block, block.end if self.keyed or block.ready else block.ticket, left)
+            insort(self.order, block.ticket)
+            for ticket, ready in zip(range(block.ticket, block.end), block.ready, strict=False):
+                self.waiting[ticket] = Wait(ready, 0)
+            if self.keyed:
+                for ticket in own:
+                    self._queue(ticket, block.keys[ticket - block.ticket])
+
+    def _queue(self, ticket: int, key: int) -> None:
+        self.keys[ticket] = key
+        tickets = self.unfinished.get(key)
+        if tickets is None:
+            self.unfinished[key] = [ticket]
+        else:
+            insort(tickets, ticket)
+        if key not in self.busy:
+            self.free[key] = None
+
+    def _claimed(self, event: Claimed) -> None:
+        consumer, number, deadline = event.consumer, event.lot, event.deadline
+        self.lots = max(self.lots, number)
+        self.bucket = event.bucket
+        pending = self.pending
+        lot = Lot(number, consumer, deadline, 1)
+        count = 0
+        for first, size in event.fresh:
+            pending.update(dict.fromkeys(range(first, first + size), lot))
+            count += size
+            if not self.keyed:
+                self._advance(first, first + size)
+        lots = {1: lot}
+        for ticket in numbers_of(event.again):
+            attempt = self._unclaim(ticket) + 1
+            if attempt not in lots:
+                lots[attempt] = Lot(number, consumer, deadline, attempt)
+            pending[ticket] = lots[attempt]
+            count += 1
+        self.held[consumer] = self.held.get(consumer, 0) + count
+        self.expires = min(self.expires, deadline) if len(pending) > count else deadline
+        if self.keyed:
+            for ranges in (event.fresh, event.again):
+                for ticket in numbers_of(ranges):
+                    key = self.keys[ticket]
+                    self.busy[key] = self.busy.get(key, 0) + 1
+                    self.free.pop(key, None)
+
+    def _advance(self, first: int, end: int) -> None:
+        """Of neighbouring blocks."""
+        while first < end:
+            found = self.block_of(first)
+            if found is None:
+                return
+            found.next = max(found.next, min(end, found.block.end))
+            first = found.block.end
+
+    def _unclaim(self, ticket: int) -> int:
+        """Not pending and not waiting any more; how many attempts there were."""
+        lot = self.pending.pop(ticket, None)
+        if lot is None:
+            wait = self.waiting.pop(ticket, None)
+            return 0 if wait is None else wait.attempt
+        held = self.held[lot.consumer] - 1
+        if held:
+            self.held[lot.consumer] = held
+        else:
+            del self.held[lot.consumer]
+        if self.keyed:
+            key = self.keys[ticket]
+            busy = self.busy[key] - 1
+            if busy:
+                self.busy[key] = busy
+            else:
+                del self.busy[key]
+                self.free[key] = None
+        return lot.attempt
+
+    def _finish(self, ranges: Iterable[Range]) -> None:
+        """They are done, whatever they were."""
+        for first, count in ranges:
+            for ticket in range(first, first + count):
+                self._unclaim(ticket)
+                if self.keyed:
+                    self._unqueue(ticket)
+            while count > 0:
+                found = self.block_of(first)
+                if found is None:
+                    self.strays.pop(first, None)
+                    size = 1
+                else:
+                    size = min(count, found.block.end - first)
+                    found.next = max(found.next, first + size) if found.next >= first else found.next
+                    found.left -= size
+                    if found.left <= 0:
+                        del self.blocks[found.block.ticket]
+                        self.order.remove(found.block.ticket)
+                first += size
+                count -= size
+
+    def _unqueue(self, ticket: int) -> None:
+        key = self.keys.pop(ticket, None)
+        if key is not None:
+            tickets = self.unfinished[key]
+            tickets.remove(ticket)
+            if not tickets:
+                del self.unfinished[key]
+                self.free.pop(key, None)
+
+    def _acked(self, event: Acked) -> None:
+        self.acked += sum([count for _, count in event.tickets])
+        self._finish(event.tickets)
+
+    def _nacked(self, event: Nacked) -> None:
+        for ticket, ready in event.tickets:
+            self.waiting[ticket] = Wait(ready, self._unclaim(ticket))
+
+    def _released(self, event: Released) -> None:
+        for ticket in numbers_of(event.tickets):
+            self.waiting[ticket] = Wait(self.now, self._unclaim(ticket) - 1)
+
+    def _extended(self, event: Extended) -> None:
+        for ticket in numbers_of(event.tickets):
+            self.pending[ticket] = self.pending[ticket]._replace(deadline=event.deadline)
+        self.expires = min(self.expires, event.deadline)
+
+    def _died(self, event: Died) -> None:
+        for first, count in event.tickets:
+            for ticket in range(first, first + count):
+                site, key = self.site(ticket), self.key_of(ticket)
+                lot = self.pending.get(ticket) or self.waiting.get(ticket)
+                self.dead[ticket] = Dead(lot.attempt if lot else 0, event.reason, self.now, key, site)
+                self._finish([(ticket, 1)])
+
+    def _vanished(self, event: Vanished) -> None:
+        for ticket in numbers_of(event.tickets):
+            dead = self.dead.pop(ticket, None)
+            site = dead.site if dead is not None else self.site(ticket)
+            if event.trimmed:
+                self._trim(site)
+            if ticket in self.pending:
+                self.gone.append(ticket)
+            if dead is None:
+                self._finish([(ticket, 1)])
+
+    def _trim(self, site: Site) -> None:
+        self.acked += 1
+        if self.trimmed:
+            stream, first, count = self.trimmed[-1]
+            if stream == site.stream and first + count == site.position:
+                self.trimmed[-1] = (stream, first, count + 1)
+                return
+        self.trimmed.append((site.stream, site.position, 1))
+
+    def _redriven(self, event: Redriven) -> None:
+        for ticket in numbers_of(event.tickets):
+            dead = self.dead.pop(ticket)
+            self.strays[ticket] = (dead.key, dead.site)
+            self.waiting[ticket] = Wait(self.now, 0)
+            if self.keyed:
+                self._queue(ticket, dead.key)
+
+    def _held(self, event: Held) -> None:
+        self.holder = (event.consumer, event.until)
+
+    def _reset(self, event: Reset) -> None:
+        if event.epoch <= self.epoch:
+            return
+        self.epoch = event.epoch
+        for entries in (self.blocks, self.pending, self.waiting, self.dead, self.strays, self.held):
+            entries.clear()
+        for keys in (self.keys, self.unfinished, self.busy, self.free):
+            keys.clear()
+        self.order.clear()
+        self.trimmed.clear()
+        self.gone.clear()
+
+    # -- snapshots ----------------------------------------------------------------------------------------------
+
+    def save(self) -> bytes:
+        """All of it, for `restore`."""
+        lots: dict[Lot, list[int]] = {}
+        for ticket, lot in self.pending.items():
+            lots.setdefault(lot, []).append(ticket)
+        return _encoder.encode(
+            _Saved(
+                self.now,
+                self.epoch,
+                self.reached,
+                self.lots,
+                self.bucket,
+                self.holder,
+                self.acked,
+                [(found.block, found.next, found.left) for found in self.blocks.values()],
+                [(tuple(lot), ranges_of(tickets)) for lot, tickets in lots.items()],  # type: ignore[misc]
+                [(ticket, *wait) for ticket, wait in self.waiting.items()],
+                [(ticket, *dead) for ticket, dead in self.dead.items()],
+                [(ticket, key, site) for ticket, (key, site) in self.strays.items()],
+                list(self.gone),
+                self.trimmed,
+                [(key, ranges_of(tickets)) for key, tickets in self.unfinished.items()],
+            )
+        )
+
+    def restore(self, data: bytes) -> None:
+        saved = _decoder.decode(data)
+        self.now, self.epoch, self.reached, self.lots = saved.now, saved.epoch, saved.reached, saved.lots
+        self.bucket, self.holder, self.acked = saved.bucket, saved.holder, saved.acked
+        self.blocks = {block.ticket: Open(block, next, left) for block, next, left in saved.blocks}
+        self.order = sorted(self.blocks)
+        self.pending, self.held = {}, {}
+        for fields, ranges in saved.pending:
+            lot = Lot(*fields)
+            tickets = list(numbers_of(ranges))
+            self.pending.update(dict.fromkeys(tickets, lot))
+            self.held[lot.consumer] = self.held.get(lot.consumer, 0) + len(tickets)
+        self.expires = min([lot.deadline for lot in self.pending.values()], default=0)
+        self.waiting = {ticket: Wait(ready, attempt) for ticket, ready, attempt in saved.waiting}
+        self.dead = {
+            ticket: Dead(attempt, reason, at, key, Site(*site)) for ticket, attempt, reason, at, key, site in saved.dead
+        }
+        self.strays = {ticket: (key, Site(*site)) for ticket, key, site in saved.strays}
+        self.gone = deque(saved.gone, maxlen=_GONE)
+        self.trimmed = saved.trimmed
+        self.unfinished = {key: list(numbers_of(ranges)) for key, ranges in saved.unfinished}
+        self.keys = {ticket: key for key, tickets in self.unfinished.items() for ticket in tickets}
+        self.busy = {}
+        for ticket in self.pending if self.keyed else ():
+            key = self.keys[ticket]
+            self.busy[key] = self.busy.get(key, 0) + 1
+        self.free = dict.fromkeys(key for key in self.unfinished if key not in self.busy)
+
+
+_APPLY: dict[type, Callable[[LaneState, Any], None]] = {
+    Added: LaneState._added,
+    Claimed: LaneState._claimed,
+    Acked: LaneState._acked,
+    Nacked: LaneState._nacked,
+    Extended: LaneState._extended,
+    Released: LaneState._released,
+    Died: LaneState._died,
+    Vanished: LaneState._vanished,
+    Redriven: LaneState._redriven,
+    Held: LaneState._held,
+    Reset: LaneState._reset,
+}

@@ -1,0 +1,125 @@
+"""A queue: a space of jobs with one group, whose acknowledged entries are trimmed as it goes.
+
+A job's segment tells its priority, the bucket of its key, and whether it was delayed. So what is urgent is found behind
+any number of others, and each segment is worked off from its front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..checksum import crc32
+from ..model import Record, SegmentStatus
+from ..seconds import check_seconds
+from ..store import Store
+from .consumer import Consumer
+from .group import Group, open_group
+from .run import RunReport
+from .source import DELAY, KEY, segment_of
+from .values import DeadLetter, Delivery, GroupStatus, Pending
+
+__all__ = ["Queue", "open_queue"]
+
+_BUCKETS = 32
+_LONGEST_DELAY = 365 * 86_400.0
+_PRIORITIES = range(-100, 101)
+GROUP = "queue"
+
+
+def open_queue(store: Store, name: str, given: dict[str, Any]) -> Queue:
+    return Queue(store, open_group(store, name, GROUP, "beginning", given, queue=True))
+
+
+class Queue:
+    """From `store.queue(name, …)`. Safe to share between threads."""
+
+    def __init__(self, store: Store, group: Group) -> None:
+        self.name = group.space
+        self.group = group
+        """Its only group: pending, dead letters, redrive and the rest are there too."""
+        self._store = store
+
+    def put(
+        self,
+        payload: bytes,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        key: str | None = None,
+        delay: float = 0.0,
+        priority: int = 0,
+        idempotency_key: str | None = None,
+    ) -> SegmentStatus:
+        """Add a job; returns when it is durable.
+
+        `delay`: seconds until it may be delivered. `priority` (-100 to 100): higher ones are delivered first. `key`:
+        keys are served in turn, so that one with many jobs does not hold up the others. `idempotency_key`: the same
+        job again is not added again. Errors as `store.produce`.
+        """
+        return self.put_many(
+            [payload], metadata=metadata, key=key, delay=delay, priority=priority, idempotency_key=idempotency_key
+        )
+
+    def put_many(
+        self,
+        payloads: Iterable[bytes],
+        *,
+        metadata: Mapping[str, str] | None = None,
+        key: str | None = None,
+        delay: float = 0.0,
+        priority: int = 0,
+        idempotency_key: str | None = None,
+    ) -> SegmentStatus:
+        """Add several jobs of one kind in one transaction, all or none. See `put`."""
+        if type(priority) is not int:
+            raise TypeError(f"priority is an int, not {type(priority).__name__}")
+        if priority not in _PRIORITIES:
+            raise ValueError(f"priority is {_PRIORITIES[0]} to {_PRIORITIES[-1]}, not {priority}")
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"key is str or None, not {type(key).__name__}")
+        delay = check_seconds("delay", delay)
+        if delay > _LONGEST_DELAY:
+            raise ValueError(f"delay is at most a year, not {delay:g} seconds")
+        told = dict(metadata or {})
+        if delay:
+            told[DELAY] = str(int(delay * 1000))
+        if key is not None:
+            told[KEY] = key
+        bucket = 0 if key is None else 1 + crc32(key.encode()) % _BUCKETS
+        records = [Record(payload, told or None) for payload in payloads]
+        segment = segment_of(priority, bucket, bool(delay))
+        return self._store.produce(self.name, segment, records, idempotency_key=idempotency_key)
+
+    def consumer(self, name: str | None = None, *, linger: float = 0.1) -> Consumer:
+        """See `Group.consumer`."""
+        return self.group.consumer(name, linger=linger)
+
+    def run(
+        self,
+        handler: Callable[[Delivery], Any],
+        consumer: str | None = None,
+        concurrency: int = 1,
+        batch: int = 10,
+        *,
+        seconds: float | None = None,
+        drain: bool = False,
+    ) -> RunReport:
+        """See `Group.run`."""
+        return self.group.run(handler, consumer, concurrency, batch, seconds=seconds, drain=drain)
+
+    def status(self) -> GroupStatus:
+        """See `Group.status`; `lag` are the jobs that were never delivered and are not delayed."""
+        return self.group.status()
+
+    def pending(self, consumer: str | None = None, limit: int = 100) -> list[Pending]:
+        return self.group.pending(consumer, limit)
+
+    def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
+        """See `Group.dead_letters`. They are kept, and the jobs behind them in the log with them."""
+        return self.group.dead_letters(limit)
+
+    def redrive(self, deliveries: Iterable[DeadLetter] | None = None) -> int:
+        return self.group.redrive(deliveries)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"

@@ -1,0 +1,182 @@
+"""Calling a handler for each delivery, until it is time to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..errors import DeliveryLost
+from ..seconds import check_seconds
+from ..warn import warn
+from .values import Delivery
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
+    from .group import Group
+
+__all__ = ["RunReport", "run"]
+
+_SLICE = 0.5
+"""Seconds after which it is seen that it is time to stop."""
+
+
+class RunReport(msgspec.Struct, frozen=True):
+    acked: int
+    failed: int
+    """Times that the handler raised."""
+    lost: int
+    """Handled, but too late: another consumer has the entry."""
+
+
+class _Count:
+    def __init__(self) -> None:
+        self.acked = self.failed = self.lost = 0
+        self.lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _on_sigterm(stop: threading.Event) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+
+
+def run(
+    group: Group,
+    handler: Callable[[Delivery], Any],
+    name: str | None,
+    concurrency: int,
+    batch: int,
+    seconds: float | None,
+    drain: bool,
+) -> RunReport:
+    if not callable(handler):
+        raise TypeError(f"handler is called with a delivery; a {type(handler).__name__} cannot be called")
+    for what, value in (("concurrency", concurrency), ("batch", batch)):
+        if type(value) is not int:
+            raise TypeError(f"{what} is an int, not {type(value).__name__}")
+        if value < 1:
+            raise ValueError(f"{what} is 1 or more, not {value}")
+    if seconds is not None:
+        check_seconds("seconds", seconds)
+    clock = group.core.clock
+    end = None if seconds is None else clock.monotonic() + seconds
+    stop, count = threading.Event(), _Count()
+
+    def ended() -> bool:
+        return stop.is_set() or (end is not None and clock.monotonic() >= end)
+
+    with _on_sigterm(stop), contextlib.ExitStack() as stack:
+        consumer = stack.enter_context(group.consumer(name))
+        if concurrency == 1:
+            _alone(consumer, handler, batch, drain, ended, count, end)
+        else:
+            pool = stack.enter_context(ThreadPoolExecutor(concurrency, "streamkit-handler"))
+            _together(consumer, handler, concurrency, batch, drain, ended, count, end, pool)
+    return RunReport(count.acked, count.failed, count.lost)
+
+
+def _rest(consumer: Consumer, drain: bool, end: float | None) -> float:
+    if drain:
+        return 0.0
+    return _SLICE if end is None else max(0.0, min(_SLICE, end - consumer.clock.monotonic()))
+
+
+def _alone(
+    consumer: Consumer,
+    handler: Callable[[Delivery], Any],
+    batch: int,
+    drain: bool,
+    ended: Callable[[], bool],
+    count: _Count,
+    end: float | None,
+) -> None:
+    while not ended():
+        deliveries = consumer.receive(batch, _rest(consumer, drain, end))
+        if not deliveries and drain:
+            return
+        for delivery in deliveries:
+            if ended():
+                return
+            _handle(consumer, handler, delivery, count)
+
+
+def _together(
+    consumer: Consumer,
+    handler: Callable[[Delivery], Any],
+    concurrency: int,
+    batch: int,
+    drain: bool,
+    ended: Callable[[], bool],
+    count: _Count,
+    end: float | None,
+    pool: ThreadPoolExecutor,
+) -> None:
+    running: set[Future[None]] = set()
+    while not ended():
+        found = consumer.receive(batch, _rest(consumer, drain, end) if not running else 0.0)
+        queues: dict[Any, list[Delivery]] = {}
+        for delivery in found:
+            queues.setdefault(delivery.key or delivery.ticket, []).append(delivery)
+        for queue in queues.values():
+            running.add(pool.submit(_handle_all, consumer, handler, queue, ended, count))
+        if not found and not running and drain:
+            break
+        if len(running) >= concurrency or (running and not found):
+            done, running = wait(running, 0.05 if not found else None, FIRST_COMPLETED)
+            for future in done:
+                future.result()
+    for future in running:
+        future.result()
+
+
+def _handle_all(
+    consumer: Consumer,
+    handler: Callable[[Delivery], Any],
+    deliveries: list[Delivery],
+    ended: Callable[[], bool],
+    count: _Count,
+) -> None:
+    for delivery in deliveries:
+        if ended():
+            return
+        _handle(consumer, handler, delivery, count)
+
+
+def _handle(consumer: Consumer, handler: Callable[[Delivery], Any], delivery: Delivery, count: _Count) -> None:
+    if not consumer.is_held(delivery):
+        return  # taken back with an earlier one of its key
+    try:
+        try:
+            handler(delivery)
+        except Exception as error:
+            warn("attempt %d of sequence %d of %r failed: %r", delivery.attempt, delivery.entry.sequence,
+                 delivery.entry.segment, error)  # fmt: skip
+            with count.lock:
+                count.failed += 1
+            if consumer.is_held(delivery):
+                consumer.nack(delivery)
+            return
+        except BaseException:
+            with contextlib.suppress(Exception):
+                consumer.nack(delivery)
+            raise
+        if consumer.is_held(delivery):
+            consumer.ack(delivery)
+            with count.lock:
+                count.acked += 1
+    except DeliveryLost as error:
+        with count.lock:
+            count.lost += 1
+        warn("%s", error)

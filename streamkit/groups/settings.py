@@ -1,0 +1,81 @@
+"""A group's settings: what is chosen when it is made."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from ..names import check_name
+from ..seconds import check_seconds
+
+__all__ = ["MOST_LANES", "GroupSettings", "Mode", "checked"]
+
+Mode = Literal["shared", "exclusive", "key_shared"]
+MOST_LANES = 64
+
+
+class GroupSettings(msgspec.Struct, frozen=True):
+    mode: Mode = "shared"
+    segments: tuple[str, ...] | None = None
+    ack_timeout: float = 30.0
+    """Seconds for which a delivery is its consumer's alone."""
+    max_deliveries: int = 5
+    retry_delay: float = 1.0
+    """Seconds until an entry that was not acknowledged comes again; doubled with each attempt."""
+    max_pending: int = 1000
+    """Deliveries that one consumer holds, in each lane, at most."""
+    key: str | None = None
+    """The metadata that is the key of key_shared; None: the segment."""
+    lanes: int = 8
+    queue: bool = False
+    """The source is a queue: what is acknowledged is trimmed, metadata tell delays, segments tell priorities."""
+
+
+CHANGEABLE = frozenset({"ack_timeout", "max_deliveries", "retry_delay", "max_pending"})
+
+
+_OF_QUEUES = CHANGEABLE | {"lanes"}
+_OF_GROUPS = _OF_QUEUES | {"mode", "segments", "key"}
+
+
+def checked(given: dict[str, Any], queue: bool = False) -> dict[str, Any]:
+    """The settings that a caller gave, checked. TypeError or ValueError."""
+    given = dict(given)
+    known = _OF_QUEUES if queue else _OF_GROUPS
+    if not given.keys() <= known:
+        raise TypeError(
+            f"a {'queue' if queue else 'group'} has no {', '.join(sorted(given.keys() - known))}: it has "
+            f"{', '.join(sorted(known))}"
+        )
+    for name in ("ack_timeout", "retry_delay"):
+        if name in given:
+            given[name] = check_seconds(name, given[name], positive=name == "ack_timeout")
+            if given[name] > 43_200:
+                raise ValueError(f"{name} is at most 12 hours, not {given[name]:g} seconds")
+    for name, most in (("max_deliveries", 1000), ("max_pending", 100_000), ("lanes", MOST_LANES)):
+        if name in given:
+            value = given[name]
+            if type(value) is not int:
+                raise TypeError(f"{name} is an int, not {type(value).__name__}")
+            if not 1 <= value <= most:
+                raise ValueError(f"{name} is 1 to {most}, not {value}")
+    mode = given.get("mode", "shared")
+    if mode not in ("shared", "exclusive", "key_shared"):
+        raise ValueError(f"mode is 'shared', 'exclusive' or 'key_shared', not {mode!r}")
+    if mode == "exclusive":
+        given["lanes"] = 1
+    key = given.get("key")
+    if key is not None:
+        if not isinstance(key, str):
+            raise TypeError(f"key is the name of a metadata, or None for the segment, not {type(key).__name__}")
+        if mode != "key_shared":
+            raise ValueError("key is for mode='key_shared': the others keep no order by key")
+    segments = given.get("segments")
+    if segments is not None:
+        if isinstance(segments, str):
+            raise TypeError("segments is a list of names, not one name: segments=[name]")
+        given["segments"] = tuple(sorted({check_name(name, "segment") for name in segments}))
+        if not given["segments"]:
+            raise ValueError("segments is a list of at least one name, or None for all")
+    return given

@@ -1,0 +1,197 @@
+"""What a group reads: the log of a space, partition by partition, or some of its segments."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import chain
+
+from ..checksum import crc32
+from ..lexkey import LexKey
+from ..model import Entry
+from ..places import Place, ends, places_after, read_from
+from ..store import Store
+from .events import Cursor, Stream
+from .lane import Site
+
+__all__ = ["DELAY", "KEY", "Source", "key_hash", "queue_class", "segment_of"]
+
+DELAY = "streamkit.delay"
+"""The metadata of a job that is not to be delivered at once: milliseconds after its timestamp."""
+KEY = "streamkit.key"
+"""The metadata that is a job's key."""
+_JOBS = re.compile(r"(jobs|delayed)/-?\d+/\d+")
+_BLOCK_BYTES = 4 << 20
+_KEPT = 64
+
+
+def key_hash(entry: Entry, key: str | None) -> int:
+    """Of the metadata `key`, else of the segment; also of an entry that lacks the metadata."""
+    text = entry.segment if key is None else entry.metadata.get(key)
+    return crc32((entry.segment if text is None else text).encode())
+
+
+def segment_of(priority: int, bucket: int, delayed: bool) -> str:
+    """Where a queue's jobs of one kind are."""
+    return f"{'delayed' if delayed else 'jobs'}/{priority}/{bucket}"
+
+
+@lru_cache(maxsize=4096)
+def queue_class(segment: str) -> tuple[int, int, bool]:
+    """(priority, bucket, delayed) of such a segment."""
+    kind, priority, bucket = segment.split("/")
+    return int(priority), int(bucket), kind == "delayed"
+
+
+class Source:
+    """Reads blocks of neighbouring entries, and keeps the latest. Threads share it."""
+
+    def __init__(self, store: Store, space: str, segments: tuple[str, ...] | None, queue: bool) -> None:
+        self.space = space
+        self.queue = queue
+        self._store = store
+        self._segments = segments
+        self._number = -1
+        self._names: list[str] = []
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[Stream, int], dict[int, Entry]] = OrderedDict()
+
+    # -- where it ends ------------------------------------------------------------------------------------------
+
+    def ends(self) -> dict[Stream, Cursor]:
+        """The end of each stream. Asks the storage: one request for each partition."""
+        places = ends(self._store, self.space)
+        if not self.queue and self._segments is None:
+            return {place.partition: Cursor(place.position, place.number, place.index) for place in places}
+        found: dict[Stream, Cursor] = {}
+        number = sum(place.number for place in places)
+        wanted: Iterable[str] = self._segments or ()
+        if self.queue:
+            if number != self._number:
+                names = self._store.get_segments(self.space)
+                self._names = [name for name in names if _JOBS.fullmatch(name)]
+                self._number = number
+            wanted = self._names
+        for name in wanted if places else ():
+            found[name] = Cursor(self._store.segment_status(self.space, name).last_sequence + 1)
+        return found
+
+    def beginning(self, stream: Stream) -> Cursor:
+        return Cursor(0, 1, 0) if isinstance(stream, int) else Cursor(1)
+
+    def after(self, offset: LexKey | bytes | str) -> dict[Stream, Cursor]:
+        """The streams after an offset. InvalidOffset."""
+        places = places_after(self._store, self.space, offset)
+        found: dict[Stream, Cursor] = {
+            place.partition: Cursor(place.position, place.number, place.index) for place in places
+        }
+        if self._segments is None:
+            return found
+        return {name: self._segment_after(name, offset) for name in self._segments}
+
+    def _segment_after(self, segment: str, offset: LexKey | bytes | str) -> Cursor:
+        for entry in self._store.consume_space(self.space, offset=offset):
+            if entry.segment == segment:
+                return Cursor(entry.sequence)
+        return Cursor(self._store.segment_status(self.space, segment).last_sequence + 1)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, stream: Stream, start: Cursor, count: int) -> tuple[list[Entry], Cursor]:
+        """At most `count` entries without a gap between them, from `start` or the first after it that is there; and
+        where the stream goes on. They are at `position_of(…)` of the first one, and after it."""
+        entries: list[Entry] = []
+        size, expected = 0, -1
+        for entry in self._walk(stream, start):
+            position = self.position_of(stream, entry)
+            if entries and position != expected:
+                break
+            entries.append(entry)
+            expected = position + 1
+            size += len(entry.payload)
+            if len(entries) >= count or size >= _BLOCK_BYTES:
+                break
+        if not entries:
+            return [], start
+        self._keep(stream, entries)
+        if isinstance(stream, str):
+            return entries, Cursor(expected)
+        place = Place.after(entries[-1])
+        return entries, Cursor(place.position, place.number, place.index)
+
+    def start_of(self, stream: Stream, entry: Entry) -> Cursor:
+        if isinstance(stream, str):
+            return Cursor(entry.sequence)
+        place = Place.of(entry)
+        return Cursor(place.position, place.number, place.index)
+
+    def position_of(self, stream: Stream, entry: Entry) -> int:
+        if isinstance(stream, str):
+            return entry.sequence
+        origin = entry.origin
+        return origin.position + entry.sequence - origin.first_sequence
+
+    def _walk(self, stream: Stream, start: Cursor) -> Iterator[Entry]:
+        if isinstance(stream, str):
+            return self._store.consume_segment(self.space, stream, min_sequence=start.position)
+        place = Place(stream, start.number, start.index, start.position)
+        return chain.from_iterable(read_from(self._store, self.space, place))
+
+    def _keep(self, stream: Stream, entries: list[Entry]) -> None:
+        first = self.position_of(stream, entries[0])
+        with self._lock:
+            self._kept[stream, first] = dict(enumerate(entries, first))
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+
+    def load(self, sites: Iterable[Site]) -> list[Entry | None]:
+        """The entries at `sites`, None for those that are not there any more."""
+        wanted = list(sites)
+        found: list[Entry | None] = [None] * len(wanted)
+        missing: dict[tuple[Stream, Cursor], list[int]] = {}
+        block: dict[int, Entry] | None = None
+        last: tuple[Stream, int] | None = None
+        for at, site in enumerate(wanted):
+            name = (site.stream, site.start.position)
+            if name != last:
+                block, last = self._kept.get(name), name
+            entry = block.get(site.position) if block is not None else None
+            if entry is None:
+                missing.setdefault((site.stream, site.start), []).append(at)
+            else:
+                found[at] = entry
+        for (stream, start), places in missing.items():
+            self._fetch(stream, start, {wanted[at].position: at for at in places}, found)
+        return found
+
+    def _fetch(self, stream: Stream, start: Cursor, places: dict[int, int], found: list[Entry | None]) -> None:
+        if isinstance(stream, int):
+            ends(self._store, self.space)
+        elif min(places) > start.position:
+            start = Cursor(min(places))
+        last = max(places)
+        read: dict[int, Entry] = {}
+        for entry in self._walk(stream, start):
+            position = self.position_of(stream, entry)
+            if position > last:
+                break
+            read[position] = entry
+            if position in places:
+                found[places[position]] = entry
+            if position == last:
+                break
+        if read:
+            with self._lock:
+                self._kept.setdefault((stream, start.position), {}).update(read)
+
+    def is_trimmed(self, stream: Stream, position: int) -> bool:
+        """Whether what is missing at `position` was trimmed, and not erased: everything before it is missing too."""
+        first = next(self._walk(stream, self.beginning(stream)), None)
+        return first is None or self.position_of(stream, first) > position
+
+    def forget(self, stream: Stream, position: int) -> None:
+        """A block that is finished."""
+        self._kept.pop((stream, position), None)

@@ -1,0 +1,102 @@
+"""What users of groups hold: deliveries, dead letters, and what a status says. All immutable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..lexkey import LexKey
+from ..model import Entry
+
+__all__ = ["ConsumerStatus", "DeadLetter", "Delivery", "Gap", "GroupStatus", "Pending"]
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """An entry that is one consumer's until `deadline`, in milliseconds since the epoch by the group's log."""
+
+    entry: Entry
+    attempt: int
+    """From 1; counted before the delivery was handed out."""
+    deadline: int
+    session: str
+    """The consumer, told from others of its name."""
+    lane: int
+    ticket: int
+    lot: int
+    epoch: int
+    expires: float
+    """By the monotonic clock of this process."""
+    key: int = 0
+
+    @property
+    def consumer(self) -> str:
+        return self.session.partition("\x1f")[0]
+
+    def __repr__(self) -> str:
+        return (
+            f"Delivery(entry={self.entry!r}, attempt={self.attempt}, deadline={self.deadline}, "
+            f"consumer={self.consumer!r})"
+        )
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """An entry that is not delivered any more, until it is redriven."""
+
+    entry: Entry
+    attempt: int
+    reason: str
+    timestamp: int
+    """When it died, in milliseconds since the epoch."""
+    ticket: int = 0
+    lane: int = 0
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """An entry that is with a consumer."""
+
+    entry: Entry
+    consumer: str
+    attempt: int
+    deadline: int
+
+
+class ConsumerStatus(msgspec.Struct, frozen=True):
+    name: str
+    pending: int
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Entries that were trimmed before they were acknowledged: they count as acknowledged.
+
+    `segment` is None where the group reads the whole space: then the numbers count the entries of `partition`.
+    """
+
+    space: str
+    segment: str | None
+    first_sequence: int
+    last_sequence: int
+    reason: str = "trimmed"
+    partition: int = 0
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    lag: int
+    """Entries that were never delivered."""
+    pending: int
+    ready: int
+    """Entries that may be delivered again now."""
+    delayed: int
+    """Entries that may be delivered later."""
+    dead: int
+    delivered_to: LexKey | None
+    """Everything up to this offset was delivered; None for a group of some segments."""
+    acked_to: LexKey | None
+    """Everything up to this offset is done: acknowledged, dead or trimmed."""
+    consumers: tuple[ConsumerStatus, ...]
+    acked: int
+    """Entries that were acknowledged so far."""
+    gaps: tuple[Gap, ...]
+
+    def __rich_repr__(self) -> Any:
+        yield from ((name, getattr(self, name)) for name in self.__struct_fields__)

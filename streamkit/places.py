@@ -1,0 +1,104 @@
+"""Places in the log of a space: for what follows it partition by partition, as groups and views do.
+
+A place says which entry of a partition is next. Unlike an offset it is of one partition, and reading from it gives the
+same entries in the same order, whenever that is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from .lexkey import LexKey
+from .log.offsets import Offset
+from .log.read import Bounds, partition_batches, position_of
+from .model import Entry
+from .store import Store, inner
+
+__all__ = ["Place", "ends", "offset_of", "places_after", "read_from"]
+
+
+class Place(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+    """Before entry `index` of transaction `number`: the one at `position`, if entries are counted from the partition's
+    first, which is 0. What was erased or trimmed keeps its position."""
+
+    partition: int
+    number: int
+    index: int
+    position: int
+
+    @classmethod
+    def of(cls, entry: Entry) -> Place:
+        """Before `entry`, which was read from this space."""
+        origin = entry.origin
+        at = entry.sequence - origin.first_sequence
+        return cls(origin.partition, entry.trx.number, origin.index + at, origin.position + at)
+
+    @classmethod
+    def after(cls, entry: Entry) -> Place:
+        found = cls.of(entry)
+        return cls(found.partition, found.number, found.index + 1, found.position + 1)
+
+
+def ends(store: Store, space: str) -> list[Place]:
+    """Of each partition the place after everything that is committed so far. Empty for an unknown space.
+
+    It asks the storage; of a process that has the space open that is one request for each partition.
+    """
+    found, since = inner(store).look_up(space)
+    places = []
+    for partition in found.partitions if found is not None else ():
+        partition.refresh((), since)
+        with partition.lock:
+            places.append(Place(partition.partition, partition.number + 1, 0, partition.position))
+    return places
+
+
+def read_from(store: Store, space: str, place: Place) -> Iterator[list[Entry]]:
+    """A partition's entries from `place` on, in lists, up to its end as it is known: see `ends`."""
+    found, _ = inner(store).look_up(space)
+    if found is None:
+        return
+    partition = found.partitions[place.partition]
+    end = partition.number
+    for batch in partition_batches(partition, (place.number, place.index), end, Bounds(), together=True):
+        yield batch.entries
+
+
+def places_after(store: Store, space: str, offset: LexKey | bytes | str) -> list[Place]:
+    """The place in each partition after an offset. InvalidOffset if it is not one of this space."""
+    decoded = Offset.decode(offset, space)
+    found, since = inner(store).look_up(space)
+    decoded.check(found.settings if found is not None else None)
+    places = []
+    for partition in found.partitions if found is not None else ():
+        end = partition.refresh((), since)
+        number, index = position_of(partition, decoded, end)
+        start = next(partition_batches(partition, (number, index), end, Bounds()), None)
+        if start is None:
+            places.append(Place(partition.partition, partition.number + 1, 0, partition.position))
+        else:
+            places.append(Place(partition.partition, number, index, Place.of(start.entries[0]).position))
+    return places
+
+
+def offset_of(store: Store, space: str, places: Sequence[Place]) -> LexKey:
+    """The offset of the last entry before each of `places`, one for each partition, in order.
+
+    It may ask the storage for a transaction of each partition.
+    """
+    found, _ = inner(store).look_up(space)
+    if found is None:
+        return Offset.beginning(space).encode()
+    positions: list[tuple[int, int]] = []
+    timestamp = 0
+    for partition, place in zip(found.partitions, places, strict=True):
+        number, index = place.number, place.index
+        header = partition.header(number if index else number - 1) if index or number > 1 else None
+        if header is not None:
+            timestamp = max(timestamp, header.timestamp)
+            # After the last entry of a transaction, not before the first of the next.
+            number, index = (number, index) if index else (number - 1, header.count)
+        positions.append((number, index))
+    return Offset(space, timestamp, 0, tuple(positions), True, found.settings.incarnation).encode()

@@ -1,0 +1,102 @@
+"""Queues: delay, priority, fairness, idempotency keys, trimming."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from fix_stores import Subject
+
+from streamkit.groups import Consumer
+
+
+def take(consumer: Consumer, limit: int = 10, wait: float = 0.0) -> list[bytes]:
+    deliveries = consumer.receive(limit, wait)
+    for delivery in deliveries:
+        consumer.ack(delivery)
+    return [delivery.entry.payload for delivery in deliveries]
+
+
+def test_jobs_come_in_the_order_in_which_they_were_put(subject: Subject) -> None:
+    queue = subject.store.queue("emails")
+    for number in range(5):
+        queue.put(b"%d" % number, metadata={"to": "me"})
+    with queue.consumer() as consumer:
+        (first,) = consumer.receive(1)
+        assert first.entry.metadata == {"to": "me"}
+        assert take(consumer) == [b"1", b"2", b"3", b"4"]
+        consumer.ack(first)
+    assert queue.status().acked == 5
+
+
+def test_higher_priorities_come_first_behind_any_number_of_others(subject: Subject) -> None:
+    queue = subject.store.queue("emails")
+    queue.put_many([b"low"] * 3000)
+    with queue.consumer() as consumer:
+        assert take(consumer, 2) == [b"low"] * 2
+        queue.put(b"high", priority=5)
+        queue.put(b"higher", priority=100)
+        queue.put(b"lowest", priority=-1)
+        time.sleep(0.3)
+        assert take(consumer, 3) == [b"higher", b"high", b"low"]
+
+
+def test_a_delayed_job_comes_in_time_and_not_before(subject: Subject) -> None:
+    queue = subject.store.queue("emails")
+    put = queue.put(b"later", delay=0.4)
+    queue.put(b"much later", delay=3600)
+    queue.put(b"now")
+    with queue.consumer() as consumer:
+        assert take(consumer) == [b"now"]
+        assert take(consumer, wait=10) == [b"later"]
+        assert consumer.clock.now() >= put.last_timestamp + 400
+        assert queue.status().delayed == 1
+
+
+def test_keys_are_served_in_turn(subject: Subject) -> None:
+    queue = subject.store.queue("emails")
+    queue.put_many([b"a"] * 3000, key="a")
+    queue.put_many([b"b"] * 4, key="b")
+    queue.put_many([b"-"] * 4)
+    with queue.consumer() as consumer:
+        got = take(consumer, 6) + take(consumer, 6)
+    assert got.count(b"b") == got.count(b"-") == 4
+
+
+def test_the_same_idempotency_key_adds_nothing(subject: Subject) -> None:
+    queue = subject.store.queue("emails")
+    first = queue.put(b"1", idempotency_key="k")
+    assert queue.put(b"1", idempotency_key="k").trx == first.trx
+    assert take(queue.consumer()) == [b"1"]
+
+
+def test_dead_jobs_are_kept_and_redriven(subject: Subject) -> None:
+    queue = subject.store.queue("emails", max_deliveries=1)
+    queue.put_many([b"1", b"2"])
+    with queue.consumer(linger=0) as consumer:
+        first, second = consumer.receive()
+        consumer.nack(first)
+        consumer.ack(second)
+        assert [letter.entry.payload for letter in queue.dead_letters()] == [b"1"]
+        assert queue.redrive() == 1
+        assert take(consumer) == [b"1"]
+    assert (queue.status().dead, queue.status().acked) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"priority": 101}, ValueError),
+        ({"priority": 1.0}, TypeError),
+        ({"delay": -1}, ValueError),
+        ({"delay": 1e9}, ValueError),
+        ({"key": 1}, TypeError),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_written(
+    subject: Subject, wrong: dict[str, object], error: type[Exception]
+) -> None:
+    queue = subject.store.queue("emails")
+    with pytest.raises(error):
+        queue.put(b"1", **wrong)  # type: ignore[arg-type]
+    assert list(subject.store.get_spaces()) == []
