@@ -152,10 +152,12 @@ class LaneState:
         return found if ticket < found.block.end else None
 
     def site(self, ticket: int) -> Site:
+        if ticket in self.dead:
+            return self.dead[ticket].site
+        if ticket in self.strays:
+            return self.strays[ticket][1]
         found = self.block_of(ticket)
-        if found is None:
-            dead = self.dead.get(ticket)
-            return dead.site if dead is not None else self.strays[ticket][1]
+        assert found is not None, "a ticket of no block"
         block = found.block
         return Site(block.stream, block.start.position + ticket - block.ticket, block.start)
 
@@ -281,20 +283,25 @@ class LaneState:
                 self._unclaim(ticket)
                 if self.keyed:
                     self._unqueue(ticket)
-            while count > 0:
+            end = first + count
+            while first < end:
+                if first in self.strays:
+                    # Its block, if that is still there, was done with it when it died.
+                    del self.strays[first]
+                    first += 1
+                    continue
                 found = self.block_of(first)
-                if found is None:
-                    self.strays.pop(first, None)
-                    size = 1
-                else:
-                    size = min(count, found.block.end - first)
-                    found.next = max(found.next, first + size) if found.next >= first else found.next
-                    found.left -= size
-                    if found.left <= 0:
-                        del self.blocks[found.block.ticket]
-                        self.order.remove(found.block.ticket)
+                assert found is not None, "a ticket of no block was finished"
+                size = min(end, found.block.end) - first
+                if self.strays:
+                    size = next((at for at in range(1, size) if first + at in self.strays), size)
+                if found.next >= first:
+                    found.next = max(found.next, first + size)
+                found.left -= size
+                if found.left <= 0:
+                    del self.blocks[found.block.ticket]
+                    self.order.remove(found.block.ticket)
                 first += size
-                count -= size
 
     def _unqueue(self, ticket: int) -> None:
         key = self.keys.pop(ticket, None)
