@@ -14,10 +14,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from ..clock import Clock
-from ..errors import OutcomeUnknown, SequenceMismatch
+from ..errors import OutcomeUnknown, SequenceMismatch, StreamkitError
 from ..model import Record
 from ..names import InternalName, partition_of
 from ..store import Store
+from ..warn import warn
 
 __all__ = ["Chain", "segment_on"]
 
@@ -176,4 +177,8 @@ class Chain(Generic[S, B]):
             data = _encoder.encode(_Snapshot(_VERSION, self.sequence, self._save(self.state)))
             self._since = self._bytes = 0
             self._saved = len(data)
-            self._store.produce(self.space, self._snapshots, [Record(data)])
+            try:
+                self._store.produce(self.space, self._snapshots, [Record(data)])
+            except StreamkitError as error:
+                # What was to be written is: the next snapshot comes later.
+                warn("a snapshot of %s could not be written: %s", self.segment, error)

@@ -174,8 +174,11 @@ class Core:
                 at = chain.now()
                 acks = lane.acks[:]
                 events, lost = self._acknowledge(chain.state, acks) if acks else ([], [])
-                more, result = decide(chain.state, at)
-                events += more
+                # What is decided by the state must not be about what the same record says is done.
+                alone = bool(events) and self._may_be_taken(chain.state, acks, at)
+                if not alone:
+                    more, result = decide(chain.state, at)
+                    events += more
                 try:
                     if events:
                         chain.commit(at, events)
@@ -186,7 +189,8 @@ class Core:
                     continue
                 del lane.acks[: len(acks)]
                 lane.lost += lost
-                return result
+                if not alone:
+                    return result
 
     def write_feed(self, decide: Callable[[FeedState, int], tuple[list[FeedEvent], T]]) -> T:
         losses = 0
@@ -217,6 +221,14 @@ class Core:
             elif delivery.ticket not in state.gone or delivery.epoch != epoch:
                 lost.append(delivery)
         return ([Acked(ranges_of(tickets))] if tickets else []), lost
+
+    @staticmethod
+    def _may_be_taken(state: LaneState, acks: Sequence[Delivery], at: int) -> bool:
+        """Whether the time of one of them is over, so that others may have it too."""
+        if state.expires > at:
+            return False
+        lots = [state.pending.get(delivery.ticket) for delivery in acks]
+        return any(lot is not None and lot.deadline <= at for lot in lots)
 
     def settle(self, delivery: Delivery, decide: Callable[[LaneState, int], tuple[list[LaneEvent], T]]) -> T:
         """Write what becomes of a delivery. DeliveryLost if it is another consumer's by now, or finished by one."""
@@ -266,18 +278,21 @@ class Core:
 
     def waiting_blocks(self, lane: Lane) -> list[Block]:
         """Blocks of the lane that its own log does not have yet."""
-        reached = lane.chain.state.reached
+        with lane.chain.lock:
+            reached = lane.chain.state.reached
         return [block for block in self.feed.state.lanes.get(lane.number, ()) if block.ticket >= reached]
 
     def backlog(self, lane: Lane, priority: int | None = None) -> int:
         """How many entries of the lane were never delivered."""
         state = lane.chain.state
         blocks = self.waiting_blocks(lane)
-        if self.keyed:
-            return len(state.keys) + sum([len(list(state.own(block))) for block in blocks])
-        if priority is None:
-            return state.fresh() + sum([block.count for block in blocks])
-        found = sum([each.block.end - each.next for each in state.blocks.values() if each.block.priority >= priority])
+        with lane.chain.lock:
+            if self.keyed:
+                return len(state.keys) + sum([len(list(state.own(block))) for block in blocks])
+            if priority is None:
+                return state.fresh() + sum([block.count for block in blocks])
+            opened = [each for each in state.blocks.values() if each.block.priority >= priority]
+            found = sum([each.block.end - each.next for each in opened])
         return found + sum([block.count for block in blocks if block.priority >= priority and not block.ready])
 
     def feed_lane(self, lane: Lane, consumer: str, limit: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -145,6 +146,17 @@ def test_acknowledgements_are_written_with_the_next_record(subject: Subject) -> 
         assert subject.store.statistics().transactions - before == 10
         consumer.flush()
         assert subject.stranger().group("orders", "billing").status().acked == 10
+
+
+def test_what_is_acknowledged_late_and_not_written_yet_does_not_come_again(subject: Subject) -> None:
+    put(subject.store, 5)
+    group = subject.store.group("orders", "billing", ack_timeout=0.3)
+    with group.consumer(linger=3600) as consumer:
+        for delivery in consumer.receive():
+            consumer.ack(delivery)
+        time.sleep(0.4)
+        assert consumer.receive() == []
+    assert group.status().acked == 5
 
 
 def test_what_is_held_at_the_end_is_handed_back(subject: Subject) -> None:
