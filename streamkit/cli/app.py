@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from streamkit import StreamkitError, __version__, errors
 
 from . import archive as cold
-from . import lease, look, read, removing, upkeep, write
+from . import groups, lease, look, read, removing, upkeep, work, write
 from .options import Archive, StoreId, Url
 from .output import print_line, print_note
 
@@ -63,8 +63,12 @@ for command in (
     removing.size,
     removing.rm,
     lease.lease,
+    groups.groups,
+    work.work,
 ):
     app.command(command.__name__)(command)
+app.add_typer(groups.group, name="group")
+app.add_typer(groups.queue, name="queue")
 
 
 @app.command("demo")
@@ -96,6 +100,9 @@ def _options(
     given = {"url": url, "store": store, "archive": archive}
     here = {name: value for name, value in given.items() if value is not None}
     context.default_map = {found.name: here for found in app.registered_commands if found.name}
+    for several in app.registered_groups:
+        commands = several.typer_instance.registered_commands if several.typer_instance else ()
+        context.default_map[several.name or ""] = {found.name: here for found in commands if found.name}
 
 
 class _Notes(logging.Handler):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import GroupExists, PermanentError, StoreClosed
+from ..errors import DeliveryLost, GroupExists, PermanentError, StoreClosed
 from ..lexkey import LexKey
 from ..model import Entry
 from ..names import InternalName, check_name, internal_name
@@ -347,6 +347,30 @@ class Group:
             if entry is not None:
                 pending.append(Pending(entry, lot.consumer.partition("\x1f")[0], lot.attempt, lot.deadline))
         return pending
+
+    def delivery(self, receipt: str) -> Delivery:
+        """The delivery with this `.receipt`, also of another process. DeliveryLost if it is over; ValueError."""
+        try:
+            epoch, number, ticket, lot = map(int, receipt.split("."))
+        except (ValueError, AttributeError):
+            raise ValueError(f"{receipt!r:.60} is no receipt: pass what `delivery.receipt` gave") from None
+        core = self.core
+        if not 0 <= number < self.settings.lanes:
+            raise ValueError(f"{receipt!r:.60} is no receipt of this group")
+        lane = core.lane(number)
+        lane.chain.catch_up()
+        state = lane.chain.state
+        held = state.pending.get(ticket)
+        if held is None or held.number != lot or state.epoch != epoch:
+            raise DeliveryLost(
+                "the delivery is over: it was settled, or its deadline passed and it went to another one"
+            )
+        (entry,) = self._load([state.site(ticket)])
+        if entry is None:
+            raise DeliveryLost("the entry was removed")
+        expires = core.clock.monotonic() + (held.deadline - lane.chain.now()) / 1000
+        key = state.key_of(ticket)
+        return Delivery(entry, held.attempt, held.deadline, held.consumer, number, ticket, lot, epoch, expires, key)
 
     def _load(self, sites: list[Site]) -> list[Entry | None]:
         return self.core.source.load(sites)

@@ -33,6 +33,11 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     def consumer(self) -> str:
         return self.session.partition("\x1f")[0]
 
+    @property
+    def receipt(self) -> str:
+        """Names the delivery where the object itself cannot go: see `Group.delivery`."""
+        return f"{self.epoch}.{self.lane}.{self.ticket}.{self.lot}"
+
     def __repr__(self) -> str:
         return (
             f"Delivery(entry={self.entry!r}, attempt={self.attempt}, deadline={self.deadline}, "

@@ -34,12 +34,13 @@ from .store_checks.paging import Paging
 from .store_checks.producing import Producing
 from .store_checks.reading import Reading
 from .store_checks.removing import Removing
+from .store_checks.sharing import Sharing
 
 __all__ = ["StoreConformance", "run_store_conformance"]
 
 
 class StoreConformance(
-    Naming, Producing, Committing, Reading, Paging, Living, Following, Contending, Leading, Removing
+    Naming, Producing, Committing, Reading, Paging, Living, Following, Contending, Leading, Removing, Sharing
 ):
     """All checks. Override `make_client`; `rounds` and `patience` where the service is slow."""
 

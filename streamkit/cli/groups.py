@@ -1,0 +1,217 @@
+"""groups, group …, queue …: work that is shared and acknowledged."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from streamkit import Store
+from streamkit.groups import Delivery, Group, GroupStatus
+
+from .options import Archive, Json, SpaceName, StoreId, Url, open_store
+from .output import entry_line, entry_text, iso, print_line, print_note, record_line
+
+__all__ = ["group", "groups", "queue"]
+
+group = typer.Typer(help="Look at a group, and move it.", no_args_is_help=True)
+queue = typer.Typer(help="Put jobs into a queue, and take them out.", no_args_is_help=True)
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", show_default=False)]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
+
+
+def groups(
+    space: SpaceName, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
+) -> None:
+    """List the groups of a space."""
+    with open_store(url, store, archive) as opened:
+        for name in opened.get_groups(space):
+            print_line(record_line({"space": space, "group": name}) if json else name)
+
+
+def _group(store: Store, space: str, name: str) -> Group:
+    """One that is there: looking makes none."""
+    if name not in store.get_groups(space):
+        known = ", ".join(map(repr, store.get_groups(space))) or "none"
+        raise typer.BadParameter(f"the space {space!r} has no group {name!r}; it has {known}")
+    return store.group(space, name)
+
+
+def _status_fields(status: GroupStatus) -> dict[str, Any]:
+    fields = {name: getattr(status, name) for name in ("lag", "pending", "ready", "delayed", "dead", "acked")}
+    for name in ("delivered_to", "acked_to"):
+        offset = getattr(status, name)
+        fields[name] = None if offset is None else offset.hex()
+    fields["consumers"] = [msgspec.structs.asdict(each) for each in status.consumers]
+    fields["gaps"] = [msgspec.structs.asdict(each) for each in status.gaps]
+    return fields
+
+
+@group.command("show")
+def show(
+    space: SpaceName,
+    name: GroupName,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Lag, what is pending, ready, delayed and dead, how far it is, and its settings."""
+    with open_store(url, store, archive) as opened:
+        found = _group(opened, space, name)
+        fields = _status_fields(found.status())
+        if json:
+            settings = msgspec.structs.asdict(found.settings)
+            print_line(record_line({"space": space, "group": name, **fields, "settings": settings}))
+            return
+        for field, value in fields.items():
+            if field == "consumers":
+                value = ", ".join(f"{each['name']} ({each['pending']} pending)" for each in value) or "none"
+            print_line(f"{field}: {value}")
+
+
+@group.command("pending")
+def pending(
+    space: SpaceName,
+    name: GroupName,
+    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only what it has.")] = None,
+    limit: Limit = 100,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """What is with consumers now, the oldest first."""
+    with open_store(url, store, archive) as opened:
+        for found in _group(opened, space, name).pending(consumer, limit):
+            fields = {"consumer": found.consumer, "attempt": found.attempt, "deadline": found.deadline}
+            if json:
+                print_line(record_line({**fields, "entry": msgspec.Raw(entry_line(found.entry))}))
+            else:
+                head = f"{found.consumer}  attempt {found.attempt}  until {iso(found.deadline)}  "
+                print_line(head.encode() + entry_text()(found.entry))
+
+
+@group.command("dead")
+def dead(
+    space: SpaceName,
+    name: GroupName,
+    limit: Limit = 100,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """The dead letters, the oldest first."""
+    with open_store(url, store, archive) as opened:
+        for letter in _group(opened, space, name).dead_letters(limit):
+            fields = {"reason": letter.reason, "attempt": letter.attempt, "timestamp": letter.timestamp}
+            if json:
+                print_line(record_line({**fields, "entry": msgspec.Raw(entry_line(letter.entry))}))
+            else:
+                print_line(f"{letter.reason}  attempt {letter.attempt}  ".encode() + entry_text()(letter.entry))
+
+
+@group.command("redrive")
+def redrive(space: SpaceName, name: GroupName, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+    """Bring all dead letters back."""
+    with open_store(url, store, archive) as opened:
+        count = _group(opened, space, name).redrive()
+        print_note(f"{count} brought back")
+
+
+@group.command("seek")
+def seek(
+    space: SpaceName,
+    name: GroupName,
+    offset: Annotated[str, typer.Argument(metavar="OFFSET", help="'beginning', 'end', or an offset.")],
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Go on after an offset; what is pending, waiting or dead is forgotten."""
+    with open_store(url, store, archive) as opened:
+        _group(opened, space, name).seek(offset)
+
+
+@group.command("rm")
+def rm(space: SpaceName, name: GroupName, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+    """Forget a group. The entries stay."""
+    with open_store(url, store, archive) as opened:
+        _group(opened, space, name).delete()
+
+
+@queue.command("put")
+def put(
+    name: QueueName,
+    payload: Annotated[
+        str | None, typer.Argument(metavar="PAYLOAD", help="The job. Else each line of standard input is one.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Keys are served in turn.")] = None,
+    delay: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Not before so long.")] = 0.0,
+    priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher ones first.")] = 0,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Add jobs to a queue, which is made if it is not there."""
+    with open_store(url, store, archive) as opened:
+        found = opened.queue(name)
+        if payload is not None:
+            found.put(payload.encode(), key=key, delay=delay, priority=priority)
+            return
+        count = 0
+        while lines := sys.stdin.buffer.readlines(1 << 20):
+            jobs = [line.rstrip(b"\r\n") for line in lines if line.strip()]
+            found.put_many(jobs, key=key, delay=delay, priority=priority)
+            count += len(jobs)
+        print_note(f"{count} jobs put")
+
+
+def _delivery_line(delivery: Delivery) -> bytes:
+    fields = {"receipt": delivery.receipt, "attempt": delivery.attempt, "deadline": delivery.deadline}
+    return record_line({**fields, "entry": msgspec.Raw(entry_line(delivery.entry))})
+
+
+@queue.command("receive")
+def receive(
+    name: QueueName,
+    limit: Limit = 1,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For the first one.")] = 0.0,
+    auto_ack: Annotated[
+        bool, typer.Option("--auto-ack", help="At most once: acknowledged before it is shown.")
+    ] = False,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Take jobs. Each is to be acknowledged by its receipt until its deadline; exits 1 if there is none."""
+    with open_store(url, store, archive) as opened:
+        deliveries = opened.queue(name).consumer("cli").receive(limit, wait, auto_ack=auto_ack)
+        for delivery in deliveries:
+            if json:
+                print_line(_delivery_line(delivery))
+            else:
+                print_line(f"{delivery.receipt}  ".encode() + entry_text()(delivery.entry))
+    if not deliveries:
+        raise typer.Exit(1)
+
+
+@queue.command("ack")
+def ack(
+    name: QueueName,
+    receipts: Annotated[list[str], typer.Argument(metavar="RECEIPT", help="As `receive` gave them.")],
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Jobs are done. Exits 1 where one went to somebody else since."""
+    with open_store(url, store, archive) as opened:
+        found = opened.queue(name)
+        consumer = found.consumer("cli")
+        for receipt in receipts:
+            consumer.ack(found.group.delivery(receipt))

@@ -1,0 +1,55 @@
+"""work: a command for each entry of a group."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Annotated
+
+import typer
+
+from streamkit.groups import Delivery
+
+from .options import Archive, SpaceName, StoreId, Url, open_store
+from .output import print_note
+
+__all__ = ["work"]
+
+
+class _Failed(Exception):
+    pass
+
+
+def work(
+    space: SpaceName,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Made if it is not there.", show_default=False)],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.", show_default=False)],
+    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Who works.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="So many at once.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="So many are taken at once.")] = 1,
+    seconds: Annotated[float | None, typer.Option(min=0, help="For so long. Else until it is stopped.")] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Until nothing is left to do now.")] = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Run COMMAND for each entry, with the payload on its standard input: 0 acknowledges, anything else gives it up.
+
+    COMMAND finds $STREAMKIT_SPACE, _SEGMENT, _SEQUENCE and _ATTEMPT. SIGTERM: what was begun is finished, and the rest
+    handed back.
+    """
+
+    def handle(delivery: Delivery) -> None:
+        entry = delivery.entry
+        told = {"SPACE": entry.space, "SEGMENT": entry.segment, "SEQUENCE": entry.sequence, "ATTEMPT": delivery.attempt}
+        environment = {**os.environ, **{f"STREAMKIT_{name}": str(value) for name, value in told.items()}}
+        try:
+            done = subprocess.run(command, input=entry.payload, env=environment, check=False)
+        except OSError as error:
+            raise _Failed(f"cannot run {command[0]!r}: {error.strerror}") from None
+        if done.returncode:
+            raise _Failed(f"{command[0]} exited with {done.returncode}")
+
+    with open_store(url, store, archive) as opened:
+        done = opened.group(space, group).run(handle, consumer, concurrency, batch, seconds=seconds, drain=drain)
+    print_note(f"{done.acked} done, {done.failed} attempts failed, {done.lost} too late")

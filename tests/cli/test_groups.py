@@ -1,0 +1,82 @@
+"""streamkit groups, group …, queue …, work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Record, Store
+from streamkit.cli.app import run
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    url, store_id = f"file://{tmp_path}/stores", uuid4()
+    monkeypatch.setenv("STREAMKIT_URL", url)
+    monkeypatch.setenv("STREAMKIT_STORE", str(store_id))
+    with streamkit.connect(url) as client:
+        yield client.store(store_id)
+
+
+def lines(capfd: pytest.CaptureFixture[str], *args: str) -> list[Any]:
+    capfd.readouterr()
+    assert run([*args, "--json"]) == 0
+    return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+def test_a_job_is_put_received_and_acknowledged_by_its_receipt(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["queue", "put", "jobs", '{"to": "me"}', "--priority", "3"]) == 0
+    (job,) = lines(capfd, "queue", "receive", "jobs")
+    assert (job["attempt"], job["entry"]["payload"]) == (1, {"to": "me"})
+    assert run(["queue", "receive", "jobs"]) == 1, "there is no other one"
+    assert run(["queue", "ack", "jobs", job["receipt"]]) == 0
+    (shown,) = lines(capfd, "group", "show", "jobs", "queue")
+    assert (shown["acked"], shown["pending"], shown["settings"]["queue"]) == (1, 0, True)
+    assert run(["queue", "ack", "jobs", job["receipt"]]) == 1
+    assert capfd.readouterr().err.startswith("DeliveryLost: ")
+
+
+def test_a_group_is_shown_moved_and_removed(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    store.produce("orders", "a", [Record(b"1"), Record(b"2")])
+    consumer = store.group("orders", "billing").consumer("one", linger=0)
+    first, _ = consumer.receive()
+    consumer.reject(first, "broken")
+    assert lines(capfd, "groups", "orders") == [{"space": "orders", "group": "billing"}]
+    (pending,) = lines(capfd, "group", "pending", "orders", "billing", "--consumer", "one")
+    assert (pending["consumer"], pending["entry"]["payload"]) == ("one", 2)
+    (dead,) = lines(capfd, "group", "dead", "orders", "billing")
+    assert (dead["reason"], dead["entry"]["sequence"]) == ("broken", 1)
+    assert run(["group", "redrive", "orders", "billing"]) == 0
+    assert capfd.readouterr().err == "1 brought back\n"
+    assert run(["group", "seek", "orders", "billing", "end"]) == 0
+    assert consumer.receive() == []
+    assert run(["group", "show", "orders", "billing"]) == 0
+    assert "lag: 0\n" in capfd.readouterr().out
+    assert run(["group", "rm", "orders", "billing"]) == 0
+    assert store.get_groups("orders") == []
+
+
+def test_looking_makes_no_group(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    store.produce("orders", "a", [Record(b"1")])
+    assert run(["group", "show", "orders", "biling"]) == 2
+    assert "it has none" in capfd.readouterr().err
+    assert store.get_groups("orders") == []
+
+
+def test_a_command_works_off_a_group(store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    store.produce("orders", "a", [Record(b"good"), Record(b"bad"), Record(b"good")])
+    store.group("orders", "billing", max_deliveries=1)
+    program = (
+        "import os, sys; text = sys.stdin.read(); sequence = os.environ['STREAMKIT_SEQUENCE'];"
+        "open(f'{sys.argv[1]}/{sequence}', 'w').write(text); sys.exit(text == 'bad')"
+    )
+    assert run(["work", "orders", "billing", "--drain", "--", sys.executable, "-c", program, str(tmp_path)]) == 0
+    assert [(tmp_path / name).read_text() for name in "123"] == ["good", "bad", "good"]
+    assert capfd.readouterr().err.endswith("2 done, 1 attempts failed, 0 too late\n")
+    assert [letter.entry.sequence for letter in store.group("orders", "billing").dead_letters()] == [2]
