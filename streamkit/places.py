@@ -63,7 +63,10 @@ def read_from(store: Store, space: str, place: Place) -> Iterator[list[Entry]]:
     partition = found.partitions[place.partition]
     end = partition.number
     for batch in partition_batches(partition, (place.number, place.index), end, Bounds(), together=True):
-        yield batch.entries
+        # What was removed stands there with a payload of another type.
+        entries = [entry for entry in batch.entries if type(entry.payload) is bytes]
+        if entries:
+            yield entries
 
 
 def places_after(store: Store, space: str, offset: LexKey | bytes | str) -> list[Place]:

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from .. import errors
 from ..clock import Clock
 from ..errors import OutcomeUnknown, SequenceMismatch, StreamkitError
 from ..model import Record
@@ -51,6 +52,9 @@ class _Snapshot(msgspec.Struct, array_like=True):
 _encoder = msgspec.msgpack.Encoder()
 _snapshots = msgspec.msgpack.Decoder(_Snapshot)
 _VERSION = 1
+_REMOVED: tuple[type[Exception], ...] = tuple(
+    getattr(errors, name) for name in ("EntriesRemoved",) if hasattr(errors, name)
+)
 
 
 def segment_on(name: str, partition: int, partitions: int) -> str:
@@ -126,9 +130,14 @@ class Chain(Generic[S, B]):
         self.loaded = True
 
     def _read(self) -> None:
-        for entry in self._store.consume_segment(self.space, self.segment, min_sequence=self.sequence + 1):
-            self.state.apply(self._decoder.decode(entry.payload))
-            self._applied(entry.sequence, len(entry.payload))
+        while True:
+            try:
+                for entry in self._store.consume_segment(self.space, self.segment, min_sequence=self.sequence + 1):
+                    self.state.apply(self._decoder.decode(entry.payload))
+                    self._applied(entry.sequence, len(entry.payload))
+                return
+            except _REMOVED:
+                self._load()  # others are further, and what was between is in their snapshot
 
     def _applied(self, sequence: int, size: int) -> None:
         self.sequence = sequence
@@ -169,6 +178,13 @@ class Chain(Generic[S, B]):
         if next((entry.payload for entry in found), b"") != payload:
             raise SequenceMismatch("the record was not written", expected, self.sequence) from error
 
+    def _trim(self, snapshot: int) -> None:
+        """What is before a snapshot is read by nobody; one that is behind begins at the snapshot."""
+        trim = getattr(self._store, "trim", None)
+        if trim is not None:
+            trim(self.space, self._snapshots, before=snapshot)
+            trim(self.space, self.segment, before=self.sequence + 1)
+
     def _snapshot(self) -> None:
         """Due when as much was written as would be read twice over; by whoever writes next."""
         with self.lock:
@@ -178,7 +194,8 @@ class Chain(Generic[S, B]):
             self._since = self._bytes = 0
             self._saved = len(data)
             try:
-                self._store.produce(self.space, self._snapshots, [Record(data)])
+                status = self._store.produce(self.space, self._snapshots, [Record(data)])
+                self._trim(status.last_sequence)
             except StreamkitError as error:
                 # What was to be written is: the next snapshot comes later.
                 warn("a snapshot of %s could not be written: %s", self.segment, error)

@@ -48,6 +48,9 @@ _BLOCK = 1000
 _BACKLOG = 5000
 """key_shared: a lane with more entries than that gets no more."""
 _MOST_BLOCKS = 64
+_FEEDS = 16
+_TRIM = 1000
+"""So often it is looked what is done, and so much is trimmed at once."""
 
 _encoder = msgspec.msgpack.Encoder()
 _feeds = msgspec.msgpack.Decoder(FeedState)
@@ -105,6 +108,8 @@ class Core:
         self.keyed = settings.mode == "key_shared"
         self.source = Source(store, space, settings.segments, settings.queue)
         self._timer: threading.Timer | None = None
+        self._feeds = 0
+        self._trimmed: dict[Stream, int] = {}
 
     @property
     def settings(self) -> GroupSettings:
@@ -331,7 +336,46 @@ class Core:
                 events.append(Absorbed(lane.number, lane.chain.state.reached))
             return events, bool(blocks)
 
-        return self.write_feed(decide)
+        fed = self.write_feed(decide)
+        if fed and self.settings.queue:
+            self._feeds += 1
+            if self._feeds % _FEEDS == 0:
+                self._trim_done()
+        return fed
+
+    def _trim_done(self) -> None:
+        """Trim what is done at the front of each segment of a queue."""
+        trim = getattr(self.store, "trim", None)
+        if trim is None:
+            return
+        try:
+            for stream, position in self.done().items():
+                if position - self._trimmed.get(stream, 1) >= _TRIM:
+                    self._trimmed[stream] = position
+                    trim(self.space, str(stream), before=position)
+        except StreamkitError as error:
+            warn("the queue %r could not be trimmed, and will be later: %s", self.space, error)
+
+    def done(self) -> dict[Stream, int]:
+        """By stream, the position up to which everything is done: below it nothing is needed any more."""
+        # The feed first: what it hands out later is behind these.
+        self.feed.catch_up()
+        done = {stream: cursor.position for stream, cursor in self.feed.state.cursors.items()}
+        handed = {number: list(blocks) for number, blocks in self.feed.state.lanes.items()}
+        waiting: list[Block] = []
+        for lane in self.lanes():
+            lane.chain.catch_up()
+            with lane.chain.lock:
+                state = lane.chain.state
+                waiting += [block for block in handed.get(lane.number, ()) if block.ticket >= state.reached]
+                sites = [state.site(ticket) for ticket in (*state.pending, *state.waiting, *state.dead)]
+                opened = [each for each in state.blocks.values() if each.next < each.block.end]
+                sites += [state.site(each.next) for each in opened]
+            for site in sites:
+                done[site.stream] = min(done[site.stream], site.position)
+        for block in waiting:
+            done[block.stream] = min(done[block.stream], block.start.position)
+        return done
 
     def _is_reported(self, stream: Stream, start: Cursor) -> bool:
         """What was trimmed before the group began is not its gap."""
