@@ -57,6 +57,7 @@ class Consumer:
         self._joined_at = 0
         self._stirred = 0
         self._looked = float("-inf")
+        self._helped = self._core.clock.monotonic()
         self._held: dict[Key, Delivery] = {}
         self._acked: dict[Key, None] = {}
         self._closed = False
@@ -132,6 +133,13 @@ class Consumer:
         core = self._core
         self._check_open()
         core.check()
+        now = core.clock.monotonic()
+        if core.settings.lanes > 1 and now - self._helped >= core.settings.ack_timeout / 4:
+            # However much there is to do here: what a stopped consumer had does not wait until there is nothing.
+            self._helped = now
+            found = self._help([], limit, auto_ack, busy=True)
+            if found:
+                return found
         if core.keyed:
             return self._look_by_key(limit, auto_ack)
         lane = self._own_lane()
@@ -184,14 +192,18 @@ class Consumer:
             return []
         return [Held(self.session, max(until, at + int(self._core.settings.ack_timeout * 1000)))]
 
-    def _help(self, looked: list[Lane], limit: int, auto_ack: bool) -> list[Delivery]:
-        """Nothing came: see what others have written, in the own lane and in those where something may be left."""
+    def _help(self, looked: list[Lane], limit: int, auto_ack: bool, *, busy: bool = False) -> list[Delivery]:
+        """See what others have written, in the own lane and in those where something may be left.
+
+        `busy`: take only what nobody else is about to: what comes again, and what is in lanes that nobody uses.
+        """
         core = self._core
         core.feed.catch_up()
         core.check()
         stirred, self._stirred = core.feed.state.stirred != self._stirred, core.feed.state.stirred
-        start = looked[0].number if looked else 0
         count = core.settings.lanes
+        start = looked[0].number if looked else self._turn % count
+        used = {member.lane for member in core.feed.state.alive(core.feed.now()).values()} if busy else set()
         for number in range(start, start + count):
             lane = core.lane(number % count)
             state = lane.chain.state
@@ -199,6 +211,8 @@ class Consumer:
                 continue
             lane.seen = True
             lane.chain.catch_up()
+            if busy and lane.number in used and not core.has_due(lane):
+                continue
             found = core.claim(lane, self.session, limit, auto_ack=auto_ack)
             if found:
                 return found

@@ -16,7 +16,7 @@ from ..names import InternalName
 from ..store import Store, inner
 from ..warn import warn
 from .chain import Chain, segment_on
-from .decide import claim
+from .decide import claim, has_due
 from .events import (
     Absorbed,
     Acked,
@@ -158,6 +158,10 @@ class Core:
         """Whether it is of a group that was deleted since, as far as is known, or of a store that was closed."""
         state = self.feed.state
         return state.deleted or state.created != self.generation or self.shared.closed
+
+    def has_due(self, lane: Lane) -> bool:
+        with lane.chain.lock:
+            return has_due(lane.chain.state, lane.chain.now())
 
     def backlog_of_fresh(self, lane: Lane) -> int:
         state = lane.chain.state

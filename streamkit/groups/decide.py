@@ -10,7 +10,7 @@ from .lane import LaneState
 from .ranges import Range, ranges_of
 from .settings import GroupSettings
 
-__all__ = ["WORN_OUT", "Claim", "behind", "claim", "give_up", "next_change"]
+__all__ = ["WORN_OUT", "Claim", "behind", "claim", "give_up", "has_due", "next_change"]
 
 WORN_OUT = "max_deliveries"
 """Why an entry is dead that was not rejected."""
@@ -230,6 +230,13 @@ def give_up(
 def behind(state: LaneState, ticket: int) -> list[int]:
     """What is pending of the same key, and later."""
     return [other for other in state.unfinished[state.keys[ticket]] if other > ticket and other in state.pending]
+
+
+def has_due(state: LaneState, at: int) -> bool:
+    """Whether something may be delivered again now."""
+    if any(wait.ready <= at for wait in state.waiting.values()):
+        return True
+    return state.expires <= at and any(lot.deadline <= at for lot in state.pending.values())
 
 
 def next_change(state: LaneState, at: int) -> int | None:

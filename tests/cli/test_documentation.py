@@ -21,6 +21,11 @@ ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 PROGRAM = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = PROGRAM.commands  # type: ignore[attr-defined]
+NESTED: dict[str, Any] = {
+    f"{name} {inner}": command
+    for name, several in COMMANDS.items()
+    for inner, command in getattr(several, "commands", {}).items()
+}
 EVERYWHERE = {"--help"}
 
 
@@ -54,21 +59,25 @@ def test_every_command_is_in_the_table() -> None:
     assert set(COMMANDS) <= table
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+@pytest.mark.parametrize("name", sorted({**COMMANDS, **NESTED}))
 def test_every_option_is_explained(name: str) -> None:
-    missing = {option for option in _options(COMMANDS[name]) if f"{option}`" not in PAGE and f"{option} " not in PAGE}
+    command = {**COMMANDS, **NESTED}[name]
+    missing = {option for option in _options(command) if f"{option}`" not in PAGE and f"{option} " not in PAGE}
     assert missing == set()
 
 
 def test_no_option_is_explained_that_does_not_exist() -> None:
-    known = EVERYWHERE.union(_options(PROGRAM), *map(_options, COMMANDS.values()))
+    known = EVERYWHERE.union(_options(PROGRAM), *map(_options, {**COMMANDS, **NESTED}.values()))
     of_others = {"--all"}  # of the script that runs under a lease
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - of_others <= known
 
 
 @pytest.mark.parametrize(("page", "words"), _calls(), ids=lambda value: value if isinstance(value, str) else value[0])
 def test_every_call_in_the_pages_is_well_formed(page: str, words: list[str]) -> None:
-    with COMMANDS[words[0]].make_context(words[0], words[1:]):
+    command, rest = COMMANDS[words[0]], words[1:]
+    if hasattr(command, "commands"):
+        command, rest = command.commands[rest[0]], rest[1:]
+    with command.make_context(words[0], rest):
         pass
 
 

@@ -159,6 +159,26 @@ def test_what_is_acknowledged_late_and_not_written_yet_does_not_come_again(subje
     assert group.status().acked == 5
 
 
+@pytest.mark.parametrize("mode", ["shared", "key_shared"])
+def test_what_a_killed_consumer_had_comes_while_there_is_more_than_enough_to_do(subject: Subject, mode: str) -> None:
+    for segment in "abcdefgh":
+        put(subject.store, 40, segment)
+    group = subject.store.group("orders", "billing", mode=mode, ack_timeout=0.4, lanes=8)
+    killed = group.consumer("killed").receive(3)
+    with group.consumer("busy", linger=0) as busy:
+        wanted = {(each.entry.segment, each.entry.sequence) for each in killed}
+        end, number = time.monotonic() + 20, 0
+        while wanted and time.monotonic() < end:
+            number += 40
+            for segment in "abcdefgh":
+                put(subject.store, 40, segment)
+            for delivery in busy.receive(10):
+                wanted.discard((delivery.entry.segment, delivery.entry.sequence))
+                busy.ack(delivery)
+        assert not wanted
+        assert group.status().lag > 100
+
+
 def test_what_is_held_at_the_end_is_handed_back(subject: Subject) -> None:
     put(subject.store, 3)
     group = subject.store.group("orders", "billing", retry_delay=0)
