@@ -94,7 +94,9 @@ def _core(store: Store, internal: InternalName, space: str) -> Core | None:
         if shared.look_up(internal)[0] is None:
             return None
         # The handle outlives that of the caller: consumers of other handles share the core.
-        core = cores[internal] = Core(_own_handle(store), space, internal)
+        core = Core(_own_handle(store), space, internal)
+        if not core.is_stale() and core.generation:
+            cores[internal] = core
         return core
 
 
