@@ -1,0 +1,101 @@
+"""What is removed from the source while a group has it, and the group's own log, which is trimmed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from fix_stores import Subject
+
+from streamkit import Record, Store
+from streamkit.groups import Group
+
+pytestmark = pytest.mark.skipif(not hasattr(Store, "trim"), reason="the store cannot trim")
+
+
+def put(store: Any, count: int) -> None:
+    store.produce("orders", "a", [Record(b"%d" % number) for number in range(1, count + 1)])
+
+
+def done(group: Group, consumer: Any) -> list[int]:
+    found = []
+    while deliveries := consumer.receive(100):
+        for delivery in deliveries:
+            consumer.ack(delivery)
+            found.append(delivery.entry.sequence)
+    return found
+
+
+@pytest.mark.parametrize("segments", [None, ["a"]])
+def test_what_is_trimmed_while_it_is_pending_counts_as_done(subject: Subject, segments: list[str] | None) -> None:
+    store: Any = subject.store
+    put(store, 6)
+    group = store.group("orders", "billing", ack_timeout=0.3, segments=segments)
+    group.consumer("killed").receive(5)
+    store.trim("orders", "a", before=4)
+    time.sleep(0.4)
+    with group.consumer() as consumer:
+        assert sorted(done(group, consumer)) == [4, 5, 6]
+    status = group.status()
+    assert (status.acked, status.pending, status.ready) == (6, 0, 0)
+    assert [gap.last_sequence - gap.first_sequence + 1 for gap in status.gaps] == [3]
+
+
+def test_what_was_trimmed_before_a_group_began_is_not_its_gap(subject: Subject) -> None:
+    store: Any = subject.store
+    put(store, 6)
+    store.trim("orders", "a", before=4)
+    for segments in (None, ["a"]):
+        group = store.group("orders", f"billing {segments}", segments=segments)
+        with group.consumer() as consumer:
+            assert done(group, consumer) == [4, 5, 6]
+        assert group.status().gaps == ()
+
+
+@pytest.mark.skipif(not hasattr(Store, "erase"), reason="the store cannot erase")
+def test_what_is_erased_vanishes_and_a_late_ack_is_fine(subject: Subject) -> None:
+    store: Any = subject.store
+    put(store, 4)
+    group = store.group("orders", "billing", ack_timeout=0.3)
+    late = group.consumer("late", linger=0)
+    held = late.receive(3)
+    store.erase("orders", "a", first=2, last=2)
+    time.sleep(0.4)
+    with group.consumer() as consumer:
+        assert sorted(done(group, consumer)) == [1, 3, 4]
+    late.ack(held[1])
+    assert group.status().gaps == ()
+
+
+def test_done_jobs_are_trimmed_as_it_goes(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamkit.groups.core._FEEDS", 1)
+    monkeypatch.setattr("streamkit.groups.core._TRIM", 50)
+    queue = subject.store.queue("jobs", lanes=2)
+    for _ in range(10):
+        queue.put_many([b"x"] * 60)
+        with queue.consumer() as consumer:
+            done(queue.group, consumer)
+    assert subject.store.segment_status("jobs", "jobs/0/0").first_sequence > 400
+    assert queue.status().acked == 600
+
+
+def test_a_groups_own_log_stays_short_and_one_that_is_behind_goes_on(subject: Subject) -> None:
+    other = subject.stranger()
+    put(subject.store, 10)
+    behind = other.group("orders", "billing", lanes=1)
+    with behind.consumer(linger=0) as consumer:
+        consumer.ack(consumer.receive(1)[0])
+    group = subject.store.group("orders", "billing")
+    for lane in group.core.lanes():
+        lane.chain._records = 5
+    with group.consumer(linger=0) as consumer:
+        for delivery in consumer.receive(9):
+            consumer.ack(delivery)
+        put(subject.store, 3)
+    chain = group.core.lane(0).chain
+    status = subject.store.segment_status(chain.space, chain.segment)
+    assert status.first_sequence > 5
+    with behind.consumer() as consumer:
+        assert len(done(behind, consumer)) == 3
+    assert behind.status().acked == 13
