@@ -16,7 +16,7 @@ from .log.read import Bounds, partition_batches, position_of
 from .model import Entry
 from .store import Store, inner
 
-__all__ = ["Place", "ends", "offset_of", "places_after", "read_from"]
+__all__ = ["Place", "ends", "offset_of", "places_after", "read_from", "removal_mark"]
 
 
 class Place(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -53,6 +53,24 @@ def ends(store: Store, space: str) -> list[Place]:
         with partition.lock:
             places.append(Place(partition.partition, partition.number + 1, 0, partition.position))
     return places
+
+
+def removal_mark(store: Store, space: str) -> tuple[object, ...]:
+    """Another value than before if something may have been removed from the space since, as far as is known: whoever
+    keeps entries in memory drops them then."""
+    found, _ = inner(store).look_up(space)
+    marks = []
+    for partition in found.partitions if found is not None else ():
+        with partition.lock:
+            floor = getattr(partition, "floor", None)  # of engines that can remove
+            if floor is None:
+                continue
+            removals: dict[str, list[object]] = getattr(partition, "removals", {})
+            erasing, thinned = getattr(partition, "erasing", ()), getattr(partition, "thinned", None)
+            removed = (floor.number, sum(map(len, removals.values())), len(erasing), str(thinned))
+            # What is removed is forgotten here when the index has it.
+            marks.append((removed, partition.watermark if any(removed[:3]) or thinned else 0))
+    return tuple(marks)
 
 
 def read_from(store: Store, space: str, place: Place) -> Iterator[list[Entry]]:

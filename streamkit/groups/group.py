@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import DeliveryLost, GroupExists, PermanentError, StoreClosed
+from ..errors import DeliveryLost, GroupExists, PermanentError, SpaceExists, StoreClosed
 from ..lexkey import LexKey
 from ..model import Entry
 from ..names import InternalName, check_name, internal_name
@@ -133,9 +133,9 @@ def _create(store: Store, space: str, internal: InternalName, start: Any, settin
 def _make_space(store: Store, internal: InternalName, partitions: int, durability: str) -> None:
     try:
         store.create_space(internal, partitions, durability)
-    except PermanentError:
-        if inner(store).look_up(internal)[0] is None:
-            raise
+    except SpaceExists:
+        # Somebody began to make it, with other settings, and did not come to the end.
+        inner(store).ready(internal, ())
 
 
 def _starts(store: Store, space: str, settings: GroupSettings, start: Any) -> list[tuple[Stream, Cursor]]:

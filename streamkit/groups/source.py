@@ -13,8 +13,8 @@ from typing import Any
 from ..checksum import crc32
 from ..lexkey import LexKey
 from ..model import Entry
-from ..places import Place, ends, places_after, read_from
-from ..store import Store
+from ..places import Place, ends, places_after, read_from, removal_mark
+from ..store import Store, inner
 from .events import Cursor, Stream
 from .lane import Site
 
@@ -58,6 +58,8 @@ class Source:
         self._segments = segments
         self._number = -1
         self._names: list[str] = []
+        self._looked = float("-inf")
+        self._mark: tuple[object, ...] = ()
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[Stream, int], dict[int, Entry]] = OrderedDict()
 
@@ -65,7 +67,7 @@ class Source:
 
     def ends(self) -> dict[Stream, Cursor]:
         """The end of each stream. Asks the storage: one request for each partition."""
-        places = ends(self._store, self.space)
+        places = self._refresh()
         if not self.queue and self._segments is None:
             return {place.partition: Cursor(place.position, place.number, place.index) for place in places}
         found: dict[Stream, Cursor] = {}
@@ -152,6 +154,7 @@ class Source:
     def load(self, sites: Iterable[Site]) -> list[Entry | None]:
         """The entries at `sites`, None for those that are not there any more."""
         wanted = list(sites)
+        self._drop_removed()
         found: list[Entry | None] = [None] * len(wanted)
         missing: dict[tuple[Stream, Cursor], list[int]] = {}
         block: dict[int, Entry] | None = None
@@ -169,9 +172,24 @@ class Source:
             self._fetch(stream, start, {wanted[at].position: at for at in places}, found)
         return found
 
+    def _drop_removed(self) -> None:
+        """Nothing is handed out that was removed: looked up each time, or each second where that is a request."""
+        shared = inner(self._store)
+        if shared.clock.monotonic() - self._looked >= (1.0 if shared.backend.limits.remote else 0.0):
+            self._refresh()
+        mark = removal_mark(self._store, self.space)
+        if mark != self._mark:
+            self._mark = mark
+            with self._lock:
+                self._kept.clear()
+
+    def _refresh(self) -> list[Place]:
+        self._looked = inner(self._store).clock.monotonic()
+        return ends(self._store, self.space)
+
     def _fetch(self, stream: Stream, start: Cursor, places: dict[int, int], found: list[Entry | None]) -> None:
         if isinstance(stream, int):
-            ends(self._store, self.space)
+            self._refresh()
         elif min(places) > start.position:
             start = Cursor(min(places))
         last = max(places)
