@@ -24,6 +24,11 @@ JOBS = 12
 SAMPLE = 120
 
 
+@pytest.fixture(autouse=True)
+def _whole_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamkit.groups.chain.Chain._trim", lambda chain, snapshot: None)
+
+
 def life(process: Process, put: set[bytes]) -> None:
     """Jobs of all kinds, two consumers, and all that can be said about a delivery."""
     store = process.store

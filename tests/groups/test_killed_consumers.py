@@ -27,6 +27,11 @@ PROCESSES = 8 if EXHAUSTIVE else 3
 WORKER = Path(__file__).parents[1] / "harness" / "group_worker.py"
 
 
+@pytest.fixture(autouse=True)
+def _whole_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamkit.groups.chain.Chain._trim", lambda chain, snapshot: None)
+
+
 class Crew:
     """Processes that are killed or stopped for a while, one after the other."""
 
