@@ -62,14 +62,10 @@ def removal_mark(store: Store, space: str) -> tuple[object, ...]:
     marks = []
     for partition in found.partitions if found is not None else ():
         with partition.lock:
-            floor = getattr(partition, "floor", None)  # of engines that can remove
-            if floor is None:
-                continue
-            removals: dict[str, list[object]] = getattr(partition, "removals", {})
-            erasing, thinned = getattr(partition, "erasing", ()), getattr(partition, "thinned", None)
-            removed = (floor.number, sum(map(len, removals.values())), len(erasing), str(thinned))
+            removals = sum(map(len, partition.removals.values()))
+            removed = (partition.floor.number, removals, len(partition.erasing), bool(partition.thinned))
             # What is removed is forgotten here when the index has it.
-            marks.append((removed, partition.watermark if any(removed[:3]) or thinned else 0))
+            marks.append((removed, partition.watermark if any(removed) else 0))
     return tuple(marks)
 
 

@@ -13,9 +13,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from .. import errors
 from ..clock import Clock
-from ..errors import OutcomeUnknown, SequenceMismatch, StreamkitError
+from ..errors import EntriesRemoved, OutcomeUnknown, SequenceMismatch, StreamkitError
 from ..model import Record
 from ..names import InternalName, partition_of
 from ..store import Store
@@ -52,9 +51,6 @@ class _Snapshot(msgspec.Struct, array_like=True):
 _encoder = msgspec.msgpack.Encoder()
 _snapshots = msgspec.msgpack.Decoder(_Snapshot)
 _VERSION = 1
-_REMOVED: tuple[type[Exception], ...] = tuple(
-    getattr(errors, name) for name in ("EntriesRemoved",) if hasattr(errors, name)
-)
 
 
 def segment_on(name: str, partition: int, partitions: int) -> str:
@@ -136,7 +132,7 @@ class Chain(Generic[S, B]):
                     self.state.apply(self._decoder.decode(entry.payload))
                     self._applied(entry.sequence, len(entry.payload))
                 return
-            except _REMOVED:
+            except EntriesRemoved:
                 self._load()  # others are further, and what was between is in their snapshot
 
     def _applied(self, sequence: int, size: int) -> None:
@@ -180,10 +176,8 @@ class Chain(Generic[S, B]):
 
     def _trim(self, snapshot: int) -> None:
         """What is before a snapshot is read by nobody; one that is behind begins at the snapshot."""
-        trim = getattr(self._store, "trim", None)
-        if trim is not None:
-            trim(self.space, self._snapshots, before=snapshot)
-            trim(self.space, self.segment, before=self.sequence + 1)
+        self._store.trim(self.space, self._snapshots, before=snapshot)
+        self._store.trim(self.space, self.segment, before=self.sequence + 1)
 
     def _snapshot(self) -> None:
         """Due when as much was written as would be read twice over; by whoever writes next."""

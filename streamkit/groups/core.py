@@ -349,14 +349,11 @@ class Core:
 
     def _trim_done(self) -> None:
         """Trim what is done at the front of each segment of a queue."""
-        trim = getattr(self.store, "trim", None)
-        if trim is None:
-            return
         try:
             for stream, position in self.done().items():
                 if position - self._trimmed.get(stream, 1) >= _TRIM:
                     self._trimmed[stream] = position
-                    trim(self.space, str(stream), before=position)
+                    self.store.trim(self.space, str(stream), before=position)
         except StreamkitError as error:
             warn("the queue %r could not be trimmed, and will be later: %s", self.space, error)
 

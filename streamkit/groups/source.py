@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
-from typing import Any
 
 from ..checksum import crc32
 from ..lexkey import LexKey
@@ -27,7 +26,6 @@ KEY = "streamkit.key"
 _JOBS = re.compile(r"(jobs|delayed)/-?\d+/\d+")
 _BLOCK_BYTES = 4 << 20
 _KEPT = 64
-_SKIP: dict[str, Any] = {"gaps": "skip"} if hasattr(Store, "trim") else {}
 
 
 def key_hash(entry: Entry, key: str | None) -> int:
@@ -140,7 +138,7 @@ class Source:
 
     def _walk(self, stream: Stream, start: Cursor) -> Iterator[Entry]:
         if isinstance(stream, str):
-            return self._store.consume_segment(self.space, stream, min_sequence=start.position, **_SKIP)
+            return self._store.consume_segment(self.space, stream, min_sequence=start.position, gaps="skip")
         place = Place(stream, start.number, start.index, start.position)
         return chain.from_iterable(read_from(self._store, self.space, place))
 

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from fix_stores import Subject
 
-from streamkit import Record, Store
+from streamkit import Record
 from streamkit.groups import Group
-
-pytestmark = pytest.mark.skipif(not hasattr(Store, "trim"), reason="the store cannot trim")
 
 
 def put(store: Any, count: int) -> None:
@@ -53,7 +51,6 @@ def test_what_was_trimmed_before_a_group_began_is_not_its_gap(subject: Subject) 
         assert group.status().gaps == ()
 
 
-@pytest.mark.skipif(not hasattr(Store, "erase"), reason="the store cannot erase")
 def test_what_is_erased_vanishes_and_a_late_ack_is_fine(subject: Subject) -> None:
     store: Any = subject.store
     put(store, 4)
