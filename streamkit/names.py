@@ -8,10 +8,33 @@ from functools import lru_cache
 
 from .errors import InvalidName
 
-__all__ = ["check_name", "partition_of"]
+__all__ = ["InternalName", "check_name", "internal_name", "partition_of"]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LIMIT = 255
+_DIGEST = 20
+
+
+class InternalName(str):
+    """The name of an internal space, from `internal_name`: taken wherever a space is named, and never a user's.
+
+    It begins with a control character, and all of them sort before every name that a user may give.
+    """
+
+    __slots__ = ()
+
+
+def internal_name(kind: str, *parts: str) -> InternalName:
+    """The name of the internal space for `parts`, any text, of one `kind`: short words in lower case, such as "view".
+
+    Different parts give different names; those of one kind begin with `internal_name(kind)`. Where they are too long
+    for a name, the last part is a digest of all of them.
+    """
+    name = "\x01" + "\x1f".join((kind, *(part.replace("\x1f", "\x1f\x1e") for part in parts)))
+    if len(name.encode()) > _LIMIT:
+        digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST).hexdigest()
+        name = f"\x01{kind}\x1f\x1d{digest}"
+    return InternalName(name)
 
 
 @lru_cache(maxsize=65536)
@@ -38,6 +61,8 @@ def check_name(name: str, what: str) -> str:
         raise TypeError(f"the {what} name must be str, not {type(name).__name__}")
     fault = _fault(name)
     if fault is not None:
+        if type(name) is InternalName and what == "space":
+            return name
         raise InvalidName(
             f"{what} name {name[:40]!r} is not legal: {fault}; a name has 1 to {_LIMIT} bytes of UTF-8, "
             "no control characters, and is not '*'"

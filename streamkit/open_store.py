@@ -17,12 +17,13 @@ from .log.archive_reader import Cold
 from .log.context import Context
 from .log.ended import end_log
 from .log.index_reader import Index
-from .log.keys import CATALOG, SPACES, segment_name
+from .log.keys import CATALOG, SPACES, segment_name, space_key
 from .log.manifest import Manifest
 from .log.notifier import Notifier
 from .log.packs import TableCache
 from .log.partition import Partition
 from .log.rows import Settings
+from .names import InternalName, internal_name
 from .space import Space, create_space, open_space, settings_of
 from .statistics import Counters
 from .warn import warn
@@ -106,6 +107,20 @@ class OpenStore:
         first = spaces.setdefault(space, found)
         return first, 0 if first is found else None
 
+    def space_names(self) -> list[str]:
+        """Of all spaces, internal ones first."""
+        self.check_open()
+        rows = self.backend.scan(bytes(CATALOG), *SPACES.children(), values=False)
+        names = [segment_name(row.key) for row in rows]
+        return [InternalName(name) if name < " " else name for name in names]
+
+    def internal_names(self, kind: str) -> list[InternalName]:
+        """Of the internal spaces of one kind: see `names.internal_name`."""
+        self.check_open()
+        start = bytes(space_key(internal_name(kind)))
+        rows = self.backend.scan(bytes(CATALOG), start, start + b"\x20", values=False)
+        return [InternalName(segment_name(row.key)) for row in rows]
+
     def ready(self, space: str, segments: tuple[str, ...]) -> Space:
         """The space, created with the default settings if it is not there."""
         for _ in range(3):
@@ -160,14 +175,14 @@ class OpenStore:
         ends: list[tuple[bytes, bytes]] = []
         if not self.backend.limits.remote:
             return ends
-        for row in list(self.backend.scan(bytes(CATALOG), *SPACES.children(), values=False)):
+        for space in self.space_names():
             try:
-                for partition in self._partitions(segment_name(row.key)):
+                for partition in self._partitions(space):
                     ends += [(partition.key, key) for key in end_log(partition)]
             except TransientError:
                 raise
             except StreamkitError as error:
-                warn("space %r is deleted, and who has it open will not be told: %s", segment_name(row.key), error)
+                warn("space %r is deleted, and who has it open will not be told: %s", space, error)
         return ends
 
     def _partitions(self, space: str) -> Iterator[Partition]:

@@ -17,7 +17,7 @@ from .log.backwards import segment_backwards, space_backwards
 from .log.commit import Committer
 from .log.follow import Following, Patience, changes, changes_of_all
 from .log.idempotency import digest_of, find_use, first_result
-from .log.keys import CATALOG, SPACES, segment_name
+from .log.keys import CATALOG, USERS_SPACES, segment_name
 from .log.offsets import Offset
 from .log.outcome import is_id
 from .log.partition import NOTHING, Partition
@@ -92,7 +92,7 @@ class Store:
     def get_spaces(self) -> Iterator[str]:
         """The names of the spaces, in code-point order."""
         self._check_open()
-        rows = self._backend.scan(bytes(CATALOG), *SPACES.children(), values=False)
+        rows = self._backend.scan(bytes(CATALOG), *USERS_SPACES, values=False)
         return (segment_name(row.key) for row in rows)
 
     def get_segments(self, space: str) -> Iterator[str]:
@@ -237,7 +237,7 @@ class Store:
                 for committer in space.committers:
                     if id in committer.unknown:
                         return committer.outcome(id)
-            for name in self.get_spaces():
+            for name in self._names(None):
                 known = self._known(name)
                 for committer in known.committers if known else ():
                     if committer.outcome(id) == "committed":
@@ -704,7 +704,7 @@ class Store:
         return count
 
     def _names(self, space: str | None) -> list[str]:
-        names = [check_name(space, "space")] if space is not None else list(self.get_spaces())
+        names = [check_name(space, "space")] if space is not None else self._shared.space_names()
         self._check_open()
         return names
 

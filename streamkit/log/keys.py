@@ -32,6 +32,7 @@ __all__ = [
     "RUNS",
     "SEGMENTS",
     "SPACES",
+    "USERS_SPACES",
     "data_key",
     "data_range",
     "idempotency_key",
@@ -47,6 +48,8 @@ __all__ = [
 
 CATALOG = LexKey.encode("INV")
 SPACES = LexKey.encode("INV", "SPACES")
+USERS_SPACES = (bytes(LexKey.encode("INV", "SPACES", "\x20")), bytes(SPACES.children()[1]))
+"""The range of the spaces' keys without those of internal ones, whose names begin with a control character."""
 ARCHIVE = LexKey.encode("INV", "ARCHIVE")
 HEAD = LexKey.encode("INV", "PARTITIONS")
 SEGMENTS = LexKey.encode("INV", "SEGMENTS")
