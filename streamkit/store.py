@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
     from .index.verify import VerifyReport
+    from .views.open_view import OpenView
+    from .views.view import View
 
 __all__ = ["Store", "inner"]
 
@@ -538,6 +541,32 @@ class Store:
             raise TypeError(f"fn is called with the lease; a {type(fn).__name__} cannot be called")
         with self.lease(key, ttl) as lease:
             return fn(lease)
+
+    # -- views --------------------------------------------------------------------------------------------------
+
+    def view(
+        self,
+        name: str,
+        view: View,
+        spaces: Iterable[str],
+        path: str | os.PathLike[str] | None = None,
+        publish: bool = False,
+        *,
+        on_error: Literal["pause", "skip"] = "pause",
+        batch: int = 10_000,
+        publish_every: float = 300.0,
+    ) -> OpenView:
+        """Open a view: a SQLite database that follows `spaces`, which nothing brings forward but its `catch_up` and so on.
+
+        `path`: the database, a file of this machine that its processes share; with the store's archives if that is a
+        directory, else in a cache directory, if None. Where there is none yet the newest that was published is taken.
+        `publish`: also publish it, now and then (every `publish_every` seconds), by `catch_up` and `run`. `on_error`:
+        what to do if `apply` raises: pause there, or record it and "skip" the entry. `batch`: entries in one SQLite
+        transaction at most. ValueError and TypeError for what is no view; PermanentError for a path that it cannot have.
+        """
+        from .views.open_view import open_view
+
+        return open_view(self, name, view, spaces, path, publish, on_error, batch, publish_every)
 
     # -- the store itself ---------------------------------------------------------------------------------------
 

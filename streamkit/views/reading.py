@@ -1,0 +1,87 @@
+"""What a view reads: chunks of entries, in order, and where it is after each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from ..errors import InvalidOffset
+from ..lexkey import LexKey
+from ..log.offsets import Offset
+from ..model import Entry
+from ..store import Store
+from .view import SpacePosition
+
+__all__ = ["after", "chunks", "decode_offset", "is_behind", "reached", "same_space"]
+
+_MOST = 10_000
+_LEAST = 500
+_BYTES = 8 << 20
+
+
+def chunks(store: Store, positions: Mapping[str, SpacePosition], most: int = _MOST) -> Iterator[list[Entry]]:
+    """What is after `positions`, until there is no more; several spaces are merged by timestamp."""
+    if len(positions) == 1:
+        [(space, position)] = positions.items()
+        entries = store.consume_space(space, offset=position.key)
+    else:
+        entries = store.consume({space: position.key for space, position in positions.items()})
+    count = min(_LEAST, most)
+    while chunk := list(islice(entries, count)):
+        yield chunk
+        size = sum([len(entry.payload) for entry in chunk]) // len(chunk) + 200
+        count = max(1, min(most, count * 4, _BYTES // size))
+
+
+def after(positions: Mapping[str, SpacePosition], entries: Sequence[Entry]) -> dict[str, SpacePosition]:
+    """The positions behind `entries`, which follow on `positions`."""
+    found = dict(positions)
+    if len(found) == 1:
+        last = entries[-1]
+        before = found[last.space]
+        found[last.space] = SpacePosition(last.space_offset.hex(), last.timestamp, before.entries + len(entries))
+        return found
+    latest: dict[str, Entry] = {}
+    counts: dict[str, int] = {}
+    for entry in entries:
+        latest[entry.space] = entry
+        counts[entry.space] = counts.get(entry.space, 0) + 1
+    for space, entry in latest.items():
+        before = found[space]
+        found[space] = SpacePosition(entry.space_offset.hex(), entry.timestamp, before.entries + counts[space])
+    return found
+
+
+def decode_offset(offset: LexKey | bytes | str, spaces: Sequence[str]) -> Offset:
+    """Of one of the spaces. InvalidOffset if it is of none of them."""
+    wrong: InvalidOffset | None = None
+    for space in spaces:
+        try:
+            return Offset.decode(offset, space)
+        except InvalidOffset as error:
+            wrong = error
+    assert wrong is not None
+    raise wrong
+
+
+def reached(position: SpacePosition, offset: Offset) -> bool:
+    """Whether all that is before `offset` is before `position`."""
+    if not offset.positions:
+        return True
+    if not position.offset:
+        return False
+    here = Offset.decode(position.offset, offset.space)
+    if here.incarnation != offset.incarnation:
+        return False
+    if not offset.whole:
+        return here.positions[offset.partition] >= offset.positions[0]
+    return all(mine >= wanted for mine, wanted in zip(here.positions, offset.positions, strict=True))
+
+
+def is_behind(position: SpacePosition, end: Offset) -> bool:
+    return not reached(position, end)
+
+
+def same_space(position: SpacePosition, end: Offset) -> bool:
+    """Whether the position is of the space that ends at `end`, not of one of that name that was deleted."""
+    return not position.offset or Offset.decode(position.offset, end.space).incarnation == end.incarnation
