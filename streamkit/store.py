@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
     from .index.verify import VerifyReport
+    from .routes import Route, RouteStatus
     from .views.open_view import OpenView
     from .views.view import View
 
@@ -567,6 +568,37 @@ class Store:
         from .views.open_view import open_view
 
         return open_view(self, name, view, spaces, path, publish, on_error, batch, publish_every)
+
+    # -- routes -------------------------------------------------------------------------------------------------
+
+    def route(
+        self,
+        name: str,
+        source: str,
+        target: str,
+        where: Callable[[Entry], bool] | None = None,
+        segment: Callable[[Entry], str] | str | None = None,
+        transform: Callable[[Entry], Record | bytes | None] | None = None,
+        target_store: Store | None = None,
+        start: AnyOffset | Literal["beginning", "end"] = "beginning",
+    ) -> Route:
+        """Open a route: entries of the space `source` copied into `target`, of this store or of `target_store`.
+
+        `where(entry)`: which are; `segment`: into which segment, a name or a function, the same one if None;
+        `transform(entry)`: what is written, a Record, a payload (the metadata stays), or None for nothing. They depend
+        on the entry alone. `start`: where it begins, when it is made. Copies have `streamkit.from` and `streamkit.via` in
+        their metadata. PermanentError if the route exists with another source or target.
+        """
+        from .routes.route import open_route
+
+        return open_route(self, name, source, target, where, segment, transform, target_store, start)
+
+    def get_routes(self) -> list[RouteStatus]:
+        """What each route of this store is at, by name. Their sources are not asked."""
+        from .routes.state import get_routes
+
+        self._check_open()
+        return get_routes(self)
 
     # -- the store itself ---------------------------------------------------------------------------------------
 

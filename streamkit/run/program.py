@@ -62,7 +62,9 @@ class Program:
         parts, led = list(parts), list(led)
         for part in (*parts, *led):
             if not isinstance(part, Runnable):
-                raise TypeError(f"a program's part has a name and a method run(stop, *, seconds=None), not {part!r:.60}")
+                raise TypeError(
+                    f"a program's part has a name and a method run(stop, *, seconds=None), not {part!r:.60}"
+                )
         self._parts = [_Part(part, None) for part in parts] + [_Part(part, f"run/{part.name}") for part in led]
         if not self._parts:
             raise ValueError("a program has at least one part")
@@ -76,7 +78,9 @@ class Program:
         stop = self._stop = Stop(self.store)
         with _signals(stop) if signals else contextlib.nullcontext():
             threads = [
-                threading.Thread(target=self._keep, args=(part, stop, seconds), name=f"streamkit-run-{part.runnable.name}")
+                threading.Thread(
+                    target=self._keep, args=(part, stop, seconds), name=f"streamkit-run-{part.runnable.name}"
+                )
                 for part in self._parts
             ]
             for thread in threads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from ..errors import StoreClosed, TransientError
+from ..errors import OutcomeUnknown, StoreClosed, TransientError
 from ..log.follow import Patience
 from ..store import Store, inner
 from ..warn import warn
@@ -54,7 +54,7 @@ def run_rounds(
             pause = shared.poll[1]
         except StoreClosed:
             return
-        except TransientError as error:
+        except (TransientError, OutcomeUnknown) as error:
             warn("%s: trying again in %.1f s: %s", what, pause, error)
             patience.pause = pause
             pause = min(pause * 2, _LONGEST_PAUSE)

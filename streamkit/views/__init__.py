@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..run.reading import SpacePosition
 from .open_view import OpenView
-from .view import SpacePosition, View, ViewFailure, ViewStatus
+from .view import View, ViewFailure, ViewStatus
 
 if TYPE_CHECKING:
     from .index import Index

@@ -10,6 +10,7 @@ import msgspec
 
 from ..errors import CorruptData, PermanentError, TransientError
 from ..model import Entry
+from ..run.reading import SpacePosition, after, chunks
 from ..store import Store
 from .database import (
     FORMAT,
@@ -21,8 +22,7 @@ from .database import (
     transaction,
     write_state,
 )
-from .reading import after, chunks
-from .view import SpacePosition, View, ViewFailure
+from .view import View, ViewFailure
 
 __all__ = ["Build", "Definition"]
 

@@ -12,7 +12,8 @@ from urllib.parse import quote
 import msgspec
 
 from ..errors import CorruptData, Unavailable, UnsupportedVersion
-from .view import SpacePosition, ViewFailure
+from ..run.reading import SpacePosition
+from .view import ViewFailure
 
 __all__ = ["State", "ViewConnection", "open_reader", "open_writer", "read_state", "transaction", "write_state"]
 
@@ -125,7 +126,11 @@ def open_reader(path: str) -> sqlite3.Connection:
     """Read-only. FileNotFoundError if there is no such build any more."""
     try:
         db = sqlite3.connect(
-            f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None, cached_statements=512, check_same_thread=False
+            f"file:{quote(path)}?mode=ro",
+            uri=True,
+            isolation_level=None,
+            cached_statements=512,
+            check_same_thread=False,
         )
     except sqlite3.OperationalError as error:
         raise FileNotFoundError(path) from error

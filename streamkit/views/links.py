@@ -23,7 +23,9 @@ class Links(EntryView):
 
     def setup(self, db: sqlite3.Connection) -> None:
         db.execute(f"create table entries (id integer primary key, {DEFINITION})")
-        db.execute("create table links (source text, target text, id integer, primary key (source, target, id)) without rowid")
+        db.execute(
+            "create table links (source text, target text, id integer, primary key (source, target, id)) without rowid"
+        )
         db.execute("create index links_to on links (target, source, id)")
 
     def load(self, db: sqlite3.Connection) -> None:

@@ -14,6 +14,7 @@ from ..errors import CorruptData, InvalidOffset, MissingDependency, PermanentErr
 from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..names import check_name
+from ..run.reading import SpacePosition, decode_offset, is_behind, reached, same_space
 from ..run.rounds import Stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
@@ -22,8 +23,7 @@ from .build import Build, Definition
 from .database import State, open_reader, read_state
 from .files import ViewFiles
 from .publish import Published, Snapshots, default_path
-from .reading import decode_offset, is_behind, reached, same_space
-from .view import SpacePosition, View, ViewFailure, ViewStatus
+from .view import View, ViewFailure, ViewStatus
 
 __all__ = ["OpenView", "open_view"]
 

@@ -45,7 +45,9 @@ class Query(EntryView):
         wanted = {f"path_{at}": path for at, path in enumerate(self._paths)}
         found = {
             name: sql
-            for name, sql in db.execute("select name, sql from sqlite_master where type = 'index' and name like 'path%'")
+            for name, sql in db.execute(
+                "select name, sql from sqlite_master where type = 'index' and name like 'path%'"
+            )
         }
         self._stale = [name for name in found if name not in wanted or _extract(wanted[name]) not in found[name]]
         self._missing = {at: path for at, path in enumerate(self._paths) if f"path_{at}" not in found}
@@ -92,7 +94,9 @@ class Query(EntryView):
         count: int = self.db.execute(query.partition(" order by ")[0], parameters).fetchone()[0]
         return count
 
-    def explain(self, where: Mapping[str, Any] | None = None, /, *, order: str | None = None, **equal: Any) -> list[str]:
+    def explain(
+        self, where: Mapping[str, Any] | None = None, /, *, order: str | None = None, **equal: Any
+    ) -> list[str]:
         """How SQLite finds them: a line "SEARCH … USING INDEX" where one of the paths is used, "SCAN" where none is."""
         query, parameters = self._query(COLUMNS, where, equal, order, False, 0)
         rows = list(self.db.execute(f"explain query plan {query}", parameters))
@@ -102,8 +106,13 @@ class Query(EntryView):
         ]
 
     def _query(
-        self, columns: str, where: Mapping[str, Any] | None, equal: Mapping[str, Any], order: str | None,
-        reverse: bool, limit: int,
+        self,
+        columns: str,
+        where: Mapping[str, Any] | None,
+        equal: Mapping[str, Any],
+        order: str | None,
+        reverse: bool,
+        limit: int,
     ) -> tuple[str, list[Any]]:
         conditions: list[str] = []
         parameters: list[Any] = []
@@ -111,7 +120,7 @@ class Query(EntryView):
             column = _column(path)
             if not path.startswith("@"):
                 conditions.append("json is not null")
-            for operator, value in (wanted.items() if isinstance(wanted, Mapping) else [("eq", wanted)]):
+            for operator, value in wanted.items() if isinstance(wanted, Mapping) else [("eq", wanted)]:
                 condition, values = _condition(column, path, operator, value)
                 conditions.append(condition)
                 parameters += values
@@ -162,7 +171,9 @@ def _json_path(path: str) -> str:
     """As SQLite writes it, with nothing in it that could end a string there."""
     parts = _PART.findall(path.removeprefix("$."))
     if not parts or "".join(parts) != path.removeprefix("$.").replace(".", ""):
-        raise ValueError(f'{path!r} is no path: it is names with dots, and [n] for the n-th of a list, as "items[0].name"')
+        raise ValueError(
+            f'{path!r} is no path: it is names with dots, and [n] for the n-th of a list, as "items[0].name"'
+        )
     text = "".join(part if part.startswith("[") else f'."{part}"' for part in parts)
     return "$" + text.replace("'", "''")
 

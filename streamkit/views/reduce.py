@@ -26,7 +26,12 @@ class Reduce(EntryView, Generic[S]):
     """
 
     def __init__(
-        self, fn: Callable[[S, Entry], S], initial: S, *, type: Any = None, version: int = 1  # noqa: A002
+        self,
+        fn: Callable[[S, Entry], S],
+        initial: S,
+        *,
+        type: Any = None,
+        version: int = 1,  # noqa: A002
     ) -> None:
         super().__init__(version)
         self._fn = fn

@@ -19,9 +19,7 @@ _TERM = re.compile(r'"([^"]*)"(\*?)|([^\s"]+)')
 class Search(EntryView):
     """`text(entry)` is what is to be found in an entry, or None. `tokenizer` is FTS5's ("porter unicode61" stems)."""
 
-    def __init__(
-        self, text: Callable[[Entry], str | None], *, tokenizer: str = "unicode61", version: int = 1
-    ) -> None:
+    def __init__(self, text: Callable[[Entry], str | None], *, tokenizer: str = "unicode61", version: int = 1) -> None:
         super().__init__(version)
         self._text = text
         self._tokenizer = tokenizer

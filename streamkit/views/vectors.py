@@ -23,9 +23,7 @@ class Vectors(EntryView):
     Every vector is compared: with sqlite-vec if it is installed, else with NumPy, else in Python, which is slow.
     """
 
-    def __init__(
-        self, embed: Callable[[Entry], Sequence[float] | None], dimensions: int, *, version: int = 1
-    ) -> None:
+    def __init__(self, embed: Callable[[Entry], Sequence[float] | None], dimensions: int, *, version: int = 1) -> None:
         super().__init__(version)
         if type(dimensions) is not int:
             raise TypeError(f"dimensions are an int, not {type(dimensions).__name__}")

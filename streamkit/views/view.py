@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..lexkey import LexKey
 from ..model import Entry
+from ..run.reading import SpacePosition
 
 if TYPE_CHECKING:
     import sqlite3
@@ -54,22 +54,6 @@ class ViewFailure(msgspec.Struct, frozen=True, omit_defaults=True):
     """After the entry, as hex text."""
     error: str
     """The class and message of what `apply` raised."""
-
-
-class SpacePosition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a view has read one space."""
-
-    offset: str = ""
-    """Hex text; "" is before everything."""
-    timestamp: int = 0
-    """Of the last entry, in ms."""
-    entries: int = 0
-    """That were read."""
-
-    @property
-    def key(self) -> LexKey | None:
-        """What `consume_space(offset=…)` takes."""
-        return LexKey.from_hex(self.offset) if self.offset else None
 
 
 class ViewStatus(msgspec.Struct, frozen=True):

@@ -116,14 +116,18 @@ def test_another_version_is_built_beside_and_replaces_the_old_one(subject: Subje
     assert kept.execute("select count(*) from names").fetchone() == (2,)
     old.catch_up()
     assert names(old) == ["a", "b", "c"], "two versions that are deployed at once do not disturb each other"
-    assert sqlite3.connect(path).execute("select json_extract(state, '$.version') from streamkit_view").fetchone() == (2,)
+    assert sqlite3.connect(path).execute("select json_extract(state, '$.version') from streamkit_view").fetchone() == (
+        2,
+    )
     old.close()
     new.rebuild()
     assert not [name for name in os.listdir(f"{path}.builds") if name.startswith("1-") and ".sqlite" in name]
 
 
 @pytest.mark.parametrize("batch", [1, 3, 100])
-def test_an_entry_that_cannot_be_applied_pauses_the_view_just_before_it(subject: Subject, path: str, batch: int) -> None:
+def test_an_entry_that_cannot_be_applied_pauses_the_view_just_before_it(
+    subject: Subject, path: str, batch: int
+) -> None:
     write(subject, *"abcdefg")
     definition = Names(fails=lambda entry: entry.payload == b"e")
     view = subject.store.view("names", definition, spaces=["orders"], path=path, batch=batch)

@@ -1,22 +1,39 @@
-"""What a view reads: chunks of entries, in order, and where it is after each."""
+"""What views and routes read: chunks of entries, in order, and where they are after each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
+import msgspec
+
 from ..errors import InvalidOffset
 from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..model import Entry
 from ..store import Store
-from .view import SpacePosition
 
-__all__ = ["after", "chunks", "decode_offset", "is_behind", "reached", "same_space"]
+__all__ = ["SpacePosition", "after", "chunks", "decode_offset", "is_behind", "reached", "same_space"]
 
 _MOST = 10_000
 _LEAST = 500
 _BYTES = 8 << 20
+
+
+class SpacePosition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far one space was read."""
+
+    offset: str = ""
+    """Hex text; "" is before everything."""
+    timestamp: int = 0
+    """Of the last entry, in ms."""
+    entries: int = 0
+    """That were read."""
+
+    @property
+    def key(self) -> LexKey | None:
+        """What `consume_space(offset=…)` takes."""
+        return LexKey.from_hex(self.offset) if self.offset else None
 
 
 def chunks(store: Store, positions: Mapping[str, SpacePosition], most: int = _MOST) -> Iterator[list[Entry]]:
