@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
     from .index.verify import VerifyReport
+    from .members import Members
     from .routes import Route, RouteStatus
     from .views.open_view import OpenView
     from .views.view import View
@@ -542,6 +543,13 @@ class Store:
             raise TypeError(f"fn is called with the lease; a {type(fn).__name__} cannot be called")
         with self.lease(key, ttl) as lease:
             return fn(lease)
+
+    def members(self, group: str) -> Members:
+        """Who is there: `store.members("workers").join(name, metadata, ttl=15.0)`, `.list()`, `.watch()`."""
+        from .members import Members
+
+        self._check_open()
+        return Members(self, group)
 
     # -- views --------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ __all__ = ["Repository"]
 
 A = TypeVar("A", bound=Aggregate)
 R = TypeVar("R")
+_ANNOTATE = "annotate the attributes in the body of the class, as in `lines: list[Line]`, or write __setstate__"
 _SNAPSHOT = "streamkit-snapshot"
 _OWN = ("id", "version", "_pending", "_depth")
 
@@ -33,8 +34,9 @@ class Repository(Generic[A]):
     """The aggregates of one kind: each is a segment of `space`, each of its events an entry. Safe to share between threads.
 
     `codec`: how arguments are written, JSON by default. `snapshot_every`: after so many events the state is written
-    beside the space, and loading begins from there; 0 for never. It is what the codec can write of the attributes, or
-    what methods `__getstate__` and `__setstate__` of the aggregate say. `schema`: raise it when the attributes change;
+    beside the space, and loading begins from there; 0 for never. The attributes are written by the codec, and read by
+    their annotations in the body of the class; one that would not be the same again is not written, and a warning says
+    why. Methods `__getstate__` and `__setstate__` may do it in another way. `schema`: raise it when the attributes change;
     snapshots of others are not used. `cache`: aggregates that are kept in memory, and brought up to date by reading
     what is new alone.
     """
@@ -69,6 +71,7 @@ class Repository(Generic[A]):
         self._most = cache
         self._cache: OrderedDict[str, _Kept] = OrderedDict()
         self._lock = threading.Lock()
+        self._warned = False
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -266,15 +269,33 @@ class Repository(Generic[A]):
         try:
             self._write_snapshot(aggregate)
         except (StreamkitError, TypeError) as error:
-            warn("no snapshot of %s %r: %s", type(aggregate).__name__, aggregate.id, error)
+            if not self._warned:
+                self._warned = True
+                warn("no snapshot of %s %r: %s", type(aggregate).__name__, aggregate.id, error)
 
     def _write_snapshot(self, aggregate: A) -> None:
         state = aggregate.__getstate__()
         if isinstance(state, dict):
             state = {name: value for name, value in state.items() if name not in _OWN}
+        data = self._codec.encode(state)
+        if not hasattr(aggregate, "__setstate__"):
+            self._check_snapshot(aggregate, data)
         marks = {_SNAPSHOT: self._schema, "version": str(aggregate.version), "mark": self._mark(aggregate.id)}
-        record = Record(self._codec.encode(state), marks)
-        self._store.produce(self._snapshots, aggregate.id, [record])
+        self._store.produce(self._snapshots, aggregate.id, [Record(data, marks)])
+
+    def _check_snapshot(self, aggregate: A, data: bytes) -> None:
+        """TypeError if the aggregate would not be the same again."""
+        again = self._new(aggregate.id)
+        wrong: list[str] = []
+        try:
+            self._restore(again, self._codec.decode(data))
+        except Exception as error:
+            raise TypeError(f"its state cannot be read again ({error}): {_ANNOTATE}") from error
+        for name, value in vars(aggregate).items():
+            if name not in _OWN and not (name in vars(again) and vars(again)[name] == value):
+                wrong.append(name)
+        if wrong:
+            raise TypeError(f"{', '.join(wrong)} would not be the same again: {_ANNOTATE}")
 
     def _mark(self, id: str) -> str:  # noqa: A002
         """Of the segment's first entry: a snapshot of a space that was made again since is not taken for its own."""
