@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -85,7 +85,7 @@ class Members:
                 found.append(Member(name, dict(note.metadata), since))
         return found
 
-    def watch(self, *, timeout: float | None = None, every: float = 1.0) -> Iterator[list[Member]]:
+    def watch(self, *, timeout: float | None = None, every: float = 1.0) -> Iterator[Sequence[Member]]:
         """Who is there, now and whenever it has changed; ends after `timeout` seconds in which nothing did.
 
         Somebody who stopped without leaving is missed within its ttl, and `every` seconds.
@@ -96,7 +96,7 @@ class Members:
         from .store import inner
 
         clock = inner(self._store).clock
-        before: list[Member] | None = None
+        before: Sequence[Member] | None = None
         heard = clock.monotonic()
         while True:
             present = self.list()

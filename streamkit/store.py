@@ -565,13 +565,15 @@ class Store:
         batch: int = 10_000,
         publish_every: float = 300.0,
     ) -> OpenView:
-        """Open a view: a SQLite database that follows `spaces`, which nothing brings forward but its `catch_up` and so on.
+        """Open a view: a SQLite database that follows `spaces`, which nothing brings forward but its `catch_up` and so
+        on.
 
         `path`: the database, a file of this machine that its processes share; with the store's archives if that is a
         directory, else in a cache directory, if None. Where there is none yet the newest that was published is taken.
         `publish`: also publish it, now and then (every `publish_every` seconds), by `catch_up` and `run`. `on_error`:
         what to do if `apply` raises: pause there, or record it and "skip" the entry. `batch`: entries in one SQLite
-        transaction at most. ValueError and TypeError for what is no view; PermanentError for a path that it cannot have.
+        transaction at most. ValueError and TypeError for what is no view; PermanentError for a path that it cannot
+        have.
         """
         from .views.open_view import open_view
 
@@ -594,8 +596,8 @@ class Store:
 
         `where(entry)`: which are; `segment`: into which segment, a name or a function, the same one if None;
         `transform(entry)`: what is written, a Record, a payload (the metadata stays), or None for nothing. They depend
-        on the entry alone. `start`: where it begins, when it is made. Copies have `streamkit.from` and `streamkit.via` in
-        their metadata. PermanentError if the route exists with another source or target.
+        on the entry alone. `start`: where it begins, when it is made. Copies have `streamkit.from` and `streamkit.via`
+        in their metadata. PermanentError if the route exists with another source or target.
         """
         from .routes.route import open_route
 

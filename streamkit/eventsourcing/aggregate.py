@@ -86,7 +86,8 @@ def event(name: Any = None, /, *, version: int = 1, upcast: Mapping[int, Upcast]
         raise ValueError(f"upcast has a function for each version before {version}; missing: {missing}")
 
     def decorate(function: F) -> F:
-        return _decorate(function, name or function.__name__, version, steps)
+        decorated: F = _decorate(function, name or function.__name__, version, steps)
+        return decorated
 
     return decorate
 
@@ -134,8 +135,8 @@ def event_types(kind: type[Aggregate]) -> dict[str, EventType]:
 class Aggregate:
     """A thing whose state is the fold of its events: subclass it, and let a Repository load and save it.
 
-    `__init__(self)` makes the empty state; it calls `super().__init__()` first. `id` is the segment's name, `version` the
-    sequence of its last event, 0 for one that does not exist.
+    `__init__(self)` makes the empty state; it calls `super().__init__()` first. `id` is the segment's name, `version`
+    the sequence of its last event, 0 for one that does not exist.
     """
 
     def __init__(self) -> None:

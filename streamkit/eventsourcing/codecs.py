@@ -1,6 +1,6 @@
 """Values as bytes and back: payloads of records, with or without aggregates.
 
-codec = JsonCodec(Placed | Paid)                      # msgspec Structs, dataclasses, TypedDicts, unions of tagged Structs
+codec = JsonCodec(Placed | Paid)                      # Structs, dataclasses, unions of tagged Structs
 store.produce("orders", "42", [Record(codec.encode(Placed(3)))])
 event = codec.decode(entry.payload)
 """
@@ -25,13 +25,13 @@ class Codec(Protocol):
 
     def decode(self, data: bytes) -> Any: ...
 
-    def convert(self, value: Any, type: Any) -> Any: ...  # noqa: A002
+    def convert(self, value: Any, type: Any) -> Any: ...
 
 
 class JsonCodec(Generic[T]):
     """JSON by msgspec. Without a `type` what comes back is dicts, lists, text and numbers."""
 
-    def __init__(self, type: Any = Any) -> None:  # noqa: A002
+    def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.json.Encoder(order="deterministic")
         self._decoder = msgspec.json.Decoder(type)
 
@@ -46,14 +46,14 @@ class JsonCodec(Generic[T]):
             raise CorruptData(f"the payload is not as expected: {error}") from error
         return found
 
-    def convert(self, value: Any, type: Any) -> Any:  # noqa: A002
+    def convert(self, value: Any, type: Any) -> Any:
         return msgspec.convert(value, type, builtin_types=())
 
 
 class MsgpackCodec(Generic[T]):
     """MessagePack by msgspec: smaller and faster, and not to be read by eye."""
 
-    def __init__(self, type: Any = Any) -> None:  # noqa: A002
+    def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.msgpack.Encoder(order="deterministic")
         self._decoder = msgspec.msgpack.Decoder(type)
 
@@ -68,14 +68,14 @@ class MsgpackCodec(Generic[T]):
             raise CorruptData(f"the payload is not as expected: {error}") from error
         return found
 
-    def convert(self, value: Any, type: Any) -> Any:  # noqa: A002
+    def convert(self, value: Any, type: Any) -> Any:
         return msgspec.convert(value, type, builtin_types=(bytes,))
 
 
 class PydanticCodec(Generic[T]):
     """JSON by pydantic, which has to be installed: models, and whatever a TypeAdapter takes."""
 
-    def __init__(self, type: Any = Any) -> None:  # noqa: A002
+    def __init__(self, type: Any = Any) -> None:
         try:
             import pydantic
         except ImportError as error:
@@ -96,5 +96,5 @@ class PydanticCodec(Generic[T]):
             raise CorruptData(f"the payload is not as expected: {error}") from error
         return found
 
-    def convert(self, value: Any, type: Any) -> Any:  # noqa: A002
+    def convert(self, value: Any, type: Any) -> Any:
         return self._make(type).validate_python(value)

@@ -31,14 +31,15 @@ _OWN = ("id", "version", "_pending", "_depth")
 
 
 class Repository(Generic[A]):
-    """The aggregates of one kind: each is a segment of `space`, each of its events an entry. Safe to share between threads.
+    """The aggregates of one kind: each is a segment of `space`, each of its events an entry. Safe to share between
+    threads.
 
     `codec`: how arguments are written, JSON by default. `snapshot_every`: after so many events the state is written
     beside the space, and loading begins from there; 0 for never. The attributes are written by the codec, and read by
     their annotations in the body of the class; one that would not be the same again is not written, and a warning says
-    why. Methods `__getstate__` and `__setstate__` may do it in another way. `schema`: raise it when the attributes change;
-    snapshots of others are not used. `cache`: aggregates that are kept in memory, and brought up to date by reading
-    what is new alone.
+    why. Methods `__getstate__` and `__setstate__` may do it in another way. `schema`: raise it when the attributes
+    change; snapshots of others are not used. `cache`: aggregates that are kept in memory, and brought up to date by
+    reading what is new alone.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Repository(Generic[A]):
 
     # -- loading ------------------------------------------------------------------------------------------------
 
-    def load(self, id: str, *, at: int | datetime | None = None) -> A:  # noqa: A002
+    def load(self, id: str, *, at: int | datetime | None = None) -> A:
         """The aggregate as it is now, or as it was `at` a version or a moment; version 0 if it does not exist (yet).
 
         CorruptData for an event that the class does not know; UnsupportedVersion for a later version of one.
@@ -85,43 +86,45 @@ class Repository(Generic[A]):
             return self._as_of(id, at)
         return self._refresh(id, self._cached(id) or self._begin(id))
 
-    def _refresh(self, id: str, aggregate: A) -> A:  # noqa: A002
+    def _refresh(self, id: str, aggregate: A) -> A:
         for entry in self._store.consume_segment(self.space, id, min_sequence=aggregate.version + 1):
             self._format.apply(aggregate, entry)
         self._keep(aggregate)
         return aggregate
 
-    def _as_of(self, id: str, at: int | datetime) -> A:  # noqa: A002
+    def _as_of(self, id: str, at: int | datetime) -> A:
         if isinstance(at, datetime):
             if at.tzinfo is None:
                 raise ValueError("a moment has a time zone: datetime.now(UTC), or at.replace(tzinfo=UTC)")
-            version, bounds = None, {"max_timestamp": max(int(at.timestamp() * 1000), 1)}
+            version, last, latest = None, 0, max(int(at.timestamp() * 1000), 1)
         elif type(at) is int:
             if at < 0:
                 raise ValueError(f"a version is 0 or more, not {at}")
-            version, bounds = at, {"max_sequence": at}
+            version, last, latest = at, at, 0
         else:
             raise TypeError(f"at is a version or a datetime, not {type(at).__name__}")
         aggregate = self._new(id) if version is None else self._begin(id, version)
         if version != 0:
-            for entry in self._store.consume_segment(self.space, id, min_sequence=aggregate.version + 1, **bounds):
+            for entry in self._store.consume_segment(
+                self.space, id, min_sequence=aggregate.version + 1, max_sequence=last, max_timestamp=latest
+            ):
                 self._format.apply(aggregate, entry)
         return aggregate
 
-    def __contains__(self, id: str) -> bool:  # noqa: A002
+    def __contains__(self, id: str) -> bool:
         return self._store.segment_status(self.space, id).last_sequence > 0
 
     def ids(self) -> Iterator[str]:
         """Of the aggregates that there are, in code-point order."""
         return self._store.get_segments(self.space)
 
-    def events(self, id: str) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: A002
+    def events(self, id: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(name, arguments) of each event, in the order in which they happened."""
         for entry in self._store.consume_segment(self.space, id):
             type, values = self._format.event(entry)
             yield type.name, values
 
-    def _new(self, id: str) -> A:  # noqa: A002
+    def _new(self, id: str) -> A:
         aggregate = self.aggregate()
         if not hasattr(aggregate, "_pending"):
             raise TypeError(f"{self.aggregate.__name__}.__init__ does not call super().__init__()")
@@ -130,7 +133,7 @@ class Repository(Generic[A]):
 
     # -- the cache ----------------------------------------------------------------------------------------------
 
-    def _cached(self, id: str) -> A | None:  # noqa: A002
+    def _cached(self, id: str) -> A | None:
         with self._lock:
             found = self._cache.get(id)
             if found is None:
@@ -154,7 +157,7 @@ class Repository(Generic[A]):
             while len(self._cache) > self._most:
                 self._cache.popitem(last=False)
 
-    def _forget(self, id: str) -> None:  # noqa: A002
+    def _forget(self, id: str) -> None:
         with self._lock:
             self._cache.pop(id, None)
 
@@ -196,7 +199,7 @@ class Repository(Generic[A]):
 
     def execute(
         self,
-        id: str,  # noqa: A002
+        id: str,
         command: Callable[[A], R],
         *,
         retries: int = 5,
@@ -205,8 +208,8 @@ class Repository(Generic[A]):
     ) -> R:
         """Load, call `command(aggregate)`, save; its result. Again from the beginning if someone was faster.
 
-        After `retries` such defeats SequenceMismatch is raised. If `command` raises, nothing is written. A command with an
-        `idempotency_key` that was executed before is not executed again: it returns None.
+        After `retries` such defeats SequenceMismatch is raised. If `command` raises, nothing is written. A command
+        with an `idempotency_key` that was executed before is not executed again: it returns None.
         """
         if type(retries) is not int or retries < 0:
             raise ValueError(f"retries is 0 or more, not {retries!r}")
@@ -241,7 +244,7 @@ class Repository(Generic[A]):
                     raise
         return self._last(id, command, metadata, idempotency_key)
 
-    def _last(self, id: str, command: Callable[[A], R], metadata: dict[str, str] | None, key: str | None) -> R:  # noqa: A002
+    def _last(self, id: str, command: Callable[[A], R], metadata: dict[str, str] | None, key: str | None) -> R:
         aggregate = self.load(id)
         result = command(aggregate)
         if aggregate.pending:
@@ -258,7 +261,7 @@ class Repository(Generic[A]):
 
     # -- snapshots ----------------------------------------------------------------------------------------------
 
-    def snapshot(self, id: str) -> None:  # noqa: A002
+    def snapshot(self, id: str) -> None:
         """Write the state of one now, whatever `snapshot_every` says."""
         aggregate = self.load(id)
         if aggregate.version:
@@ -297,12 +300,12 @@ class Repository(Generic[A]):
         if wrong:
             raise TypeError(f"{', '.join(wrong)} would not be the same again: {_ANNOTATE}")
 
-    def _mark(self, id: str) -> str:  # noqa: A002
+    def _mark(self, id: str) -> str:
         """Of the segment's first entry: a snapshot of a space that was made again since is not taken for its own."""
         first = next(self._store.consume_segment(self.space, id, limit=1), None)
         return hashlib.blake2b(first.trx.raw_id, digest_size=8).hexdigest() if first is not None else ""
 
-    def _begin(self, id: str, most: int | None = None) -> A:  # noqa: A002
+    def _begin(self, id: str, most: int | None = None) -> A:
         """From the newest snapshot that can be used, and is not later than version `most`; else empty."""
         aggregate = self._new(id)
         if not self._every:

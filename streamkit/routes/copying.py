@@ -31,7 +31,7 @@ class Copy(NamedTuple):
 Copies = list[Copy]
 
 
-class Failed(Exception):  # noqa: N818
+class Failed(Exception):
     """A function of the route raised, or gave what cannot be written."""
 
     def __init__(self, entry: Entry, cause: Exception) -> None:

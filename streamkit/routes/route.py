@@ -67,7 +67,7 @@ def open_route(
     if target == source and (target_store is None or target_store.id == store.id):
         raise ValueError(f"a route from {source!r} to itself would pass on nothing: name another target")
     if isinstance(start, str) and start in ("beginning", "end"):
-        begin: str | None = start
+        begin = str(start)
     else:
         Offset.decode(start, source)
         begin = bytes(LexKey.from_hex(start) if isinstance(start, str) else start).hex()
@@ -173,8 +173,8 @@ class Route:
                 end = Offset.decode(self._store.end_offset(self.source), self.source)
                 if same_space(state.position, end):
                     raise InvalidOffset(
-                        f"the route {self.name!r} is ahead of its source: {error}. If this store was set back, delete() "
-                        "the route and make it again"
+                        f"the route {self.name!r} is ahead of its source: {error}. If this store was set back, "
+                        "delete() the route and make it again"
                     ) from error
                 warn("the route %r begins anew: its source was deleted and made again", self.name)
                 self._register.write(self._new("beginning"))
@@ -443,7 +443,9 @@ def _first(store: Store, source: str, position: SpacePosition) -> Iterator[Entry
 
 
 def _within(store: Store, position: SpacePosition, end: SpacePosition, source: str) -> Iterator[Entry]:
-    """The entries from `position` to `end`, whatever was committed since: of several partitions it may be in between."""
+    """The entries from `position` to `end`, whatever was committed since: of several partitions it may be in
+    between.
+    """
     places = Offset.decode(end.offset, source).positions
     left = {partition for partition, _ in enumerate(places)}
     for entry in store.consume_space(source, offset=position.key):

@@ -1,7 +1,7 @@
 """What a route remembers: a record in an internal space of the source's store, each the whole state, the last counts.
 
-Before a batch is copied the record says so: from where to where. So whoever comes after a crash, however late, copies just
-that again, under the same idempotency key; and of two that run the same route only one writes the next record.
+Before a batch is copied the record says so: from where to where. So whoever comes after a crash, however late, copies
+just that again, under the same idempotency key; and of two that run the same route only one writes the next record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..names import internal_name
 from ..run.reading import SpacePosition
 from ..store import Store
 
-__all__ = ["Batch", "RouteFailure", "RouteState", "RouteStatus", "Register"]
+__all__ = ["Batch", "Register", "RouteFailure", "RouteState", "RouteStatus"]
 
 FORMAT = 1
 _SPACE = internal_name("routes")

@@ -53,8 +53,8 @@ class _Part:
 class Program:
     """Parts that run together: `Program(store, [view, route, …])`, then `run()`, or `streamkit run module:program`.
 
-    Each part has a thread. Views and routes may run in any number of processes at once; a part that is `led` runs in one
-    of them at a time, under a lease of its name. A part that raises is started again, after a pause that grows.
+    Each part has a thread. Views and routes may run in any number of processes at once; a part that is `led` runs in
+    one of them at a time, under a lease of its name. A part that raises is started again, after a pause that grows.
     """
 
     def __init__(self, store: Store, parts: Iterable[Runnable], *, led: Iterable[Runnable] = ()) -> None:

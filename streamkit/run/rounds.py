@@ -33,7 +33,8 @@ class Stop:
 def run_rounds(
     store: Store, spaces: Sequence[str], round: Callable[[], bool], stop: Stop, seconds: float | None, what: str
 ) -> None:
-    """Call `round` now, and whenever there may be more, until `stop` is set, the store is closed, or `seconds` are over.
+    """Call `round` now, and whenever there may be more, until `stop` is set, the store is closed, or `seconds` are
+    over.
 
     `round` says whether it did something. What is transient is tried again, with growing pauses.
     """

@@ -1,4 +1,4 @@
-"""Bringing one build of a view forward: batches, each with its position in one transaction, and what to do if one fails."""
+"""Bringing one build of a view forward: batches, each with its position in one transaction; what to do if one fails."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class ViewConnection(sqlite3.Connection):
         super().__enter__()
         return self
 
-    def __exit__(  # type: ignore[override]
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         return super().__exit__(kind, error, trace)

@@ -98,7 +98,8 @@ class EntryView(View):
         opened = self._opened
         if opened is not None and not opened.closed and opened.path != view.path:
             raise ValueError(
-                f"this {type(self).__name__} is that of the view {opened.name!r} already: make another for {view.name!r}"
+                f"this {type(self).__name__} is that of the view {opened.name!r} already: make another one for "
+                f"{view.name!r}"
             )
         self._opened = view
 

@@ -14,7 +14,9 @@ _SELECT = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
 
 
 class Links(EntryView):
-    """`links(entry)` gives what the entry links: pairs (from, to), or names that its segment links to; None for none."""
+    """`links(entry)` gives what the entry links: pairs (from, to), or names that its segment links to; None for
+    none.
+    """
 
     def __init__(self, links: Callable[[Entry], Iterable[str | tuple[str, str]] | None], *, version: int = 1) -> None:
         super().__init__(version)

@@ -130,7 +130,7 @@ class OpenView:
             if done == "busy":
                 ends = ends or self._ends()
                 state = self._state()
-                if state is None or state.failure is None and self._is_behind(state, ends):
+                if state is None or (state.failure is None and self._is_behind(state, ends)):
                     self._sleep(pause)
                     pause = min(pause * 2, _LONGEST_PAUSE)
                     continue
@@ -179,10 +179,10 @@ class OpenView:
         elif files.current() is None and files.next() is None:
             self._new_build(fresh=False)
         if files.current() is None and files.shown() is None:
-            build = files.next()
-            assert build is not None
-            self._writer(build)
-            files.show(build)
+            first = files.next()
+            assert first is not None
+            self._writer(first)
+            files.show(first)
         for _ in range(3):
             target = files.next() or files.current()
             assert target is not None
@@ -304,7 +304,9 @@ class OpenView:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def resume(self, *, skip: bool = False) -> None:
-        """Let a paused view try again, at the next `catch_up` or in `run`; with `skip`, behind the entry it paused at."""
+        """Let a paused view try again, at the next `catch_up` or in `run`; with `skip`, behind the entry it paused
+        at.
+        """
         self._locked(lambda: self._each_build(lambda build: build.resume(skip)))
 
     def _each_build(self, act: Callable[[Build], None]) -> None:

@@ -43,12 +43,7 @@ class Query(EntryView):
     def load(self, db: sqlite3.Connection) -> None:
         # Paths are a part of what the view is, and may be changed without a version: indexes change no answer.
         wanted = {f"path_{at}": path for at, path in enumerate(self._paths)}
-        found = {
-            name: sql
-            for name, sql in db.execute(
-                "select name, sql from sqlite_master where type = 'index' and name like 'path%'"
-            )
-        }
+        found = dict(db.execute("select name, sql from sqlite_master where type = 'index' and name like 'path%'"))
         self._stale = [name for name in found if name not in wanted or _extract(wanted[name]) not in found[name]]
         self._missing = {at: path for at, path in enumerate(self._paths) if f"path_{at}" not in found}
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]

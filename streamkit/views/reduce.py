@@ -20,9 +20,9 @@ S = TypeVar("S")
 class Reduce(EntryView, Generic[S]):
     """`fn(state, entry)` gives the next state; `get()` the present one.
 
-    The state is written with every batch, so it is rather small: counters, sums, a table of some thousand rows. It is what
-    msgspec can encode (numbers, text, dict, list, set, dataclasses, Structs); `type` says as what to read it again, that
-    of `initial` if it is None. `fn` may change the state that it is given, and return it.
+    The state is written with every batch, so it is rather small: counters, sums, a table of some thousand rows. It is
+    what msgspec can encode (numbers, text, dict, list, set, dataclasses, Structs); `type` says as what to read it
+    again, that of `initial` if it is None. `fn` may change the state that it is given, and return it.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Reduce(EntryView, Generic[S]):
         initial: S,
         *,
         type: Any = None,
-        version: int = 1,  # noqa: A002
+        version: int = 1,
     ) -> None:
         super().__init__(version)
         self._fn = fn

@@ -20,9 +20,10 @@ class View:
     """A SQLite database that follows spaces: subclass it, and hand an instance to `store.view`.
 
     `apply` gets the entries in the space's order, in batches of any size, each entry once. What it writes through `db`
-    and the view's position are one SQLite transaction, so it must not commit; what it keeps in memory it makes in `load`.
-    It depends on nothing but the entries and the database: then the data at a position is the fold of what came before.
-    A method `erase(db, gap)` may remove what entries that are gone have left in it; without one the view is built anew.
+    and the view's position are one SQLite transaction, so it must not commit; what it keeps in memory it makes in
+    `load`. It depends on nothing but the entries and the database: then the data at a position is the fold of what
+    came before. A method `erase(db, gap)` may remove what entries that are gone have left in it; without one the view
+    is built anew.
     """
 
     version: int = 1

@@ -172,7 +172,7 @@ def test_snapshots_are_used_and_are_not_needed(subject: Subject) -> None:
     replayed: list[int] = []
 
     class Watched(Repository[Order]):
-        def _begin(self, id: str, most: int | None = None) -> Order:  # noqa: A002
+        def _begin(self, id: str, most: int | None = None) -> Order:
             found = super()._begin(id, most)
             replayed.append(found.version)
             return found

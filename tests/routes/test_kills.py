@@ -1,4 +1,4 @@
-"""The target is the filtered, mapped source: no doubles, no holes, whatever call the process stopped at, on every backend."""
+"""The target is the filtered, mapped source: no doubles, no holes, wherever a process stopped, on every backend."""
 
 from __future__ import annotations
 

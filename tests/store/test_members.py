@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 from fix_stores import Subject
 
 from streamkit import LeaseNotAcquired
+from streamkit.client import Client
 from streamkit.members import Membership
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
-from streamkit.client import Client
-from uuid import uuid4
 
 
 def test_who_joins_is_there_until_it_leaves(subject: Subject) -> None:

@@ -69,7 +69,7 @@ def test_a_view_of_nothing_is_empty_and_is_read_only(subject: Subject, path: str
     view = subject.store.view("names", Names(), spaces=["orders"], path=path)
     assert names(view) == []
     assert view.catch_up().entries == 0
-    with pytest.raises(sqlite3.OperationalError, match="readonly|read-only|query_only"):
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
         view.db.execute("delete from names")
 
 
