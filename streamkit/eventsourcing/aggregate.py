@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
 
-__all__ = ["Aggregate", "EventType", "Pending", "event", "event_types"]
+__all__ = ["Aggregate", "EventType", "Pending", "event", "event_types", "replay", "saved"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -173,14 +173,21 @@ class Aggregate:
         self.version += 1
         return result
 
-    def _replay(self, kind: EventType, values: dict[str, Any]) -> None:
-        self._depth = 1
-        try:
-            kind.function(self, **values)
-        finally:
-            self._depth = 0
-        self.version += 1
-
     def __repr__(self) -> str:
         state = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
         return f"{type(self).__name__}({state})"
+
+
+def replay(aggregate: Aggregate, kind: EventType, values: dict[str, Any]) -> None:
+    """Apply an event that was recorded before."""
+    aggregate._depth = 1
+    try:
+        kind.function(aggregate, **values)
+    finally:
+        aggregate._depth = 0
+    aggregate.version += 1
+
+
+def saved(aggregate: Aggregate) -> None:
+    """What was recorded is in the log now."""
+    aggregate._pending.clear()

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import CorruptData, UnsupportedVersion
 from ..model import Entry, Record
-from .aggregate import Aggregate, EventType, Pending, event_types
+from .aggregate import Aggregate, EventType, Pending, event_types, replay
 from .codecs import Codec
 
 __all__ = ["EventFormat"]
@@ -40,7 +40,7 @@ class EventFormat:
         """Replay one event. CorruptData, or UnsupportedVersion, naming it, if this program does not know it."""
         type, values = self.event(entry)
         try:
-            aggregate._replay(type, values)
+            replay(aggregate, type, values)
         except Exception as error:
             error.add_note(f"while event {_where(entry)} was replayed")
             raise

@@ -17,7 +17,7 @@ from ..model import Record, SegmentStatus
 from ..names import check_name, internal_name
 from ..store import Store
 from ..warn import warn
-from .aggregate import Aggregate
+from .aggregate import Aggregate, saved
 from .codecs import Codec, JsonCodec
 from .events import EventFormat
 
@@ -191,7 +191,7 @@ class Repository(Generic[A]):
             idempotency_key=idempotency_key,
             lease=lease,
         )
-        aggregate._pending.clear()
+        saved(aggregate)
         self._keep(aggregate)
         if self._every and before // self._every != aggregate.version // self._every:
             self._snapshot(aggregate)

@@ -323,6 +323,10 @@ class Route:
             if (said := entry.metadata.get(FROM, "")).endswith(suffix)
         )
 
+    def new_stop(self) -> Stop:
+        """What ends a `run` when it is set."""
+        return Stop(self._store)
+
     def run(self, stop: Stop | None = None, *, seconds: float | None = None) -> None:
         """Keep copying until `stop` is set, the route or its store is closed, or `seconds` are over.
 

@@ -240,6 +240,10 @@ class OpenView:
         self._build = Build(self._definition, path)
         return self._build
 
+    def new_stop(self) -> Stop:
+        """What ends a `run` when it is set."""
+        return Stop(self._store)
+
     def run(self, stop: Stop | None = None, *, seconds: float | None = None) -> None:
         """Keep the view up to date until `stop` is set, the view or its store is closed, or `seconds` are over.
 

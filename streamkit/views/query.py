@@ -79,7 +79,7 @@ class Query(EntryView):
         """The entries that meet every condition: `find({"user.id": 7, "amount": {"gte": 10}}, kind="paid")`.
 
         A condition is a value, a list of values, or a dict of eq, ne, lt, lte, gt, gte, in, prefix, exists. The names
-        "@segment", "@space", "@sequence", "@timestamp" are the entry's own. In the view's order, or by the path `order`.
+        "@segment", "@space", "@sequence", "@timestamp" are the entry's own. In the view's order, or by `order`.
         """
         query, parameters = self._query(COLUMNS, where, equal, order, reverse, limit)
         return self._entries(query, parameters)

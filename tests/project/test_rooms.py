@@ -32,7 +32,9 @@ LAYERS = (
     {"index", "leases"},
     # the store, and what it is composed of
     {"space", "transaction", "open_store", "store", "client", "", "aio"},
-    {"archive", "testing"},
+    {"run"},
+    # clients of the store
+    {"archive", "testing", "views", "routes", "eventsourcing", "members"},
     {"spark", "cli"},
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
@@ -42,6 +44,12 @@ BACKENDS = {"backend", "checksum", "errors", "reentry"}
 
 UPWARD = {
     ("streamkit.aio.store", "streamkit.archive"): "for the type checker",
+    ("streamkit.aio.clients", "streamkit.members"): "presence for coroutines",
+    ("streamkit.aio.clients", "streamkit.routes.route"): "for the type checker",
+    ("streamkit.aio.clients", "streamkit.run.rounds"): "what runs in a thread is stopped by it",
+    ("streamkit.aio.clients", "streamkit.views.open_view"): "for the type checker",
+    ("streamkit.aio.store", "streamkit.routes"): "for the type checker",
+    ("streamkit.aio.store", "streamkit.views.view"): "for the type checker",
     ("streamkit.client", "streamkit.archive.location"): "deletes a store's archive, where there is one",
     ("streamkit.errors", "streamkit.model"): "for the type checker: an error carries statuses",
     ("streamkit.model", "streamkit.log.offsets"): "an entry knows its offset",
@@ -54,6 +62,13 @@ UPWARD = {
     ("streamkit.store", "streamkit.archive.compact"): "`compact()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.restore"): "`restore()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.read"): "for the type checker",
+    ("streamkit", "streamkit.views.view"): "`streamkit.View`, when it is asked for",
+    ("streamkit.store", "streamkit.members"): "`members()` of the facade",
+    ("streamkit.store", "streamkit.routes"): "for the type checker",
+    ("streamkit.store", "streamkit.routes.route"): "`route()` of the facade",
+    ("streamkit.store", "streamkit.routes.state"): "`get_routes()` of the facade",
+    ("streamkit.store", "streamkit.views.open_view"): "`view()` of the facade; SQLite is imported then",
+    ("streamkit.store", "streamkit.views.view"): "for the type checker",
 }
 """(module, imported module): why it may import upward all the same."""
 
