@@ -69,6 +69,8 @@ class _Client:
 class AsyncView(_Client):
     """From `await store.view(…)`: `await view.catch_up()`, `await view.wait_for(offset)`, `await view.get(key)`."""
 
+    sync: OpenView
+
     async def ask(self, query: Callable[[Any], Any]) -> Any:
         """query(db) in a thread, with a read-only connection to the database."""
         return await self._calls.call(lambda: query(self.sync.db))

@@ -15,6 +15,7 @@ from streamkit import StreamkitError, __version__, errors
 
 from . import archive as cold
 from . import lease, look, read, upkeep, write
+from . import views as following
 from .options import Archive, StoreId, Url
 from .output import print_line, print_note
 
@@ -59,6 +60,10 @@ for command in (
     cold.compact,
     cold.restore,
     lease.lease,
+    following.views,
+    following.view,
+    following.routes,
+    following.run,
 ):
     app.command(command.__name__)(command)
 

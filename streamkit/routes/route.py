@@ -105,6 +105,10 @@ class Route:
         self._stops: set[Stop] = set()
         self._closed = False
 
+    @property
+    def store(self) -> Store:
+        return self._store
+
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed(f"the route {self.name!r} is closed; open it again with store.route(…)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
@@ -70,6 +70,10 @@ class Program:
             raise ValueError("a program has at least one part")
         self._stop: Stop | None = None
 
+    @property
+    def parts(self) -> list[Runnable]:
+        return [part.runnable for part in self._parts]
+
     def run(self, *, seconds: float | None = None, signals: bool = False) -> None:
         """Run all parts until `stop()`, for `seconds` if given, as in a scheduled function.
 
@@ -116,10 +120,12 @@ class Program:
         clock = inner(self.store).clock
         end = None if seconds is None else clock.monotonic() + seconds
         pause = 0.5
+        begun = False
         while not stop.is_set():
-            rest = None if end is None else end - clock.monotonic()
-            if rest is not None and rest <= 0:
+            rest = None if end is None else max(end - clock.monotonic(), 0.0)
+            if rest == 0 and begun:
                 break
+            begun = True
             try:
                 self._run(part, stop, rest)
                 if rest is not None or stop.is_set():
@@ -185,6 +191,3 @@ def _signals(stop: Stop) -> Iterator[None]:
 def run(store: Store, *parts: Runnable, seconds: float | None = None) -> None:
     """Run views and routes together: a scheduled function gives them its time."""
     Program(store, parts).run(seconds=seconds)
-
-
-Handler = Callable[[int, FrameType | None], None]

@@ -97,6 +97,10 @@ class OpenView:
         self.view.attach(self)
 
     @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

@@ -23,7 +23,7 @@ from ..store import Store, inner
 from ..warn import warn
 from .build import copy
 
-__all__ = ["Published", "Snapshots", "default_path", "delete_published"]
+__all__ = ["Published", "Snapshots", "default_path", "delete_published", "published_views"]
 
 _CHUNK = 1 << 20
 _KEPT = 2
@@ -128,6 +128,23 @@ def delete_published(store: Store, name: str | None = None) -> int:
     return place.clear(_SUFFIX)
 
 
+def published_views(store: Store) -> dict[str, int]:
+    """How many databases are published of each view."""
+    from ..archive.location import space_name
+
+    try:
+        place = _place(*_directory(store, "_published"))
+    except (PermanentError, MissingDependency):
+        return {}
+    counts: dict[str, int] = {}
+    for path in place.paths():
+        directory, _, name = path.rpartition("/")
+        if name.endswith(_SUFFIX):
+            view = space_name(directory) or directory
+            counts[view] = counts.get(view, 0) + 1
+    return counts
+
+
 def _compressed(path: str) -> Iterator[bytes]:
     zstd = load_zstd()
     parameter = zstd.CompressionParameter
@@ -185,6 +202,14 @@ class _Files:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self._directory, name))
 
+    def paths(self) -> list[str]:
+        """Of all files below it."""
+        return [
+            os.path.relpath(os.path.join(directory, name), self._directory)
+            for directory, _, names in os.walk(self._directory)
+            for name in names
+        ]
+
     def clear(self, suffix: str) -> int:
         count = 0
         for directory, _, names in os.walk(self._directory):
@@ -234,6 +259,9 @@ class _Objects:
     def delete(self, name: str) -> None:
         with self._files.mapped():
             self._system.delete_file(name)
+
+    def paths(self) -> list[str]:
+        return [info.path for info in self._list(True)]
 
     def clear(self, suffix: str) -> int:
         found = [info.path for info in self._list(True) if info.path.endswith(suffix)]
