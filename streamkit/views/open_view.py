@@ -359,13 +359,14 @@ class OpenView:
         path = self._files.current()
         if path is None:
             raise PermanentError(f"the view {self.name!r} is still being built for the first time: publish it later")
-        db = open_reader(path)
-        try:
-            state = read_state(db, path)
-            assert state is not None
-            done = self._snapshots().publish(db, state.entries, f"{path}.{os.urandom(4).hex()}.published")
-        finally:
-            db.close()
+        with self._store.lease(f"publish/{self.name}"[:200], wait=60.0):  # and on Azure there is a container then
+            db = open_reader(path)
+            try:
+                state = read_state(db, path)
+                assert state is not None
+                done = self._snapshots().publish(db, state.entries, f"{path}.{os.urandom(4).hex()}.published")
+            finally:
+                db.close()
         self._published = (inner(self._store).clock.monotonic(), state.revision)
         return done
 
@@ -375,7 +376,10 @@ class OpenView:
         if state is None:
             return
         if self._published is None:
-            latest = self._snapshots().all()
+            try:
+                latest = self._snapshots().all()
+            except PermanentError:  # on Azure there may be no container yet
+                latest = []
             if latest:
                 age = max(0.0, (clock.now() - latest[-1].timestamp) / 1000)
                 revision = state.revision if latest[-1].entries == state.entries else -1

@@ -26,6 +26,7 @@ from .build import copy
 __all__ = ["Published", "Snapshots", "default_path", "delete_published", "published_views"]
 
 _CHUNK = 1 << 20
+_SLICE = 1 << 16
 _KEPT = 2
 _SUFFIX = ".sqlite.zst"
 
@@ -123,9 +124,9 @@ def delete_published(store: Store, name: str | None = None) -> int:
 
     try:
         place = _place(*_directory(store, "_published", *([path_name(name)] if name is not None else [])))
-    except PermanentError:  # nowhere to be published
+        return place.clear(_SUFFIX)
+    except PermanentError:  # there is nowhere that one could have published to
         return 0
-    return place.clear(_SUFFIX)
 
 
 def published_views(store: Store) -> dict[str, int]:
@@ -133,11 +134,11 @@ def published_views(store: Store) -> dict[str, int]:
     from ..archive.location import space_name
 
     try:
-        place = _place(*_directory(store, "_published"))
+        paths = _place(*_directory(store, "_published")).paths()
     except (PermanentError, MissingDependency):
         return {}
     counts: dict[str, int] = {}
-    for path in place.paths():
+    for path in paths:
         directory, _, name = path.rpartition("/")
         if name.endswith(_SUFFIX):
             view = space_name(directory) or directory
@@ -246,9 +247,15 @@ class _Objects:
 
     def write(self, name: str, chunks: Iterator[bytes]) -> int:
         size = 0
-        with self._files.mapped(), self._system.open_output_stream(name) as stream:
+        with (
+            self._files.mapped(),
+            self._system.open_output_stream(name, compression=None, buffer_size=2 * _SLICE) as stream,
+        ):
             for chunk in chunks:
-                stream.write(chunk)
+                for at in range(
+                    0, len(chunk), _SLICE
+                ):  # larger ones would pass by the buffer, as what delta-rs refuses
+                    stream.write(chunk[at : at + _SLICE])
                 size += len(chunk)
         return size
 

@@ -104,7 +104,7 @@ def test_what_cannot_be_done_is_one_line(here: Here) -> None:
 
 
 def test_a_part_that_fails_is_started_again_and_leaves_the_others_alone(here: Here) -> None:
-    code, lines, err = here("run", f"{here.module}:troubled", "--seconds", "0.7", "--json")
+    code, lines, _err = here("run", f"{here.module}:troubled", "--seconds", "0.7", "--json")
     found = {part["name"]: part for part in map(json.loads, lines)}
     assert (code, found["fails"]["error"], found["fails"]["restarts"] >= 1) == (0, "ValueError: always", True)
     assert (found["latest"]["status"]["entries"], found["copy"]["status"]["copied"]) == (2, 2)

@@ -20,6 +20,20 @@ SAYS = {
     "06_event_sourcing.py": ["items={'tea': 2, 'pot': 1}, paid=True, sequence=4", "nothing can be added"],
     "07_idempotency.py": ["delivered again: sequence 1", "entries: 2", "refused:"],
     "09_arrow.py": ["1001 entries", "gate 0  │   251 │   600", "│ hot  ┆ 1    │", "gate 3"],
+    "10_order_system.py": [
+        "refused: it is being paid",
+        "order 42 as it was: 2850 and is: 1850",
+        "order 43: 900 cents are due",
+        'audit: orders/42/3 {"cents":1000}',
+    ],
+    "11_search_flights.py": [
+        "united houston: [1545, 1714]",
+        "of UA, the last two: [1714, 1696]",
+        "late by ten minutes: [1141, 1714]",
+        "USING INDEX 'to'",
+        "published: 6 entries",
+        "('UA', 6, 36)",
+    ],
     "08_leases.py": ["written by the leader: sequence 1", "somebody else:"],
 }
 
