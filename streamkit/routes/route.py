@@ -20,14 +20,14 @@ from ..errors import (
 )
 from ..lexkey import LexKey
 from ..log.offsets import Offset
-from ..model import Entry
+from ..model import Entry, Record
 from ..names import check_name, partition_of
 from ..run.reading import SpacePosition, after, chunks, decode_offset, is_behind, reached, same_space
 from ..run.rounds import Stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
 from ..warn import warn
-from .copying import FROM, Copies, Copy, Failed, Rules, Segment, Transform, Where, place_of
+from .copying import FROM, Copies, Failed, Rules, Segment, Transform, Where, place_of
 from .state import FORMAT, Batch, Register, RouteFailure, RouteState, RouteStatus, status_of
 
 if TYPE_CHECKING:
@@ -287,6 +287,9 @@ class Route:
             by_partition.setdefault(partition_of(copy.segment, partitions), []).append(copy)
         prefix = f"streamkit.route/{self._store.id}/{self.name}.{state.generation}/{state.position.offset}"
         for partition, part in by_partition.items() if partitions > 1 else [(0, copies)]:
+            if part and sum([copy[2] for copy in part]) <= _BYTES:
+                yield f"{prefix}/{partition}.0", part
+                continue
             begin = size = number = 0
             for at, copy in enumerate(part):
                 if size and size + copy.size > _BYTES:
@@ -297,16 +300,16 @@ class Route:
                 yield f"{prefix}/{partition}.{number}", part[begin:]
 
     def _write(self, key: str, copies: Copies) -> None:
-        by_segment: dict[str, list[Copy]] = {}
-        for copy in copies:
-            found = by_segment.get(copy.segment)
+        by_segment: dict[str, list[Record]] = {}
+        for segment, record, _ in copies:
+            found = by_segment.get(segment)
             if found is None:
-                by_segment[copy.segment] = [copy]
+                by_segment[segment] = [record]
             else:
-                found.append(copy)
+                found.append(record)
         with self._target_store.transaction(self.target, idempotency_key=key) as trx:
-            for segment, some in by_segment.items():
-                trx.produce(segment, [copy.record for copy in some])
+            for segment, records in by_segment.items():
+                trx.produce(segment, records)
 
     def _is_old(self, state: RouteState) -> bool:
         """Whether the target may have forgotten the keys of the batch that was begun."""

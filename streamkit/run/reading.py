@@ -46,7 +46,8 @@ def chunks(store: Store, positions: Mapping[str, SpacePosition], most: int = _MO
     count = min(_LEAST, most)
     while chunk := list(islice(entries, count)):
         yield chunk
-        size = sum([len(entry.payload) for entry in chunk]) // len(chunk) + 200
+        sample = chunk[:: 1 + len(chunk) // 100]
+        size = sum([len(entry.payload) for entry in sample]) // len(sample) + 200
         count = max(1, min(most, count * 4, _BYTES // size))
 
 

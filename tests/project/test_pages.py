@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -60,3 +62,14 @@ def test_every_room_is_on_the_map() -> None:
     assert [room.name for room in rooms if f"`streamkit/{room.name}/`" not in layout] == []
     tested = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert [room for room in sorted(tested) if f"`{room}`" not in layout and f"`{room}/" not in layout] == []
+
+
+@pytest.mark.parametrize("page", ["views.md", "eventsourcing.md"])
+def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
+    program = tmp_path / "page.py"  # a module, so that annotations are found
+    program.write_text("from __future__ import annotations\n" + "\n".join(blocks))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    wanted = {"views.md": ["[('order-42', 450)]", "worker-1"], "eventsourcing.md": ["500 450"]}[page]
+    assert all(text in done.stdout for text in wanted), done.stdout
