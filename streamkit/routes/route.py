@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..model import Entry, Record
 from ..names import check_name, partition_of
-from ..run.reading import SpacePosition, after, chunks, decode_offset, is_behind, reached, same_space
+from ..run.reading import SpacePosition, after, chunks, decode_offset, is_behind, is_loss, reached, same_space
 from ..run.rounds import Stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
@@ -116,8 +115,12 @@ class Route:
 
     # -- its state ----------------------------------------------------------------------------------------------
 
+    def _peek(self) -> RouteState | None:
+        """As it is in the store, for who does not hold the lock."""
+        return Register(self._store, self.name).read()
+
     def _read(self) -> RouteState:
-        """As it is in the store; made if the route is new. PermanentError if it is another one."""
+        """As it is in the store; made if the route is new. PermanentError if it is another one. Under the lock."""
         while True:
             state = self._register.read()
             if state is None:
@@ -196,7 +199,14 @@ class Route:
                 state = _done(state)
             written, at = self._register.sequence, state
             lost = False
-            for chunk in chunks(self._store, {self.source: state.position}):
+            lost_entries = 0
+            for chunk, gaps in chunks(self._store, {self.source: state.position}):
+                lost_entries += sum(map(is_loss, gaps))
+                if not chunk:
+                    continue
+                if lost_entries:
+                    state = msgspec.structs.replace(state, missing=state.missing + lost_entries)
+                    lost_entries = 0
                 end = after({self.source: state.position}, chunk)[self.source]
                 found = self._passed_on(state, chunk)
                 if found is None:
@@ -363,15 +373,17 @@ class Route:
         clock = inner(self._store).clock
         end = clock.monotonic() + timeout
         while True:
-            state = self._read()
-            if reached(state.position, wanted):
+            state = self._peek()
+            if state is not None and reached(state.position, wanted):
                 return status_of(self.name, state, 0.0)
-            if state.paused or state.failure is not None:
+            if state is not None and (state.paused or state.failure is not None):
                 why = state.failure.error if state.failure is not None else "by pause()"
                 raise PermanentError(f"the route {self.name!r} is paused: {why}. resume() lets it go on")
-            self._round(lambda: clock.monotonic() >= end)
-            state = self._read()
-            if not (state.paused or state.failure) and not self._is_behind(state):
+            if self._mutex.acquire(timeout=min(max(end - clock.monotonic(), 0.0), 3600.0)):
+                self._mutex.release()  # nobody else of this process is at it, or not any more
+                self._round(lambda: clock.monotonic() >= end)
+            state = self._peek()
+            if state is not None and not (state.paused or state.failure) and not self._is_behind(state):
                 if not reached(state.position, wanted):
                     next(self._store.consume_space(self.source, offset=wanted.encode(), limit=1), None)
                 return status_of(self.name, state, 0.0)
@@ -386,8 +398,10 @@ class Route:
     def status(self) -> RouteStatus:
         """Where it is, why it is paused, how far behind."""
         self._check_open()
-        with self._mutex:
-            state = self._read()
+        state = self._peek()
+        if state is None:
+            with self._mutex:
+                state = self._read()
         end = Offset.decode(self._store.end_offset(self.source), self.source)
         behind = (
             max((end.timestamp - state.position.timestamp) / 1000, 0.001) if is_behind(state.position, end) else 0.0
@@ -404,7 +418,7 @@ class Route:
         def change(state: RouteState) -> RouteState:
             failure = state.failure
             if skip and failure is not None and failure.sequence and state.batch is None:
-                entry = list(islice(_first(self._store, self.source, state.position), 1))
+                entry = next((chunk for chunk, _ in chunks(self._store, {self.source: state.position}, 1) if chunk), [])
                 if entry and (entry[0].segment, entry[0].sequence) == (failure.segment, failure.sequence):
                     position = after({self.source: state.position}, entry)[self.source]
                     state = msgspec.structs.replace(state, position=position, skipped=state.skipped + 1)
@@ -449,22 +463,19 @@ def _done(state: RouteState) -> RouteState:
     return msgspec.structs.replace(state, position=batch.end, batch=None, copied=state.copied + batch.copied)
 
 
-def _first(store: Store, source: str, position: SpacePosition) -> Iterator[Entry]:
-    return store.consume_space(source, offset=position.key, limit=1)
-
-
 def _within(store: Store, position: SpacePosition, end: SpacePosition, source: str) -> Iterator[Entry]:
     """The entries from `position` to `end`, whatever was committed since: of several partitions it may be in
     between.
     """
     places = Offset.decode(end.offset, source).positions
     left = {partition for partition, _ in enumerate(places)}
-    for entry in store.consume_space(source, offset=position.key):
-        origin = entry.origin
-        here = (entry.trx.number, origin.index + entry.sequence - origin.first_sequence)
-        if here < places[origin.partition]:
-            yield entry
-        else:
-            left.discard(origin.partition)
-            if not left:
-                return
+    for chunk, _ in chunks(store, {source: position}):
+        for entry in chunk:
+            origin = entry.origin
+            here = (entry.trx.number, origin.index + entry.sequence - origin.first_sequence)
+            if here < places[origin.partition]:
+                yield entry
+            else:
+                left.discard(origin.partition)
+                if not left:
+                    return

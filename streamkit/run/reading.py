@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from itertools import islice
+from typing import Any, Protocol
 
 import msgspec
 
@@ -13,7 +15,17 @@ from ..log.offsets import Offset
 from ..model import Entry
 from ..store import Store
 
-__all__ = ["SpacePosition", "after", "chunks", "decode_offset", "is_behind", "reached", "same_space"]
+__all__ = [
+    "Removed",
+    "SpacePosition",
+    "after",
+    "chunks",
+    "decode_offset",
+    "is_behind",
+    "is_loss",
+    "reached",
+    "same_space",
+]
 
 _MOST = 10_000
 _LEAST = 500
@@ -36,16 +48,53 @@ class SpacePosition(msgspec.Struct, frozen=True, omit_defaults=True):
         return LexKey.from_hex(self.offset) if self.offset else None
 
 
-def chunks(store: Store, positions: Mapping[str, SpacePosition], most: int = _MOST) -> Iterator[list[Entry]]:
-    """What is after `positions`, until there is no more; several spaces are merged by timestamp."""
+class Removed(Protocol):
+    """What a reader finds in the place of entries that are gone: a Gap."""
+
+    @property
+    def space(self) -> str: ...
+    @property
+    def segment(self) -> str: ...
+    @property
+    def first_sequence(self) -> int: ...
+    @property
+    def last_sequence(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def is_loss(gap: Removed) -> bool:
+    """Whether what is gone was there for others to see: it was not erased by anybody."""
+    return gap.reason in ("trimmed", "expired")
+
+
+_GAPS: dict[str, Any] = {"gaps": "yield"} if "gaps" in signature(Store.consume_space).parameters else {}
+"""Readers that can tell of gaps are asked to."""
+
+
+def chunks(
+    store: Store, positions: Mapping[str, SpacePosition], most: int = _MOST
+) -> Iterator[tuple[list[Entry], list[Removed]]]:
+    """What is after `positions`, until there is no more, and what is missing in it, before or among the entries.
+
+    Several spaces are merged by timestamp.
+    """
+    found: Iterator[Any]
     if len(positions) == 1:
         [(space, position)] = positions.items()
-        entries = store.consume_space(space, offset=position.key)
+        found = store.consume_space(space, offset=position.key, **_GAPS)
     else:
-        entries = store.consume({space: position.key for space, position in positions.items()})
+        found = store.consume({space: position.key for space, position in positions.items()}, **_GAPS)
     count = min(_LEAST, most)
-    while chunk := list(islice(entries, count)):
-        yield chunk
+    while items := list(islice(found, count)):
+        chunk: list[Entry] = items
+        gaps: list[Any] = []
+        if _GAPS and set(map(type, items)) != {Entry}:
+            gaps = [item for item in items if not isinstance(item, Entry)]
+            chunk = [item for item in items if isinstance(item, Entry)]
+        yield chunk, gaps
+        if not chunk:
+            continue
         sample = chunk[:: 1 + len(chunk) // 100]
         size = sum([len(entry.payload) for entry in sample]) // len(sample) + 200
         count = max(1, min(most, count * 4, _BYTES // size))

@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import CorruptData, PermanentError, TransientError
 from ..model import Entry
-from ..run.reading import SpacePosition, after, chunks
+from ..run.reading import Removed, SpacePosition, after, chunks, is_loss
 from ..store import Store
 from .database import (
     FORMAT,
@@ -97,8 +97,10 @@ class Build:
         """Apply what there is; False if it pauses at an entry, or was stopped. Errors of the store are raised."""
         if self.state.failure is not None:
             return False
-        for chunk in chunks(self._definition.store, self.state.spaces, self._definition.batch):
-            if not self._apply(chunk):
+        for chunk, gaps in chunks(self._definition.store, self.state.spaces, self._definition.batch):
+            if self.state.complete and any(map(is_loss, gaps)):
+                self._incomplete()
+            if chunk and not self._apply(chunk):
                 return False
             progress(self.state.entries)
             if stop():
@@ -167,13 +169,35 @@ class Build:
             write_state(self.db, changed)
         self.state = changed
 
+    def _incomplete(self) -> None:
+        """Entries are gone that it has not seen."""
+        changed = msgspec.structs.replace(self.state, complete=False, revision=self.state.revision + 1)
+        with transaction(self.db, self.path):
+            write_state(self.db, changed)
+        self.state = changed
+
+    def erase(self, gap: Removed) -> bool:
+        """Have the view remove what it made of entries that are gone; False if it cannot."""
+        erase = getattr(self._view, "erase", None)
+        if erase is None:
+            return False
+        changed = msgspec.structs.replace(self.state, revision=self.state.revision + 1)
+        self._loaded = -1
+        with transaction(self.db, self.path):
+            erase(self.db, gap)
+            write_state(self.db, changed)
+        self.state = changed
+        with mapped(self.path):
+            self.db.execute("pragma wal_checkpoint(truncate)").fetchall()  # the journal has the pages of before
+        return True
+
     def resume(self, skip: bool) -> None:
         """Forget why it is paused; with `skip`, pass over the entry."""
         failure = self.state.failure
         if failure is None:
             return
         if skip:
-            entry = next(next(chunks(self._definition.store, self.state.spaces, 1)).__iter__())
+            entry = next(chunk[0] for chunk, _ in chunks(self._definition.store, self.state.spaces, 1) if chunk)
             self.skip(entry, failure)
             return
         changed = msgspec.structs.replace(self.state, failure=None, revision=self.state.revision + 1)

@@ -12,6 +12,7 @@ import msgspec
 from ..errors import PermanentError
 from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
+from ..run.reading import Removed
 from .view import View
 
 __all__ = ["COLUMNS", "EntryView", "decode", "encode", "placeholders"]
@@ -111,6 +112,20 @@ class EntryView(View):
             )
         db: sqlite3.Connection = self._opened.db
         return db
+
+    def _erase(self, db: sqlite3.Connection, gap: Removed, *beside: str) -> None:
+        """Delete the entries of a gap, and what names them in the tables `beside`, as "table.column"."""
+        chosen = "select id from entries where space = ? and sequence between ? and ?"
+        parameters: list[Any] = [gap.space, gap.first_sequence, gap.last_sequence]
+        if gap.segment:
+            chosen += " and segment = ?"
+            parameters.append(gap.segment)
+        else:  # of a whole space: the numbers are those of transactions, which are no column here
+            raise PermanentError("what was trimmed from a space as a whole stays in its views")
+        for name in beside:
+            table, _, column = name.partition(".")
+            db.execute(f"delete from {table} where {column} in ({chosen})", parameters)
+        db.execute(f"delete from entries where id in ({chosen})", parameters)
 
     def _entries(self, query: str, parameters: Iterable[Any] = ()) -> list[Entry]:
         return [decode(row) for row in self.db.execute(query, tuple(parameters))]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..model import Entry
+from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
 from .keys import end_of_prefix, stored, values
 
@@ -32,6 +33,9 @@ class Index(EntryView):
 
     def load(self, db: sqlite3.Connection) -> None:
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
+
+    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+        self._erase(db, gap, "keys.id")
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         keys, id = self._keys, self._next

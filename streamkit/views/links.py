@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
 from ..model import Entry
+from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
 
 __all__ = ["Links"]
@@ -32,6 +33,9 @@ class Links(EntryView):
 
     def load(self, db: sqlite3.Connection) -> None:
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
+
+    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+        self._erase(db, gap, "links.id")
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         id = self._next

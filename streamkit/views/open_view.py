@@ -14,7 +14,7 @@ from ..errors import CorruptData, InvalidOffset, MissingDependency, PermanentErr
 from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..names import check_name
-from ..run.reading import SpacePosition, decode_offset, is_behind, reached, same_space
+from ..run.reading import Removed, SpacePosition, decode_offset, is_behind, reached, same_space
 from ..run.rounds import Stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
@@ -22,7 +22,7 @@ from ..warn import warn
 from .build import Build, Definition
 from .database import State, open_reader, read_state
 from .files import ViewFiles
-from .publish import Published, Snapshots, default_path
+from .publish import Published, Snapshots, default_path, delete_published
 from .view import View, ViewFailure, ViewStatus
 
 __all__ = ["OpenView", "open_view"]
@@ -329,6 +329,20 @@ class OpenView:
             self._sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         return self.status()
+
+    def erase(self, gap: Removed) -> None:
+        """Take what entries that were erased have left in the view out of it, now: `gap` says which.
+
+        By the view's own `erase(db, gap)`, with SQLite told to overwrite what it deletes; a view without one is built
+        anew. What was published of it is deleted: it is published again without them.
+        """
+        if gap.space not in self.spaces:
+            raise ValueError(f"the view {self.name!r} does not follow the space {gap.space!r}")
+        anew: list[bool] = []
+        self._locked(lambda: self._each_build(lambda build: anew.append(not build.erase(gap))))
+        if any(anew):
+            self.rebuild()
+        delete_published(self._store, self.name)
 
     def _locked(self, act: Callable[[], None]) -> None:
         """Do it under the lock, however long another process holds that."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ..model import Entry
+from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
 
 __all__ = ["Query"]
@@ -47,6 +48,9 @@ class Query(EntryView):
         self._stale = [name for name in found if name not in wanted or _extract(wanted[name]) not in found[name]]
         self._missing = {at: path for at, path in enumerate(self._paths) if f"path_{at}" not in found}
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
+
+    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+        self._erase(db, gap)
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         for name in self._stale:

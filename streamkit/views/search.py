@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ..model import Entry
+from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
 
 __all__ = ["Search"]
@@ -32,6 +33,10 @@ class Search(EntryView):
 
     def load(self, db: sqlite3.Connection) -> None:
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
+
+    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+        self._erase(db, gap, "words.rowid")
+        db.execute("insert into words (words) values ('optimize')")  # or the words stay in the index, marked as gone
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         text = self._text

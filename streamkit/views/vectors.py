@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..model import Entry
+from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, decode, encode, placeholders
 
 __all__ = ["Vectors"]
@@ -39,6 +40,9 @@ class Vectors(EntryView):
 
     def load(self, db: sqlite3.Connection) -> None:
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
+
+    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+        self._erase(db, gap, "vectors.id")
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         found = [(entry, self._unit(vector)) for entry in entries if (vector := self._embed(entry)) is not None]

@@ -232,3 +232,19 @@ def test_a_source_that_was_made_again_is_copied_anew(subject: Subject) -> None:
     write(other, "a", "3")
     other.route("copy", "a", "b", target_store=subject.store).catch_up()
     assert read(subject.store, "b") == ["1", "2", "3"]
+
+
+def test_threads_that_meet_while_a_route_is_made_make_one(subject: Subject) -> None:
+    store = subject.store
+    status = write(store, "a", "1", "2")
+    for turn in range(10):
+        route = store.route(f"copy {turn}", "a", f"b{turn}")
+        threads = [threading.Thread(target=route.run), *(threading.Thread(target=route.status) for _ in range(3))]
+        for thread in threads:
+            thread.start()
+        route.wait_for(status.space_offset, timeout=60)
+        assert read(store, f"b{turn}") == ["1", "2"]
+        route.close()
+        for thread in threads:
+            thread.join(60)
+        assert read(store, f"b{turn}") == ["1", "2"]
