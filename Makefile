@@ -24,7 +24,7 @@ help:
 demo: $(VENV)/demo.stamp
 	@$(BIN)/streamkit demo
 
-test: java $(VENV)/dev.stamp lint
+test: java $(VENV)/dev.stamp $(VENV)/connectors.stamp lint
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 test-again: $(VENV)/dev.stamp
@@ -34,7 +34,7 @@ test-again: $(VENV)/dev.stamp
 	    echo "run $$run: $$(tail -1 $(VENV)/again.log), $$(($$(date +%s) - began)) s"; \
 	done
 
-test-exhaustive: java $(VENV)/dev.stamp
+test-exhaustive: java $(VENV)/dev.stamp $(VENV)/connectors.stamp
 	STREAMKIT_EXHAUSTIVE=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout 0
 
 lint: $(VENV)/dev.stamp
@@ -69,6 +69,11 @@ $(VENV)/dev.stamp: pyproject.toml infra/azurite/install.py $(VENV)/demo.stamp
 	@echo "installing what the tests need into $(VENV)"
 	@$(PIP) -e '.[dev]'
 	@$(BIN)/python infra/azurite/install.py >/dev/null
+	@touch $@
+
+# Jars with which Spark itself reads s3a://, from Maven; the tests that need them reach no network.
+$(VENV)/connectors.stamp: infra/spark/connectors.xml infra/spark/connectors.py $(VENV)/dev.stamp | java
+	@$(BIN)/python infra/spark/connectors.py >/dev/null
 	@touch $@
 
 $(VENV)/bench.stamp: benchmarks/requirements.txt $(VENV)/demo.stamp

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from . import appends, disk, growth, lookups, memory, reads, startup
+from . import appends, disk, growth, lookups, reads, startup
 from .machine import describe, filesystem
 from .measure import Bench
 from .plot import draw
+from .readme import with_figures
 from .report import Run, markdown, table
 
 SUBJECTS = {
@@ -25,7 +26,6 @@ SUBJECTS = {
     "reads": reads.run,
     "lookups": lookups.run,
     "growth": growth.run,
-    "memory": memory.run,
     "disk": disk.run,
     "startup": startup.run,
 }
@@ -36,9 +36,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("subjects", nargs="*", help=f"some of: {', '.join(SUBJECTS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="small and short, about a minute: does it run, roughly")
+    parser.add_argument("--quick", action="store_true", help="tiny and short, some seconds, keeps nothing: does it run")
     parser.add_argument("--dir", type=Path, default=ROOT / "build", help="where to write; it decides which disk")
-    parser.add_argument("--publish", action="store_true", help="also write docs/benchmarks.md and docs/benchmarks.png")
+    parser.add_argument("--publish", action="store_true", help="also write docs/benchmarks.md and .png, and README.md")
     parser.add_argument(
         "--again",
         type=Path,
@@ -60,9 +60,16 @@ def main() -> None:
     else:
         run = measure(options.subjects or list(SUBJECTS), options.dir, quick=options.quick)
     if options.publish:
-        draw(run, ROOT / "docs" / "benchmarks.png")
-        (ROOT / "docs" / "benchmarks.md").write_text(markdown(run, "benchmarks.png"), encoding="utf-8")
-        print("written: docs/benchmarks.md, docs/benchmarks.png")
+        publish(run, ROOT)
+
+
+def publish(run: Run, root: Path) -> None:
+    readme = root / "README.md"
+    text = with_figures(readme.read_text(encoding="utf-8"), run)
+    draw(run, root / "docs" / "benchmarks.png")
+    (root / "docs" / "benchmarks.md").write_text(markdown(run, "benchmarks.png"), encoding="utf-8")
+    readme.write_text(text, encoding="utf-8")
+    print("written: docs/benchmarks.md, docs/benchmarks.png, the figures in README.md")
 
 
 def measure(subjects: list[str], directory: Path, *, quick: bool) -> Run:
@@ -86,12 +93,13 @@ def measure(subjects: list[str], directory: Path, *, quick: bool) -> Run:
         for name in subjects:
             for result in SUBJECTS[name](Bench(work, quick=quick, say=say)):
                 run.results.append(result)
-                keep(run, stamp)
+                if not quick:
+                    keep(run, stamp)
                 say("")
                 print(table(Run(run.when, quick, {}, [result])).split("\n", 2)[2], flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        if run.results:
+        if run.results and not quick:
             draw(run, RESULTS / f"{stamp}.png")
     print(f"\n{table(run)}\n\n{time.monotonic() - started:.0f} s")
     return run

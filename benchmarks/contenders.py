@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +19,9 @@ from uuid import UUID
 import streamkit
 from streamkit import Record
 
-__all__ = ["BareFile", "Contender", "EventSourcing", "Reader", "SQLite", "Streamkit", "bytes_on_disk"]
+from .payloads import random_batches
+
+__all__ = ["BareFile", "Contender", "EventSourcing", "Reader", "SQLite", "Streamkit", "bytes_on_disk", "fill"]
 
 STORE = UUID(int=1)
 
@@ -45,11 +47,11 @@ class Reader(Protocol):
 class Streamkit:
     """A store with a space for each durability."""
 
-    def __init__(self, path: Path, durability: str = "committed") -> None:
+    def __init__(self, path: Path, durability: str = "committed", archive_grace: float = 3600.0) -> None:
         self.client = streamkit.connect(path.absolute().as_uri())
         self.store = self.client.store(STORE)
         self.space = durability
-        self.store.create_space(self.space, durability=durability)
+        self.store.create_space(self.space, durability=durability, archive_grace=archive_grace)
 
     def append(self, segment: int, first: int, payloads: Sequence[bytes]) -> None:
         self.store.produce(self.space, f"segment-{segment}", [Record(payload) for payload in payloads])
@@ -195,6 +197,17 @@ class EventSourcing:
 def batched(payloads: Sequence[bytes], count: int) -> Iterator[Sequence[bytes]]:
     """Parts of `count` payloads, again from the start where they end."""
     return (payloads[at : at + count] for _ in repeat(None) for at in range(0, len(payloads), count))
+
+
+def fill(store: Streamkit, segments: int, entries: int, times: int, together: int, say: Callable[[str], None]) -> None:
+    """`times` rounds over all segments, in each `entries` more for every one of them; `together` segments a commit."""
+    (payloads,) = random_batches(1, 1000)
+    for turn in range(times):
+        for at in range(0, segments, together):
+            store.append_to_many(range(at, min(at + together, segments)), payloads, entries)
+            if at % 10_000 == 0:
+                say(f"writing: {turn * segments + at:,} of {segments * times:,} segments")
+    store.close()
 
 
 def bytes_on_disk(path: Path) -> int:

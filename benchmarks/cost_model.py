@@ -21,8 +21,11 @@ from typing import Any
 from uuid import uuid4
 
 from streamkit import Client, Record
+from streamkit.index.upkeep import bring_forward
 from streamkit.log import commit as engine_commit
 from streamkit.log import partition as engine_partition
+from streamkit.log.partition import Partition
+from streamkit.store import inner
 
 from .cost_report import Result, line, publish, tables
 from .cost_services import Bill, Service, SimulatedDriver, services
@@ -128,8 +131,22 @@ class Case:
         self.window.append(self._counted())
         simulation.sleep(5.0)
         self.window.append(self._counted())
-        self.stores[0].maintain()
+        self._bring_forward()
         self.window.append(self._counted())
+
+    def _bring_forward(self) -> None:
+        """Index what is not indexed yet: of each partition by the process that has seen the most of it."""
+        ahead: dict[int, Partition] = {}
+        for store in self.stores:
+            space = inner(store).spaces.get("space")
+            for partition in space.partitions if space is not None else ():
+                if partition.number > partition.watermark and (
+                    partition.partition not in ahead or partition.number > ahead[partition.partition].number
+                ):
+                    ahead[partition.partition] = partition
+        for partition in ahead.values():
+            if not bring_forward(partition):
+                bring_forward(partition)
 
     def _counted(self) -> Counter[str]:
         bill = self.bill

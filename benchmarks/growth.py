@@ -1,58 +1,73 @@
-"""What a large store costs: the same work on one of 10 million entries in a million segments, and on a small one."""
+"""What a large store costs: memory while it is made and read, and the same work on it as on a small one."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 from .contenders import Streamkit
-from .lookups import fill
-from .measure import Bench, Result, at_least, rate
+from .measure import Bench, Result, at_least, at_most, rate
+from .memory import TIMES, peak
 from .payloads import random_batches
 
 __all__ = ["run"]
 
 _USED = 1000
-_TIMES = 10
-_TOGETHER = 1000
 _MOST = 500_000
-_LONGER = 3
-"""Than others' rounds: whoever has opened a store first checks its index, which is a matter of its size."""
+_SPACES = ("committed", "buffered")
+"""Half of the entries are in each of two spaces, one for each durability."""
+_LONGER = 2
+"""Than others' rounds: what a store costs that was just opened is a part of it, and not all."""
 
 
 def run(bench: Bench) -> Iterator[Result]:
-    segments = bench.size(1_000_000, 20_000)
-    chance = random.Random(3)
-    many = f"{segments * _TIMES:,} entries in {segments:,} segments"
+    each = bench.size(500_000, 2000)
+    many = f"{each * TIMES * 2:,} entries in {each * 2:,} segments"
     with bench.scratch("growth") as path:
-        # Half of them in each of two spaces, one for each durability.
-        sizes = {"large store": segments // 2, "small store": _USED}
-        for name, count in sizes.items():
-            for durability in ("committed", "buffered"):
-                fill(Streamkit(path / name, durability), count, 1, _TIMES, _TOGETHER, bench.say)
+        sizes = {"large store": each, "small store": _USED}
+        yield from _memory(bench, path / "large store", each, many)
+        for space in _SPACES:
+            peak("write", path / "small store", space, _USED)
+        yield from _compare(bench, path, sizes, many)
 
-        def compare(work: str, unit: str, durability: str, turn: Callable[[Streamkit, list[int]], float]) -> Result:
-            def go(name: str) -> float:
-                # Drawn anew each round and opened anew, so that some are not in memory.
-                used = chance.sample(range(sizes[name]), _USED)
-                store = Streamkit(path / name, durability)
-                try:
-                    return turn(store, used)
-                finally:
-                    store.close()
 
-            rounds = bench.race(f"growth: {work}", {name: partial(go, name) for name in sizes})
-            setting = f"{durability}; 128 B random; {many}; {bench.seconds * _LONGER:g} s from opening it"
-            return Result(f"growth: {work}", unit, setting, rounds, [at_least(0.5, "small store")])
+def _memory(bench: Bench, path: Path, each: int, many: str) -> Iterator[Result]:
+    path.mkdir()
+    setting = f"128 B random; 1000 segments a commit; {many}; highest resident size of the process, all included"
+    for work, name in (("write", "writing and merging"), ("maintain", "maintaining"), ("read", "reading")):
+        rounds = []
+        for space in _SPACES if work == "write" else _SPACES[1:]:
+            bench.say(f"memory, {name}: {space}")
+            rounds.append(peak(work, path, space, each))
+        yield Result(f"memory, {name}", "MB", setting, {"streamkit": [max(rounds)]}, [at_most(120)])
 
-        # Peeks first: after the appends the last frame of a segment is large in the small store, where each got many.
-        yield compare("peek", "peeks/s", "buffered", partial(_peek, bench))
-        thousand, ones = random_batches(1, 1000), random_batches(1000, 1)
-        for durability in ("committed", "buffered"):
-            for size, batches in ((1, ones), (1000, thousand)):
-                name = f"append {durability}, {size} a commit"
-                yield compare(name, "entries/s", durability, partial(_append, bench, batches))
+
+def _compare(bench: Bench, path: Path, sizes: dict[str, int], many: str) -> Iterator[Result]:
+    chance = random.Random(3)
+
+    def compare(work: str, unit: str, durability: str, turn: Callable[[Streamkit, list[int]], float]) -> Result:
+        def go(name: str) -> float:
+            # Drawn anew each round and opened anew, so that some are not in memory.
+            used = chance.sample(range(sizes[name]), _USED)
+            store = Streamkit(path / name, durability)
+            try:
+                return turn(store, used)
+            finally:
+                store.close()
+
+        rounds = bench.race(f"growth: {work}", {name: partial(go, name) for name in sizes})
+        setting = f"{durability}; 128 B random; {many}; {bench.seconds * _LONGER:g} s from opening it"
+        return Result(f"growth: {work}", unit, setting, rounds, [at_least(0.8, "small store")])
+
+    # Peeks first: after the appends the last frame of a segment is large in the small store, where each got many.
+    yield compare("peek", "peeks/s", "buffered", partial(_peek, bench))
+    thousand, ones = random_batches(1, 1000), random_batches(1000, 1)
+    for durability in _SPACES:
+        for size, batches in ((1, ones), (1000, thousand)):
+            name = f"append {durability}, {size} a commit"
+            yield compare(name, "entries/s", durability, partial(_append, bench, batches))
 
 
 def _append(bench: Bench, batches: list[list[bytes]], store: Streamkit, segments: list[int]) -> float:
@@ -61,7 +76,6 @@ def _append(bench: Bench, batches: list[list[bytes]], store: Streamkit, segments
         store.append(segments[turn % len(segments)], 0, batch)
         return len(batch)
 
-    step(0)
     return rate(bench.seconds * _LONGER, _MOST, step)
 
 
@@ -71,5 +85,4 @@ def _peek(bench: Bench, store: Streamkit, segments: list[int]) -> float:
             raise AssertionError("an empty segment: this run measures nothing")
         return 1
 
-    step(0)
     return rate(bench.seconds * _LONGER, _MOST, step)

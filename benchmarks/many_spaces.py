@@ -12,9 +12,12 @@ import streamkit
 from streamkit import Record
 from streamkit.spark import read_space, session
 
+from .busy import busy
+
 
 def main(spaces: int = 300) -> None:
-    spark = session("many spaces", spark__ui__enabled="false")
+    settings = {"spark__ui__enabled": "false", "spark__ui__showConsoleProgress": "false", "spark__master": "local[2]"}
+    spark = session("many spaces", **settings)
     with tempfile.TemporaryDirectory() as path:
         url = Path(path).as_uri()
         id = uuid4()
@@ -25,14 +28,15 @@ def main(spaces: int = 300) -> None:
                 store.archive(f"space {at}")
                 store.produce(f"space {at}", "s", [Record(b"tail")])
         read_space(spark, url, id, "space 0").count()  # a first query loads half of Spark
-        start, used = time.perf_counter(), time.process_time()
+        start, used = time.perf_counter(), busy()
         frame = read_space(spark, url, id, "*")
-        print(
-            f"planning {spaces} spaces  {time.perf_counter() - start:6.2f} s, {time.process_time() - used:.2f} s busy"
-        )
-        start = time.perf_counter()
+        told = f"{time.perf_counter() - start:6.2f} s, {busy() - used:.2f} s of processors"
+        print(f"planning {spaces} spaces  {told}", flush=True)
+        start, used = time.perf_counter(), busy()
         assert frame.count() == 4 * spaces
-        print(f"counting them      {time.perf_counter() - start:6.2f} s")
+        print(
+            f"counting them       {time.perf_counter() - start:6.2f} s, {busy() - used:.2f} s of processors", flush=True
+        )
     spark.stop()
 
 

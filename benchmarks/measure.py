@@ -74,8 +74,8 @@ class Bench:
     def __init__(self, directory: Path, *, quick: bool, say: Callable[[str], None]) -> None:
         self.directory = directory
         self.quick = quick
-        self.rounds = 3 if quick else 5
-        self.seconds = 0.3 if quick else 1.5
+        self.rounds = 2 if quick else 5
+        self.seconds = 0.05 if quick else 1.2
         """For how long a contender appends, or looks things up, in a round."""
         self.say = say
 

@@ -1,76 +1,54 @@
-"""Private memory while 10 million entries are read, in a process of its own."""
+"""`python -m benchmarks.memory WORK PATH SPACE SEGMENTS`: how much memory a process of its own takes for it, at most.
+
+    write    ten rounds over all segments, in each one entry more for every one of them; merges are a part of it
+    read     all of them, in commit order
+    maintain   what upkeep is due
+
+Prints the highest resident size in bytes, with the interpreter and all libraries.
+"""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-from .contenders import Streamkit
-from .measure import Bench, Result, at_most
-from .payloads import random_batches
+from .contenders import Streamkit, fill
 
-__all__ = ["private_bytes", "run"]
+__all__ = ["TIMES", "peak"]
 
-_SAMPLES = 100
-
-
-def run(bench: Bench) -> Iterator[Result]:
-    entries = bench.size(10_000_000, 500_000)
-    with bench.scratch("memory") as path:
-        bench.say(f"memory: writing {entries:,} entries")
-        store = Streamkit(path, "buffered")
-        batches = random_batches(64, 1000)
-        for turn in range(entries // 1000):
-            store.append(0, 0, batches[turn % 64])
-        store.close()
-        setting = f"128 B random; written 1000 a commit; {entries:,} entries; smaps, private pages of no store's file"
-        for work in ("consume_space", "consume_segment"):
-            bench.say(f"memory: {work}")
-            command = [sys.executable, "-m", "benchmarks.memory", str(path), work, str(entries)]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            start, *samples = (size / 1e6 for size in json.loads(done.stdout))
-            quarter = len(samples) // 4
-            rounds = {
-                "highest": [max(samples) - start],
-                "in the first quarter": [max(samples[:quarter]) - start],
-                "in the last quarter": [max(samples[-quarter:]) - start],
-            }
-            yield Result(f"memory above the start, {work}", "MB", setting, rounds, [at_most(60)])
+TIMES = 10
+_TOGETHER = 1000
 
 
-def private_bytes(but: Path) -> int:
-    """Bytes of this process's private pages, without those of files below `but`, which are the page cache's."""
-    inside, size = True, 0
-    with open("/proc/self/smaps", encoding="utf-8") as file:
-        for line in file:
-            fields = line.split()
-            if not fields[0].endswith(":"):
-                inside = len(fields) > 5 and fields[5].startswith(str(but))
-            elif not inside and fields[0] in ("Private_Clean:", "Private_Dirty:"):
-                size += int(fields[1]) * 1024
-    return size
+def peak(work: str, path: Path, space: str, segments: int) -> float:
+    """MB, at most, of a process that does `work`."""
+    command = [sys.executable, "-m", "benchmarks.memory", work, str(path), space, str(segments)]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout) / 1e6
 
 
-def _read(path: Path, work: str, entries: int) -> list[int]:
-    sizes = [private_bytes(path)]
-    store = Streamkit(path, "buffered")
-    if work == "consume_space":
-        found = store.store.consume_space(store.space)
+def _high_water() -> int:
+    """Not getrusage: that begins with what the parent had."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status does not tell the highest resident size")
+
+
+def main(work: str, path: str, space: str, segments: str) -> None:
+    count = int(segments)
+    store = Streamkit(Path(path), space)
+    if work == "write":
+        fill(store, count, 1, TIMES, _TOGETHER, lambda _: None)
+    elif work == "maintain":
+        store.store.maintain()
     else:
-        found = store.store.consume_segment(store.space, "segment-0")
-    count, every = 0, entries // _SAMPLES
-    for _ in found:
-        count += 1
-        if count % every == 0:
-            sizes.append(private_bytes(path))
-    if count != entries:
-        raise AssertionError(f"{count} instead of {entries}: this run measures nothing")
+        found = store.read_all()
+        if found != count * TIMES:
+            raise AssertionError(f"{found} instead of {count * TIMES}: this run measures nothing")
     store.close()
-    return sizes
+    print(_high_water())
 
 
 if __name__ == "__main__":
-    print(json.dumps(_read(Path(sys.argv[1]).resolve(), sys.argv[2], int(sys.argv[3]))))
+    main(*sys.argv[1:])

@@ -15,9 +15,8 @@ _SEGMENTS = 10
 
 
 def run(bench: Bench) -> Iterator[Result]:
-    fast = [at_least(2_000_000), at_least(10, "eventsourcing")]
-    yield from _read(bench, 1000, bench.size(1_000_000, 200_000), fast)
-    yield from _read(bench, 1, bench.size(200_000, 20_000), [at_least(250_000)])
+    yield from _read(bench, 1000, bench.size(1_000_000, 20_000), [at_least(7_000_000)])
+    yield from _read(bench, 1, bench.size(200_000, 2000), [at_least(800_000), at_least(2.5, "eventsourcing")])
 
 
 def _read(bench: Bench, size: int, entries: int, targets: list[Target]) -> Iterator[Result]:

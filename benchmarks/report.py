@@ -16,6 +16,8 @@ class Run(msgspec.Struct, frozen=True):
     results: list[Result]
 
 
+_WHY: dict[str, str] = {}
+"""Where the time goes in what may miss its target."""
 _HEADS = ("work", "streamkit", "compared with", "to reach", "is", "reached")
 
 
@@ -61,6 +63,17 @@ def _rows(run: Run) -> list[tuple[str, ...]]:
     return rows
 
 
+def _misses(run: Run) -> list[str]:
+    lines = [
+        f"- **{result.work}**: {_is(result, target)} where {_wanted(result, target)} was wanted. "
+        f"{_WHY.get(result.work, 'Not explained yet.')}"
+        for result in run.results
+        for target in result.targets
+        if not result.reached(target)
+    ]
+    return ["## What was not reached, and why", "", *lines, ""] if lines else []
+
+
 def table(run: Run) -> str:
     """For a terminal."""
     rows = [_HEADS, *_rows(run)]
@@ -88,6 +101,7 @@ def markdown(run: Run, plot: str) -> str:
         "|" + "---|" * len(_HEADS),
         *("| " + " | ".join(row) + " |" for row in _rows(run)),
         "",
+        *_misses(run),
         "## Who is compared",
         "",
         "All have the same payloads in hand and are timed until the append returns; all yield their entries to the "

@@ -14,7 +14,6 @@ from .payloads import random_batches
 
 __all__ = ["run"]
 
-_TIMES = 5
 _PEEK = """\
 import streamkit
 with streamkit.connect({url!r}) as client:
@@ -30,25 +29,26 @@ def run(bench: Bench) -> Iterator[Result]:
         peek = _PEEK.format(url=path.absolute().as_uri(), store=str(STORE))
         # Modules are compiled beforehand, as they are when a package is installed.
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(path / "compiled")}
+        times = bench.size(5, 1)
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         rounds = bench.race(
             "fresh process",
             {
-                "import streamkit": lambda: _run("import streamkit", environment),
-                "open a store and peek": lambda: _run(peek, environment),
-                "bare Python": lambda: _run("pass", environment),
+                "import streamkit": lambda: _run(times, "import streamkit", environment),
+                "open a store and peek": lambda: _run(times, peek, environment),
+                "bare Python": lambda: _run(times, "pass", environment),
             },
         )
     for work, limit in (("import streamkit", 60), ("open a store and peek", 100)):
         figures = {name: rounds[name] for name in (work, "bare Python")}
-        setting = f"fresh process, files in the page cache; each figure the best of {_TIMES} runs"
+        setting = f"fresh process, files in the page cache; each figure the best of {times} runs"
         yield Result(work, "ms", setting, figures, [at_most(limit, above="bare Python")])
 
 
-def _run(code: str, environment: dict[str, str]) -> float:
+def _run(times: int, code: str, environment: dict[str, str]) -> float:
     """Milliseconds, the best of some: a process start is what other processes disturb most."""
     best = float("inf")
-    for _ in range(_TIMES):
+    for _ in range(times):
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", code], check=True, env=environment)
         best = min(best, time.perf_counter() - start)

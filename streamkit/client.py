@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Client", "archive_root", "connect"]
 
 MOST_BYTES = 64 << 20
+_RESTING = 16
+"""Stores that are kept when their last handle was closed."""
 
 
 def connect(
@@ -160,6 +162,8 @@ class Client:
         self._most_bytes = max_transaction_bytes
         self._clock = clock
         self._stores: dict[UUID, OpenStore] = {}
+        self._resting: dict[UUID, OpenStore] = {}
+        """Stores that nobody has a handle of, the latest last, where to open one again takes requests."""
         self._closed = False
         self._forget()
         _clients.add(self)
@@ -172,16 +176,20 @@ class Client:
         """A handle of the store with this UUID. No I/O: the store comes into being with its first write.
 
         Each call gives another handle, which may be closed, by `with`, without closing others; all of this client's
-        share what they have learned, and their commits go together.
+        share what they have learned, and their commits go together. Where calls are requests, the client keeps that
+        of a few stores whose last handle was closed.
         """
         found = _uuid(store_id)
         with self._lock:
             self._check_open()
             shared = self._stores.get(found)
             if shared is None:
-                shared = self._stores.setdefault(found, self._open(found))
+                shared = self._stores[found] = self._rested(found) or self._open(found)
             shared.handles += 1
         return Store(shared, self._release)
+
+    def _rested(self, store_id: UUID) -> OpenStore | None:
+        return self._resting.pop(store_id) if store_id in self._resting else None
 
     def _release(self, shared: OpenStore) -> None:
         """A handle was closed."""
@@ -191,6 +199,12 @@ class Client:
                 return
             if self._stores.get(shared.id) is shared:
                 del self._stores[shared.id]
+                if shared.backend.limits.remote:
+                    shared.rest()
+                    self._resting[shared.id] = shared
+                    if len(self._resting) <= _RESTING:
+                        return
+                    shared = self._resting.pop(next(iter(self._resting)))
         shared.close()
 
     def _open(self, store_id: UUID) -> OpenStore:
@@ -226,8 +240,8 @@ class Client:
         self._check_open()
         found = _uuid(store_id)
         with self._lock:
-            store = self._stores.pop(found, None)
-        if store is not None:
+            left = [store for stores in (self._stores, self._resting) if (store := stores.pop(found, None)) is not None]
+        for store in left:
             store.close()
         ending = self._open(found)
         try:
@@ -250,8 +264,9 @@ class Client:
             if self._closed:
                 return
             self._closed = True
-            stores = list(self._stores.values())
+            stores = [*self._stores.values(), *self._resting.values()]
             self._stores.clear()
+            self._resting.clear()
         for store in stores:
             store.close()
         self._driver.close()

@@ -68,6 +68,8 @@ class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
     """For a space of several partitions: (number, index) to be read next in each of them, when this was read."""
     incarnation: bytes = b""
     """Of the space."""
+    whole: bool = False
+    """`others` were read together with it; else they are what was known, see Offset."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Origin)
@@ -81,6 +83,8 @@ class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 _NOWHERE = Origin(0, 1, 0, 0, 0)
+UNSEEN = ((1, 0),)
+"""The end of a partition of which nothing was seen."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -116,17 +120,19 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     def space_offset(self) -> LexKey:
         """ "After this entry" in its space, for `consume_space(offset=…)`.
 
-        Page a space by the offsets of `consume_space`: they name a place in every partition. That of an entry which
-        was read from its segment knows its own partition, and the others by timestamp.
+        Page a space by the offsets of `consume_space`: they name a place in every partition. Where a space has several,
+        the offset of an entry that was read from its segment names a place in its own. From the others what is later
+        follows on it, by timestamp, and all that this process had not seen of them when it read the entry.
         """
         origin = self.origin
         here = (self.trx.number, origin.index + self.sequence - origin.first_sequence + 1)
         if origin.partitions == 1:
             return Offset(self.space, self.timestamp, 0, (here,), True, origin.incarnation).encode()
-        if origin.others is None:
-            return Offset(self.space, self.timestamp, origin.partition, (here,), False, origin.incarnation).encode()
-        positions = list(origin.others)
+        positions = list(origin.others or UNSEEN * origin.partitions)
         positions[origin.partition] = here
+        if not origin.whole:
+            at = origin.partition
+            return Offset(self.space, self.timestamp, at, tuple(positions), False, origin.incarnation).encode()
         timestamp = max(self.timestamp, origin.watermark)
         # Not of this partition: the offsets of a reading grow, also where timestamps are equal.
         return Offset(self.space, timestamp, 0, tuple(positions), True, origin.incarnation).encode()
@@ -158,6 +164,8 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     number: int
     index: int
     incarnation: bytes = b""
+    others: tuple[tuple[int, int], ...] | None = None
+    """As in Origin."""
 
 
 class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
@@ -177,15 +185,18 @@ class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
     def space_offset(self) -> LexKey:
         """After what the status tells: who has read up to it has seen that.
 
-        After a write it is the offset after its transaction. Like that of an entry which was read from its segment it
-        knows its own partition, and the others by timestamp; see `end_offset` for a place in all of them.
+        After a write it is the offset after its transaction. Where a space has several partitions it is like that of an
+        entry which was read from its segment; see `end_offset` for a place in all of them.
         """
         at = self.position
         if at is None:
             return Offset.beginning(self.space).encode()
-        whole = at.partitions == 1
-        partition = 0 if whole else at.partition
-        return Offset(self.space, at.timestamp, partition, ((at.number, at.index),), whole, at.incarnation).encode()
+        here = (at.number, at.index)
+        if at.partitions == 1:
+            return Offset(self.space, at.timestamp, 0, (here,), True, at.incarnation).encode()
+        positions = list(at.others or UNSEEN * at.partitions)
+        positions[at.partition] = here
+        return Offset(self.space, at.timestamp, at.partition, tuple(positions), False, at.incarnation).encode()
 
     def __rich_repr__(self) -> Any:
         yield from ((name, getattr(self, name)) for name in self.__struct_fields__ if name != "position")

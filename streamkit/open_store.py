@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from .backend import Backend
 from .clock import Clock
-from .errors import StoreClosed, StreamkitError, TransientError
+from .errors import CorruptData, StoreClosed, StreamkitError, TransientError
 from .index.block_cache import BlockCache
 from .index.runs import Runs
 from .log.archive_reader import Cold
@@ -77,6 +77,8 @@ class OpenStore:
         """Forget all that was learned, and every lock that another thread may have held at a fork."""
         self.node = uuid4().bytes
         self.spaces: dict[str, Space] = {}
+        self._resting: dict[str, Space] = {}
+        """Spaces that were open before the store rested, and have to be confirmed."""
         self.archives: dict[str, Archive] = {}
         self.readers: dict[str, Cold] = {}
         self.news = Notifier()
@@ -98,6 +100,9 @@ class OpenStore:
             return found, None
         self.check_open()
         spaces = self.spaces
+        found = self._confirmed(space)
+        if found is not None:
+            return spaces.setdefault(space, found), None
         found = open_space(self.context, space, self.node, self.most_bytes, segments)
         if found is None:
             return None, None
@@ -120,6 +125,24 @@ class OpenStore:
         start = bytes(space_key(internal_name(kind)))
         rows = self.backend.scan(bytes(CATALOG), start, start + b"\x20", values=False)
         return [InternalName(segment_name(row.key)) for row in rows]
+
+    def rest(self) -> None:
+        """Nobody has a handle of it now; the next one goes on with what was learned, where that is still true."""
+        self._resting.update(self.spaces)
+        self.spaces.clear()
+
+    def _confirmed(self, space: str) -> Space | None:
+        """What was learned of the space before the store rested, if nobody has deleted it since."""
+        found = self._resting.get(space)
+        if found is not None:
+            try:
+                found.partitions[0].look_at_head()
+            except (CorruptData, StoreClosed):
+                found = None
+                self.archives.pop(space, None)
+                self.readers.pop(space, None)
+            self._resting.pop(space, None)
+        return found
 
     def ready(self, space: str, segments: tuple[str, ...]) -> Space:
         """The space, created with the default settings if it is not there."""
@@ -199,5 +222,6 @@ class OpenStore:
         if not self.closed:
             self.closed = True
             self.spaces.clear()
+            self._resting.clear()
             self.news.tell()
             self.backend.close()

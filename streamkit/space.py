@@ -27,6 +27,8 @@ class Space:
         self.name = partitions[0].space
         self.settings = partitions[0].settings
         self.partitions = partitions
+        for partition in partitions:
+            partition.join(partitions)
         self.committers = [
             Committer(partition, node, most_bytes, bring_forward, merge_some) for partition in partitions
         ]

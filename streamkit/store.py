@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
 from uuid import UUID
 
+from .arguments import bounds_of, check_file_bytes, check_hours, check_reverse, check_sequence, newest_of
 from .backend import Ambiguous
-from .errors import Fenced, OutcomeUnknown, StoreClosed, TransactionTooLarge, TransientError
+from .errors import OutcomeUnknown, TransientError
+from .following import Follower
+from .handle import Handle
 from .index.upkeep import maintain
 from .leases import Lease
 from .lexkey import LexKey
-from .log.backwards import segment_backwards, space_backwards
-from .log.commit import Committer
-from .log.follow import Following, Patience, changes, changes_of_all
 from .log.idempotency import digest_of, find_use, first_result
 from .log.keys import CATALOG, USERS_SPACES, segment_name
 from .log.offsets import Offset
 from .log.outcome import is_id
-from .log.partition import NOTHING, Partition
-from .log.plan import check_fence, mismatch
-from .log.read import Batch, Bounds, Cursor, end_of, last_entry, merge, segment_batches
-from .log.record_format import encode_body
-from .log.request import Part, Request
-from .log.statuses import present, written
-from .log.validate import prepare
-from .model import Entry, Record, SegmentStatus, no_entry, no_status
+from .log.partition import Partition
+from .log.read import end_of, merge
+from .log.request import Request
+from .log.statuses import written
+from .model import Entry, Record, SegmentStatus, no_entry
 from .names import check_name
 from .open_store import OpenStore
+from .reading import Reader
 from .seconds import check_seconds
-from .space import Space, create_space, segments_of, settings_of
+from .space import Space, create_space, settings_of
 from .statistics import Statistics
-from .transaction import Draft, Transaction, check_key, check_lease, fence
+from .transaction import Draft, Transaction
+from .writing import Writer, check_key, check_lease, fence
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from .views.open_view import OpenView
     from .views.view import View
 
-__all__ = ["Store", "inner"]
+__all__ = ["Store", "draft_of", "inner"]
 
 _T = TypeVar("_T")
 AnyOffset = LexKey | bytes | str
@@ -66,10 +64,10 @@ class Store:
         self._shared = shared
         self._release = release
         self._backend = shared.backend
-        self._counters = shared.counters
-        self._clock = shared.clock
-        self._most_bytes = shared.most_bytes
-        self._closed = False
+        self._handle = Handle(shared)
+        self._writer = Writer(self._handle)
+        self._reader = Reader(self._handle)
+        self._follower = Follower(self._handle, self._reader)
 
     # -- spaces -------------------------------------------------------------------------------------------------
 
@@ -91,36 +89,23 @@ class Store:
         """
         check_name(space, "space")
         settings = settings_of(partitions, durability, idempotency_window, archive_grace)
-        self._check_open()
+        self._handle.check_open()
         create_space(self._backend, space, settings, exact=True)
 
     def get_spaces(self) -> Iterator[str]:
         """The names of the spaces, in code-point order."""
-        self._check_open()
+        self._handle.check_open()
         rows = self._backend.scan(bytes(CATALOG), *USERS_SPACES, values=False)
         return (segment_name(row.key) for row in rows)
 
     def get_segments(self, space: str) -> Iterator[str]:
         """The names of the space's segments, in code-point order. Reads empty for an unknown space."""
         check_name(space, "space")
-        self._check_open()
-
-        def names() -> Iterator[str]:
-            known = self._known(space)
-            if known is None:
-                return
-            for partition in known.partitions:
-                partition.refresh()
-            yield from heapq.merge(*map(segments_of, known.partitions))
-
-        return names()
+        self._handle.check_open()
+        return self._reader.segments(space)
 
     def _known(self, space: str) -> Space | None:
-        return self._look_up(space)[0]
-
-    def _look_up(self, space: str, segments: tuple[str, ...] = ()) -> tuple[Space | None, int | None]:
-        self._check_open()
-        return self._shared.look_up(space, segments)
+        return self._handle.space(space)
 
     def _archive(self, space: str) -> Archive:
         return self._shared.archive(space)
@@ -150,78 +135,17 @@ class Store:
         check_name(segment, "segment")
         check_key(idempotency_key)
         check_lease(lease)
-        part = self._part(segment, records, expected_sequence, idempotency_key is not None)
+        part = self._writer.part(segment, records, expected_sequence, idempotency_key is not None)
         if part is None:
             return self.segment_status(space, segment)
         if part.body is None:
-            return self._guard(space, [part], lease)[segment]
+            return self._writer.guard(space, [part], lease)[segment]
         request = Request((part,), idempotency_key, fence(lease))
-        return self._commit(space, request, lease)[segment]
+        return self._writer.commit(space, request, lease)[segment]
 
     def transaction(self, space: str, idempotency_key: str | None = None, lease: Lease | None = None) -> Transaction:
         """A transaction over several segments: `with store.transaction(space) as trx: trx.produce(…)`."""
-        return Transaction(Draft(self, space, idempotency_key, lease))
-
-    def _part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
-        prepared = prepare(records, expected, self._most_bytes)
-        if prepared.size > self._most_bytes:
-            raise self._too_large(prepared.size)
-        if not prepared.payloads:
-            return None if prepared.expected is None else Part(segment, None, 0, prepared.expected)
-        body = encode_body(prepared.payloads, prepared.metadata, digest=digest)
-        return Part(segment, body, prepared.size, prepared.expected)
-
-    def _guard(self, space: str, parts: Sequence[Part], lease: Lease | None) -> dict[str, SegmentStatus]:
-        """The present statuses of segments that nothing is written to. SequenceMismatch where one is not expected."""
-        known = self._known(space)
-        segments = list(dict.fromkeys(part.segment for part in parts))
-        rows, end = dict.fromkeys(segments, NOTHING), (0, 0, 0)
-        if known is not None:
-            partition = known.partition_of(segments)
-            partition.refresh(segments)
-            check_fence(partition, fence(lease))
-            rows, end = partition.statuses(segments)
-        for part in parts:
-            actual = rows[part.segment].last_sequence
-            if part.expected is not None and part.expected != actual:
-                raise mismatch(space, part.segment, part.expected, actual)
-        if known is None:
-            return {segment: no_status(space, segment) for segment in segments}
-        return present(known.partition_of(segments), rows, end)
-
-    def _too_large(self, size: int) -> TransactionTooLarge:
-        return TransactionTooLarge(
-            f"a transaction of {size} bytes of payload; one holds at most {self._most_bytes}. Split it, or raise "
-            "max_transaction_bytes of connect()"
-        )
-
-    def _commit(self, space: str, request: Request, lease: Lease | None = None) -> dict[str, SegmentStatus]:
-        """The statuses after it, by segment."""
-        committer = self._committer(space, request.parts)
-        try:
-            committer.commit(request)
-        except Fenced:
-            if lease is not None:
-                lease.lost.set()
-            raise
-        assert request.trx is not None
-        return written(committer.partition, request.result, request.trx, request.count)
-
-    def _is_open(self, space: str) -> bool:
-        return space in self._shared.spaces and not self._closed
-
-    def _committer(self, space: str, parts: Sequence[Part]) -> Committer:
-        """Who commits `parts`; the space is created if it is not there. No I/O if it is open."""
-        size = sum([part.size for part in parts])
-        if size > self._most_bytes:
-            raise self._too_large(size)
-        segments = tuple([part.segment for part in parts])
-        known = self._shared.spaces.get(space)
-        if known is None or self._closed:
-            self._check_open()
-            known = self._shared.ready(space, segments)
-        partition = known.partition_of(segments)
-        return known.committers[partition.partition]
+        return Transaction(Draft(self._writer, space, idempotency_key, lease))
 
     def outcome(self, transaction_id: UUID | str) -> Literal["committed", "absent", "unknown"]:
         """What became of a transaction that ended with OutcomeUnknown.
@@ -233,7 +157,7 @@ class Store:
         """
         if not isinstance(transaction_id, (UUID, str)):
             raise TypeError(f"a transaction id is a UUID or its text, not {type(transaction_id).__name__}")
-        self._check_open()
+        self._handle.check_open()
         id = (transaction_id if isinstance(transaction_id, UUID) else UUID(transaction_id)).bytes
         if not is_id(id):
             return "absent"
@@ -256,22 +180,13 @@ class Store:
     def peek(self, space: str, segment: str) -> Entry:
         """The latest entry of a segment; one with sequence 0 if there is none."""
         check_name(segment, "segment")
-        known, since = self._look_up(check_name(space, "space"), (segment,))
-        entry = last_entry(known.partition(segment), segment, since) if known else None
+        entry = self._reader.last_entry(check_name(space, "space"), segment)
         return no_entry(space, segment) if entry is None else entry
 
     def segment_status(self, space: str, segment: str) -> SegmentStatus:
         """First and last sequence and timestamp of a segment; zeros if it does not exist."""
         check_name(segment, "segment")
-        return self._status(check_name(space, "space"), segment, None)
-
-    def _status(self, space: str, segment: str, since: int | None) -> SegmentStatus:
-        known, opened = self._look_up(space, (segment,))
-        if known is None:
-            return no_status(space, segment)
-        partition = known.partition(segment)
-        partition.refresh((segment,), opened if since is None else since)
-        return present(partition, *partition.statuses([segment]))[segment]
+        return self._reader.status(check_name(space, "space"), segment)
 
     def lookup(self, space: str, idempotency_key: str, segment: str | None = None) -> dict[str, SegmentStatus] | None:
         """What the first write with the key was given, by segment, as `Transaction.statuses`; None if there was none.
@@ -285,7 +200,7 @@ class Store:
         check_key(idempotency_key)
         if segment is not None:
             check_name(segment, "segment")
-        known, since = self._look_up(space)
+        known, since = self._handle.look_up(space)
         digest = digest_of(idempotency_key)
         found: dict[str, SegmentStatus] | None = None
         for partition in (known.partitions if segment is None else [known.partition(segment)]) if known else ():
@@ -301,7 +216,7 @@ class Store:
 
         Of a space that does not exist (yet) it is the offset before everything.
         """
-        known, since = self._look_up(check_name(space, "space"))
+        known, since = self._handle.look_up(check_name(space, "space"))
         return (end_of(known.partitions, since) if known else Offset.beginning(space)).encode()
 
     def consume_segment(
@@ -322,10 +237,11 @@ class Store:
         """
         check_name(space, "space")
         check_name(segment, "segment")
-        bounds = _bounds(min_sequence, max_sequence, min_timestamp, max_timestamp, limit)
-        _check_reverse(reverse)
-        self._check_open()
-        return self._entries(self._segment_batches(space, segment, bounds, reverse), limit, reverse)
+        bounds = bounds_of(min_sequence, max_sequence, min_timestamp, max_timestamp, limit)
+        check_reverse(reverse)
+        self._handle.check_open()
+        batches = self._reader.segment_batches(space, segment, bounds, reverse)
+        return self._reader.entries(batches, limit, reverse)
 
     def consume_space(
         self,
@@ -344,10 +260,12 @@ class Store:
         """
         check_name(space, "space")
         after = None if offset is None else Offset.decode(offset, space)
-        bounds = _bounds(0, 0, min_timestamp, max_timestamp, limit)
-        _check_reverse(reverse)
-        self._check_open()
-        return self._entries(self._space_batches(space, after, bounds, reverse, together=True), limit, reverse)
+        bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit)
+        check_reverse(reverse)
+        self._handle.check_open()
+        return self._reader.entries(
+            self._reader.space_batches(space, after, bounds, reverse, together=True), limit, reverse
+        )
 
     def consume(
         self,
@@ -360,66 +278,14 @@ class Store:
         """Several spaces merged by timestamp, each after its offset (None: from the start). {} reads nothing."""
         if not isinstance(offsets, Mapping):
             raise TypeError(f"consume takes a mapping of space to offset or None, not {type(offsets).__name__}")
-        bounds = _bounds(0, 0, min_timestamp, max_timestamp, limit)
+        bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit)
         after = {
             check_name(space, "space"): None if offset is None else Offset.decode(offset, space)
             for space, offset in offsets.items()
         }
-        self._check_open()
-        logs = {space: self._space_batches(space, offset, bounds) for space, offset in after.items()}
-        return self._entries(merge(logs), limit)
-
-    def _segment_batches(
-        self, space: str, segment: str, bounds: Bounds, reverse: bool = False, since: int | None = None
-    ) -> Iterator[Batch]:
-        known, opened = self._look_up(space, (segment,))
-        if known is not None:
-            read = segment_backwards if reverse else segment_batches
-            yield from read(known.partition(segment), segment, bounds, opened if since is None else since)
-
-    def _space_batches(
-        self, space: str, offset: Offset | None, bounds: Bounds, reverse: bool = False, *, together: bool = False
-    ) -> Iterator[Batch]:
-        cursor, since = self._cursor(space, offset)
-        if cursor is not None:
-            if reverse:
-                yield from space_backwards(cursor.partitions, offset, bounds, since)
-            else:
-                yield from cursor.batches(bounds, since, together=together)
-
-    def _entries(self, batches: Iterator[Batch], limit: int, reverse: bool = False) -> Iterator[Entry]:
-        """The entries, at most `limit` if it is not 0.
-
-        A generator, because `itertools.chain` is not safe where several threads ask one iterator: whoever comes while
-        another one is in here gets a ValueError, and no entry is lost.
-        """
-        for batch in batches:
-            if self._closed:
-                self._check_open()
-            entries = batch.entries[::-1] if reverse else batch.entries
-            if limit:
-                if limit <= len(entries):
-                    yield from entries[:limit]
-                    return
-                limit -= len(entries)
-            if entries[0].trx.number == batch.number:
-                yield from entries
-                continue
-            for entry in entries:  # of several transactions: between them the store may be closed
-                if self._closed:
-                    self._check_open()
-                yield entry
-
-    def _lists(self, batches: Iterator[Batch]) -> Iterator[list[Entry]]:
-        for batch in batches:
-            self._check_open()
-            yield batch.entries
-
-    def _cursor(self, space: str, offset: Offset | None) -> tuple[Cursor | None, int | None]:
-        known, since = self._look_up(space)
-        if offset is not None:
-            offset.check(known.settings if known else None)
-        return (Cursor(known.partitions, offset) if known else None), since
+        self._handle.check_open()
+        logs = {space: self._reader.space_batches(space, offset, bounds) for space, offset in after.items()}
+        return self._reader.entries(merge(logs), limit)
 
     # -- following ----------------------------------------------------------------------------------------------
 
@@ -429,22 +295,8 @@ class Store:
         """A segment's entries after sequence `after`, then those that come; ends after `timeout` s of silence."""
         check_name(space, "space")
         check_name(segment, "segment")
-        if type(after) is not int:
-            raise TypeError(f"after is a sequence, not {type(after).__name__}")
-        if after < 0:
-            raise ValueError(f"after is a sequence, 0 for all, not {after}")
-        patience = self._patience(space, timeout)
-        last = after
-
-        def news() -> Iterator[list[Entry]]:
-            nonlocal last
-            self._check_open()
-            bounds = Bounds(min_sequence=last + 1)
-            for entries in self._lists(self._segment_batches(space, segment, bounds, since=patience.since)):
-                last = entries[-1].sequence
-                yield entries
-
-        return Following(patience, news)
+        check_sequence("after", after)
+        return self._follower.segment(space, segment, after, timeout)
 
     def follow_space(
         self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None
@@ -452,19 +304,7 @@ class Store:
         """A space's entries after `offset`, then those that come; ends after `timeout` s of silence."""
         check_name(space, "space")
         after = None if offset is None else Offset.decode(offset, space)
-        patience = self._patience(space, timeout)
-
-        cursor: Cursor | None = None
-
-        def news() -> Iterator[list[Entry]]:
-            nonlocal cursor
-            self._check_open()
-            since = patience.since
-            if cursor is None:
-                cursor, since = self._cursor(space, after)
-            return self._lists(cursor.batches(Bounds(), since) if cursor else iter(()))
-
-        return Following(patience, news)
+        return self._follower.space(space, after, timeout)
 
     def subscribe_to_segment(
         self, space: str, segment: str, *, timeout: float | None = None
@@ -472,8 +312,7 @@ class Store:
         """The segment's present status, then its latest whenever it has changed; ends after `timeout` s of silence."""
         check_name(space, "space")
         check_name(segment, "segment")
-        patience = self._patience(space, timeout)
-        return changes(patience, lambda since: self._status(space, segment, since))
+        return self._follower.status(space, segment, timeout)
 
     def subscribe_to_space(self, space: str, *, timeout: float | None = None) -> Iterator[SegmentStatus]:
         """The status of each segment of the space, then the latest of each that has changed.
@@ -481,43 +320,7 @@ class Store:
         A slow reader gets fewer, newer ones; a writer never waits. Ends after `timeout` seconds of silence.
         """
         check_name(space, "space")
-        patience = self._patience(space, timeout)
-
-        def partitions() -> Sequence[Partition]:
-            known = self._known(space)
-            return known.partitions if known else ()
-
-        return changes_of_all(
-            patience,
-            partitions,
-            lambda: self.get_segments(space),
-            lambda segment, since: self._status(space, segment, since),
-        )
-
-    def _refresh(self, space: str) -> None:
-        known = self._known(space)
-        for partition in known.partitions if known else ():
-            partition.refresh()
-
-    def _seen(self, space: str) -> tuple[int, ...]:
-        """What is known of the space's logs, for who waits for more; StoreClosed if that will never come."""
-        self._check_open()
-        return self._shared.numbers(space)
-
-    def _patience(self, space: str, timeout: float | None) -> Patience:
-        if timeout is not None:
-            check_seconds("timeout", timeout, endless=True)
-        self._check_open()
-        shared = self._shared
-        return Patience(
-            self._clock,
-            shared.news,
-            shared.poll,
-            timeout,
-            lambda: self._seen(space),
-            space,
-            lambda: self._refresh(space),
-        )
+        return self._follower.statuses(space, timeout)
 
     # -- leases -------------------------------------------------------------------------------------------------
 
@@ -534,8 +337,8 @@ class Store:
             check_seconds("wait", wait, endless=True)
         if not 1 <= ttl <= 3600:
             raise ValueError(f"a lease's ttl is 1 to 3600 seconds, not {ttl}")
-        self._check_open()
-        return Lease(self._backend, self._clock, key, float(ttl), wait)
+        self._handle.check_open()
+        return Lease(self._backend, self._shared.clock, key, float(ttl), wait)
 
     def with_lease(self, key: str, fn: Callable[[Lease], _T], ttl: float = 30.0) -> _T:
         """fn(lease) while the lease is held, and its result. LeaseNotAcquired at once if it is held by someone else."""
@@ -548,7 +351,7 @@ class Store:
         """Who is there: `store.members("workers").join(name, metadata, ttl=15.0)`, `.list()`, `.watch()`."""
         from .members import Members
 
-        self._check_open()
+        self._handle.check_open()
         return Members(self, group)
 
     # -- views --------------------------------------------------------------------------------------------------
@@ -607,7 +410,7 @@ class Store:
         """What each route of this store is at, by name. Their sources are not asked."""
         from .routes.state import get_routes
 
-        self._check_open()
+        self._handle.check_open()
         return get_routes(self)
 
     # -- the store itself ---------------------------------------------------------------------------------------
@@ -646,7 +449,7 @@ class Store:
 
         check_name(space, "space")
         after = None if offset is None else Offset.decode(offset, space)
-        cursor, _ = self._cursor(space, after)
+        cursor, _ = self._reader.cursor(space, after)
         return read_arrow(self.id, space, cursor.partitions if cursor else (), after, columns, tier)
 
     def archive(
@@ -671,8 +474,8 @@ class Store:
         from .archive.archiver import archive_space
 
         check_name(space, "space")
-        newest = _newest(until, min_age, self._clock.now())
-        _check_file_bytes(target_file_bytes)
+        newest = newest_of(until, min_age, self._shared.clock.now())
+        check_file_bytes(target_file_bytes)
         known = self._known(space)
         if known is None:
             return ArchiveReport(space)
@@ -699,8 +502,8 @@ class Store:
         from .archive.compact import compact_space
 
         check_name(space, "space")
-        _check_file_bytes(target_file_bytes)
-        _check_number(retention_hours, "retention_hours", "hours")
+        check_file_bytes(target_file_bytes)
+        check_hours("retention_hours", retention_hours)
         if self._known(space) is None:
             return CompactReport(space)
         return CompactReport(space, *compact_space(self._archive(space), target_file_bytes, retention_hours, progress))
@@ -733,8 +536,8 @@ class Store:
             raise ValueError(f'tier is "all" or "cold", not {tier!r}')
         if until is not None and type(until) is not int:
             raise TypeError(f"until is a timestamp in milliseconds, not {type(until).__name__}")
-        self._check_open()
-        source._check_open()
+        self._handle.check_open()
+        source._handle.check_open()
         return restore_space(source, self, space, until or 0, tier == "cold", progress)
 
     def _archiver_lease(self, name: str) -> Lease:
@@ -776,7 +579,7 @@ class Store:
 
     def _names(self, space: str | None) -> list[str]:
         names = [check_name(space, "space")] if space is not None else self._shared.space_names()
-        self._check_open()
+        self._handle.check_open()
         return names
 
     def _partitions(self, space: str | None) -> Iterator[Partition]:
@@ -786,16 +589,12 @@ class Store:
 
     def statistics(self) -> Statistics:
         """What was done since this store was opened here: requests by kind, conflicts, retries, cache hits."""
-        return self._counters.snapshot(self._backend.requests)
-
-    def _check_open(self) -> None:
-        if self._closed or self._shared.closed:
-            raise StoreClosed(f"the store {self.id} is closed; open it again with client.store(…)")
+        return self._shared.counters.snapshot(self._backend.requests)
 
     def close(self) -> None:
         """Close this handle; the last one releases what is held. What reads by it ends. Again is fine."""
-        if not self._closed:
-            self._closed = True
+        if not self._handle.closed:
+            self._handle.closed = True
             self._shared.news.tell()
             self._release(self._shared)
 
@@ -808,64 +607,17 @@ class Store:
         self.close()
 
     def __repr__(self) -> str:
-        closed = self._closed or self._shared.closed
+        closed = self._handle.closed or self._shared.closed
         state = "closed" if closed else f"{len(self._shared.spaces)} spaces open"
         return f"<Store {self.id} {state}>"
 
 
 def inner(store: Store) -> OpenStore:
     """What is behind a store: for the archive, Spark and the command line, and nobody else. StoreClosed after close."""
-    store._check_open()
+    store._handle.check_open()
     return store._shared
 
 
-_LATEST = (1 << 53) - 1
-"""Milliseconds since the epoch."""
-
-
-def _newest(until: int | None, min_age: float | None, now: int) -> int:
-    newest = 1 << 62
-    if until is not None:
-        if type(until) is not int:
-            raise TypeError(f"until is a timestamp in milliseconds, not {type(until).__name__}")
-        newest = until
-    if min_age is not None:
-        check_seconds("min_age", min_age)
-        newest = min(newest, now - int(min_age * 1000))
-    return newest
-
-
-def _check_reverse(reverse: bool) -> None:
-    if type(reverse) is not bool:
-        raise TypeError(f"reverse is True or False, not {type(reverse).__name__}")
-
-
-def _check_file_bytes(value: int) -> None:
-    if type(value) is not int:
-        raise TypeError(f"target_file_bytes is an int, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"target_file_bytes is 1 or more, not {value}")
-
-
-def _check_number(value: float, name: str, unit: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is a number of {unit}, not {type(value).__name__}")
-    if not 0 <= value < 1e9:
-        raise ValueError(f"{name} is a number of {unit} from 0, not {value}")
-
-
-def _bounds(min_sequence: int, max_sequence: int, min_timestamp: int, max_timestamp: int, limit: int) -> Bounds:
-    for name, value in (
-        ("min_sequence", min_sequence),
-        ("max_sequence", max_sequence),
-        ("min_timestamp", min_timestamp),
-        ("max_timestamp", max_timestamp),
-        ("limit", limit),
-    ):
-        if value is not None and type(value) is not int:
-            raise TypeError(f"{name} is an int, not {type(value).__name__}")
-        if value is not None and value < 0:
-            raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
-    # No clock tells what is above it, and other formats cannot hold it.
-    low, high = min(min_timestamp or 0, _LATEST), min(max_timestamp or 0, _LATEST)
-    return Bounds(min_sequence or 0, max_sequence or 0, low, high)
+def draft_of(store: Store, space: str, idempotency_key: str | None, lease: Lease | None) -> Draft:
+    """What `store.transaction(…)` gathers and commits: for coroutines."""
+    return Draft(store._writer, space, idempotency_key, lease)

@@ -1,11 +1,11 @@
-"""What a write takes beside its records, and transactions over several segments."""
+"""Transactions over several segments: what they gather, and how they end."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from .errors import Fenced, StoreClosed
 from .leases import Lease
@@ -15,11 +15,9 @@ from .log.request import Part, Request
 from .log.statuses import written
 from .model import TRX, Record, SegmentStatus
 from .names import check_name
+from .writing import Writer, check_key, check_lease, fence
 
-if TYPE_CHECKING:
-    from .store import Store
-
-__all__ = ["Draft", "Transaction", "check_key", "check_lease", "fence"]
+__all__ = ["Draft", "Transaction"]
 
 R = TypeVar("R", bound=Request)
 
@@ -32,11 +30,11 @@ class Draft:
 
     ended = True
 
-    def __init__(self, store: Store, space: str, key: str | None, lease: Lease | None) -> None:
+    def __init__(self, writer: Writer, space: str, key: str | None, lease: Lease | None) -> None:
         self.space = check_name(space, "space")
         self.statuses: dict[str, SegmentStatus] = {}
         self.trx: TRX | None = None
-        self._store = store
+        self._writer = writer
         self._key = check_key(key)
         self._lease = check_lease(lease)
         self._parts: list[Part] = []
@@ -48,7 +46,7 @@ class Draft:
 
     def add(self, segment: str, records: Iterable[Record], expected_sequence: int | None) -> None:
         self.check_open()
-        part = self._store._part(check_name(segment, "segment"), records, expected_sequence, self._key is not None)
+        part = self._writer.part(check_name(segment, "segment"), records, expected_sequence, self._key is not None)
         if part is None:
             return
         by_then = self._last.get(segment)
@@ -73,15 +71,15 @@ class Draft:
     def guard(self) -> None:
         """SequenceMismatch where a segment is not as expected. Asks the storage."""
         if self._parts:
-            self.statuses = self._store._guard(self.space, self._parts, self._lease)
+            self.statuses = self._writer.guard(self.space, self._parts, self._lease)
 
     @property
     def is_open(self) -> bool:
         """Whether its space is, so that `committer` does no I/O."""
-        return self._store._is_open(self.space)
+        return self._writer.is_open(self.space)
 
     def committer(self) -> Committer:
-        return self._store._committer(self.space, self._parts)
+        return self._writer.committer(self.space, self._parts)
 
     def request(self, make: Callable[[Sequence[Part], str | None, tuple[str, int] | None], R]) -> R:
         return make(self._parts, self._key, fence(self._lease))
@@ -154,26 +152,3 @@ class Transaction:
             draft.fenced()
             raise
         draft.committed(committer, request)
-
-
-def check_key(key: str | None) -> str | None:
-    if key is not None and not isinstance(key, str):
-        raise TypeError(f"an idempotency key is str or None, not {type(key).__name__}")
-    if key == "":
-        raise ValueError("an idempotency key is not empty; None is for no key")
-    if key is not None and not key.isascii():
-        try:
-            key.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError("an idempotency key has no lone surrogates, which are not text") from error
-    return key
-
-
-def check_lease(lease: Lease | None) -> Lease | None:
-    if lease is not None and not isinstance(lease, Lease):
-        raise TypeError(f"lease is what `store.lease(…)` gave, not {type(lease).__name__}")
-    return lease
-
-
-def fence(lease: Lease | None) -> tuple[str, int] | None:
-    return None if lease is None else (lease.key, lease.token)

@@ -20,6 +20,8 @@ from streamkit import Record, Store
 
 SPACE = "orders/ü"
 _PATIENCE = 240.0
+CONNECTORS = Path(sys.prefix) / "connectors"
+"""Where infra/spark/connectors.py puts the jars for s3a://."""
 _SHORT_LEASES = str(Path(__file__).parent / "short_leases")
 
 
@@ -41,8 +43,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory, s3_credentials: None) -> Ite
         spark__ui__enabled="false",
         spark__ui__showConsoleProgress="false",
         spark__sql__shuffle__partitions="2",
+        spark__driver__extraClassPath=f"{CONNECTORS}/*",
         spark__driver__bindAddress="127.0.0.1",
         spark__driver__host="127.0.0.1",
+        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
     )
     found.sparkContext.setLogLevel("OFF")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final, TypeVar, TypeVarTuple
 from uuid import UUID
 
 from streamkit.backend import ANY, Etag, Expect, Grant, Limits, Range, Row, Value
@@ -24,6 +24,7 @@ from .store import OpenStore
 __all__ = ["LocalBackend"]
 
 T = TypeVar("T")
+A = TypeVarTuple("A")
 
 _LONGEST: Final = 300
 _LOOK: Final = 0.5
@@ -108,11 +109,11 @@ class LocalBackend:
             log.refresh()
         return log
 
-    def _read(self, log: PartitionLog, work: Callable[[Reader, State], T]) -> T:
+    def _read(self, log: PartitionLog, work: Callable[[Reader, State, *A], T], *asked: *A) -> T:
         for _ in range(_TRIES):
             word = log.word
             try:
-                return work(log.reader, log.state)
+                return work(log.reader, log.state, *asked)
             except FileNotFoundError as error:
                 missing = str(error.filename)
             except OSError as error:
@@ -132,8 +133,10 @@ class LocalBackend:
         log = self._log(partition)
         if log is None:
             return [None] * len(keys)
-        found = [self._read(log, lambda reader, state, key=key: reader.get(state, key)) for key in keys]  # type: ignore[misc]
-        requests["bytes_read"] += sum([len(value.data) for value in found if value is not None])
+        found = [self._read(log, Reader.get, key) for key in keys]
+        for value in found:
+            if value is not None:
+                requests["bytes_read"] += len(value.data)
         return found
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
@@ -148,7 +151,7 @@ class LocalBackend:
             return [None] * len(ranges)
         found: list[bytes | None] = []
         for key, start, length, _ in ranges:
-            part = self._read(log, lambda reader, state: reader.get_part(state, key, start, length))  # noqa: B023
+            part = self._read(log, Reader.get_part, key, start, length)
             found.append(part)
             if part is not None:
                 requests["bytes_read"] += len(part)
@@ -169,7 +172,7 @@ class LocalBackend:
             if log is None:
                 return
             size = min(left, _LIMITS.page)
-            rows, more = self._read(log, lambda reader, state: reader.page(state, start, end, size, values))  # noqa: B023
+            rows, more = self._read(log, Reader.page, start, end, size, values)
             self._requests["bytes_read"] += sum([len(row.data) for row in rows])
             yield from rows
             if not more:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from ..log.follow import Following, Patience
+from ..log.follow import Following, PollTimer
 from ..model import Entry
 from .threads import Calls
 
@@ -62,9 +62,9 @@ async def items(calls: Calls, iterator: Iterator[_T]) -> AsyncGenerator[_T, None
 async def follow(calls: Calls, watch: Watch, following: Iterator[_T]) -> AsyncGenerator[_T, None]:
     """What a follower finds, again and again. It has a thread while it looks, and none while it waits."""
     assert isinstance(following, Following)
-    patience = following.patience
+    timer = following.timer
     while True:
-        seen = patience.known()
+        seen = timer.known()
         iterator = _flat(following.look)
         most, more = _FEW, True
         while more:
@@ -74,12 +74,12 @@ async def follow(calls: Calls, watch: Watch, following: Iterator[_T]) -> AsyncGe
             if error is not None:
                 raise error
             if found:
-                patience.reset()
+                timer.reset()
             most = min(most * 4, _MANY)
         # What is found from now on is known already: followers of one space share the looks at the storage.
-        patience.since = 0
-        while patience.known() == seen:
-            if not await watch.wait(patience, seen):
+        timer.since = 0
+        while timer.known() == seen:
+            if not await watch.wait(timer, seen):
                 return
 
 
@@ -107,41 +107,41 @@ class Watch:
         self._looks: dict[str, _Look] = {}
         """The latest of each space that is followed."""
 
-    async def wait(self, patience: Patience, seen: tuple[int, ...]) -> bool:
+    async def wait(self, timer: PollTimer, seen: tuple[int, ...]) -> bool:
         """Until more than `seen` is known, or it was time to look; False when there was silence for too long."""
-        end = patience.until()
+        end = timer.until()
         if end is None:
             return False
         waiting = asyncio.get_running_loop().create_future()
         if not self._waiting:
-            patience.news.listen(self._tell)
+            timer.news.listen(self._tell)
         # Whoever tells looks whether somebody waits, and whoever waits looks again after it has said so.
-        self._waiting[waiting] = lambda: patience.known() != seen
+        self._waiting[waiting] = lambda: timer.known() != seen
         try:
-            if patience.known() == seen:
-                await asyncio.wait([waiting], timeout=max(end - patience.clock.monotonic(), 0))
+            if timer.known() == seen:
+                await asyncio.wait([waiting], timeout=max(end - timer.clock.monotonic(), 0))
                 self._calls.check()
         finally:
             del self._waiting[waiting]
             if not self._waiting:
-                patience.news.unlisten(self._tell)
-        if patience.known() == seen:
-            await self._refresh(patience)
+                timer.news.unlisten(self._tell)
+        if timer.known() == seen:
+            await self._refresh(timer)
         return True
 
-    async def _refresh(self, patience: Patience) -> None:
+    async def _refresh(self, timer: PollTimer) -> None:
         """Look at the storage, unless another follower of the space is doing so or has just done."""
-        look = self._looks.get(patience.space)
+        look = self._looks.get(timer.space)
         now = asyncio.get_running_loop().time()
-        if look is None or (look.ended.done() and (look.failed or now - look.begun >= patience.pause / 2)):
+        if look is None or (look.ended.done() and (look.failed or now - look.begun >= timer.pause / 2)):
             self._looks = {space: other for space, other in self._looks.items() if not other.ended.done()}
-            ended = asyncio.wrap_future(self._calls.submit(patience.refresh))
+            ended = asyncio.wrap_future(self._calls.submit(timer.refresh))
             ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # if nobody waits any more
-            look = self._looks[patience.space] = _Look(now, ended)
+            look = self._looks[timer.space] = _Look(now, ended)
         await asyncio.wait([look.ended])
         if look.failed:
             # Each one that waited gets an error of its own.
-            await self._calls.call(patience.refresh)
+            await self._calls.call(timer.refresh)
 
     def _tell(self) -> None:
         """News; from any thread."""

@@ -56,9 +56,9 @@ def archive_space(
             archive.check_location([partition for partition, _ in held])
             done = archive_partitions(held, archive.table, until, target_bytes, progress)
             for partition, mine in held:
-                note_archived(partition)
+                row = note_archived(partition)
                 mine.check()
-                removed += remove_archived(partition, archive)
+                removed += remove_archived(partition, archive, row)
         total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
     archived = tuple(partition.head.archived for partition in partitions)
     return ArchiveReport(space, *total, removed, archived, tuple(busy))
@@ -72,9 +72,9 @@ def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeL
             continue
         try:
             with lease(lease_name(partition.space, partition.partition)) as held:
-                note_archived(partition)
+                row = note_archived(partition)
                 held.check()
-                removed += remove_archived(partition, archive)
+                removed += remove_archived(partition, archive, row)
         except (LeaseNotAcquired, TransientError, Ambiguous):
             continue
     return removed

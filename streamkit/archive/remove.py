@@ -26,23 +26,26 @@ def _keep(partition: Partition, row: ArchiveRow) -> None:
     _send(partition, partial(partition.backend.put, partition.key, bytes(ARCHIVE), encode_row(ARCHIVE, row)))
 
 
-def note_archived(partition: Partition) -> None:
+def note_archived(partition: Partition) -> ArchiveRow:
     """From now on the grace of what is archived runs, by the service's clock. The caller holds the archiver's lease.
 
-    Where the service does not tell the time nothing is noted, and so nothing is ever removed.
+    What is noted by then. Where the service does not tell the time nothing is, and so nothing is ever removed.
     """
     archived = partition.head.archived
     row = archive_row(partition)  # its answer is dated after the head was seen
     now = partition.freshness.now()
     if now is None or archived <= max([row.removed, *(number for number, _ in row.since)]):
-        return
-    since = with_mark(row.since, archived, now, partition.settings.archive_grace)
-    _keep(partition, ArchiveRow(row.removed, since))
+        return row
+    row = ArchiveRow(row.removed, with_mark(row.since, archived, now, partition.settings.archive_grace))
+    _keep(partition, row)
+    return row
 
 
-def remove_archived(partition: Partition, archive: Archive) -> int:
-    """Remove what has been archived for longer than the grace; how many transactions. The caller holds the lease."""
-    row = archive_row(partition)
+def remove_archived(partition: Partition, archive: Archive, row: ArchiveRow) -> int:
+    """Remove what has been archived for longer than the grace; how many transactions.
+
+    The caller holds the lease under which `row` was noted, so nobody else has written it since.
+    """
     now = partition.freshness.now()
     if now is None:
         return 0

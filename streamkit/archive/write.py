@@ -18,7 +18,7 @@ from ..index.upkeep import bring_forward
 from ..log.keys import HEAD
 from ..log.partition import Partition
 from ..log.records import records
-from ..log.rows import Head, decode_row, encode_row
+from ..log.rows import encode_row
 from .file_builder import FileBuilder
 from .parquet import write_file
 from .snapshot import File
@@ -184,22 +184,24 @@ def _files(
 
 def move_watermark(partition: Partition, number: int) -> None:
     """Say in the head that the archive holds everything up to `number`. It never goes back."""
-    backend = partition.backend
-    for _ in range(_TRIES):
-        value = backend.get(partition.key, [bytes(HEAD)])[0]
-        if value is None:
-            raise partition.gone()
-        head = decode_row(Head, HEAD, value.data)
+    for attempt in range(_TRIES):
+        if attempt:
+            partition.look_at_head()  # somebody was faster, or the answer was lost
+        with partition.lock:
+            head, etag = partition.head, partition.head_etag
         if head.archived >= number:
-            break
-        if head.watermark < number:
+            return
+        if etag is None or head.watermark < number:
+            if not attempt:
+                continue  # it may be an old one
+            if etag is None:
+                raise partition.gone()
             raise CorruptData(f"{partition.where(number)} is archived, but not in the index")
-        data = encode_row(HEAD, msgspec.structs.replace(head, archived=number, version=head.version + 1))
+        after = msgspec.structs.replace(head, archived=number, version=head.version + 1)
         try:
-            backend.put(partition.key, bytes(HEAD), data, value.etag)
-            break
+            new = partition.backend.put(partition.key, bytes(HEAD), encode_row(HEAD, after), etag)
         except (Conflict, Ambiguous):
             continue
-    else:
-        raise LeaseLost(f"space {partition.space!r}: the head is written to all the time, archive again later")
-    partition.look_at_head()
+        partition.indexed(after, new, etag)
+        return
+    raise LeaseLost(f"space {partition.space!r}: the head is written to all the time, archive again later")

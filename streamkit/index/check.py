@@ -11,8 +11,8 @@ from ..checksum import crc32
 from ..errors import StreamkitError
 from ..log.index_reader import Index
 from ..log.index_rows import decode_index_row
-from ..log.keys import DATA, KEYS, SEGMENTS, idempotency_key, segment_key, segment_name
-from ..log.rows import DataRow, KeyRow, Piece, SegmentRow
+from ..log.keys import DATA, FENCES, KEYS, SEGMENTS, fence_key, idempotency_key, segment_key, segment_name
+from ..log.rows import DataRow, FenceRow, KeyRow, Piece, SegmentRow
 from .log_walk import LogWalk
 
 __all__ = ["check_index", "rows_of"]
@@ -22,7 +22,7 @@ Rows = Mapping[bytes, Sequence[tuple[bytes, bytes]]]
 
 def rows_of(index: Index) -> Rows:
     """All rows, by what their keys begin with. CorruptData or RunGone where they cannot be read."""
-    return {bytes(prefix): list(index.scan(*prefix.children())) for prefix in (SEGMENTS, DATA, KEYS)}
+    return {bytes(prefix): list(index.scan(*prefix.children())) for prefix in (SEGMENTS, DATA, KEYS, FENCES)}
 
 
 def check_index(log: LogWalk, rows: Rows) -> None:
@@ -30,6 +30,7 @@ def check_index(log: LogWalk, rows: Rows) -> None:
     _check_segments(log, rows[SEGMENTS])
     _check_data(log, rows[DATA])
     _check_keys(log, dict(rows[KEYS]))
+    _check_fences(log, dict(rows[FENCES]))
 
 
 def _reached(log: LogWalk, pieces: Sequence[Piece]) -> int:
@@ -130,3 +131,26 @@ def _check_keys(log: LogWalk, rows: dict[bytes, bytes]) -> None:
                 log.found(key, "the index knows an idempotency key that the log does not")
         except StreamkitError as error:
             log.found(key, str(error))
+
+
+def _check_fences(log: LogWalk, rows: dict[bytes, bytes]) -> None:
+    """Others may write, and bring the index forward, while log and index are read."""
+    for name, tokens in log.fences.items():
+        key = fence_key(name)
+        data = rows.pop(key, None)
+        least = max((token for number, token in tokens if number <= log.head.watermark), default=0)
+        try:
+            token = 0 if data is None else decode_index_row(FenceRow, key, data).token
+        except StreamkitError as error:
+            log.found(key, str(error))
+            continue
+        if token < least or (token > tokens[-1][1] and not log.head.archived):
+            log.found(key, f"the index says that the lease's highest token is {token}, the log {least}")
+    for key, data in rows.items():
+        try:
+            token = decode_index_row(FenceRow, key, data).token
+        except StreamkitError as error:
+            log.found(key, str(error))
+            continue
+        if not log.head.archived:
+            log.found(key, f"the index knows a token of a lease, {token}, that the log does not")

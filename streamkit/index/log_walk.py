@@ -62,7 +62,8 @@ class LogWalk:
         self.sums: dict[tuple[str, int], int] = {}
         """Checksums of the frames, by segment and first sequence: copies in the index are held against them."""
         self.uses: dict[bytes, list[KeyRow]] = {}
-        self.fences: dict[str, int] = {}
+        self.fences: dict[str, list[tuple[int, int]]] = {}
+        """(number, token) of each lease: when it wrote with a higher one than before."""
         self.transactions = 0
         self.entries = 0
         self.cold: dict[str, SegmentRow] | None = {}
@@ -219,21 +220,17 @@ class LogWalk:
             row = key_row(header, use)
             self.uses.setdefault(use.key, []).append(row)
         for name, token in header.fences.items():
-            if token < self.fences.get(name, 0):
-                self.found(key, f"the lease {name!r} goes back from token {self.fences[name]} to {token}")
-            self.fences[name] = max(token, self.fences.get(name, 0))
+            tokens = self.fences.setdefault(name, [])
+            if tokens and token < tokens[-1][1]:
+                self.found(key, f"the lease {name!r} goes back from token {tokens[-1][1]} to {token}")
+            elif not tokens or token > tokens[-1][1]:
+                tokens.append((number, token))
 
     def _check_head(self, header: Header) -> None:
         """The head, at the transaction that it is of."""
         head = self.head
         if head.timestamp != header.timestamp or head.position != header.position + header.count:
             self.found(HEAD, f"timestamp or position of the head are not those of transaction {head.watermark}")
-        if head.archived:
-            wrong = [name for name, token in self.fences.items() if head.fences.get(name, 0) < token]
-        else:
-            wrong = [name for name in {*head.fences, *self.fences} if head.fences.get(name) != self.fences.get(name)]
-        if wrong:
-            self.found(HEAD, f"the head does not remember the highest token of the leases {sorted(wrong)}")
 
     def take_archive(self, last: int, contents: Contents) -> None:
         """Go on after the first `last` transactions, which are in the archive."""

@@ -16,12 +16,12 @@ from ..log.archive_reader import Contents
 from ..log.held import archive_row, whole_from
 from ..log.idempotency import key_row
 from ..log.index_rows import decode_index_row, encode_index_row
-from ..log.keys import ARCHIVE, CATALOG, HEAD, KEYS, segment_key, space_key, transaction_number
+from ..log.keys import ARCHIVE, CATALOG, FENCES, HEAD, KEYS, segment_key, space_key, transaction_number
 from ..log.pack_format import MOST
 from ..log.partition import Partition
 from ..log.record_format import Header, frames_start
 from ..log.records import all_records
-from ..log.rows import ArchiveRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
+from ..log.rows import ArchiveRow, FenceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
 from ..warn import warn
 from .check import check_index
 from .log_walk import LogWalk
@@ -106,14 +106,16 @@ def _repair(partition: Partition) -> int:
     return faults + damaged_note
 
 
-def _check(log: LogWalk) -> dict[bytes, KeyRow] | None:
-    """Say what is wrong with the index; and the keys that it knows, None if it cannot be read."""
+def _check(log: LogWalk) -> dict[bytes, bytes] | None:
+    """Say what is wrong with the index; and its rows of idempotency keys and leases, None if it cannot be read."""
     rows = read_index(log)
     if rows is None:
         return None
     try:
         check_index(log, rows)
-        return {key: decode_index_row(KeyRow, key, data) for key, data in rows[bytes(KEYS)]}
+        keys = {key: decode_index_row(KeyRow, key, data) for key, data in rows[bytes(KEYS)]}
+        leases = {key: encode_index_row(decode_index_row(FenceRow, key, data)) for key, data in rows[bytes(FENCES)]}
+        return {key: encode_index_row(row) for key, row in keys.items() if row.number <= log.head.archived} | leases
     except CorruptData as error:
         log.found(KEYS, str(error))
         return None
@@ -125,28 +127,27 @@ def _rebuild(
     only: int,
     archived: int,
     contents: Contents,
-    known: dict[bytes, KeyRow] | None,
+    known: dict[bytes, bytes] | None,
     there: bool,
 ) -> None:
     """Write the index anew: what the archive alone has, then the log, and in the end the head."""
     before = log.head
-    if only and not there:
+    if only and known is None:
         warn(
-            "space %r, partition %d: the head was damaged, and with it the tokens of leases that wrote the "
-            "transactions up to %d are forgotten",
+            "space %r, partition %d: the index cannot be read, and with it are forgotten idempotency keys and the "
+            "tokens of leases that wrote the transactions up to %d, which are in the archive only",
             partition.space,
             partition.partition,
             only,
         )
-    if only and known is None:
-        warn("idempotency keys of archived transactions may be forgotten: the index cannot be read")
     # Newer than what was there, whatever that was.
     version = before.version + 1 if there else partition.clock.now()
     head = Head(partition.settings, version=version, archived=archived)
     # What is in packs is read by the old head, until the new one has packed it anew.
     made: list[bytes] = []
     rows = {segment_key(name): encode_index_row(row) for name, row in contents.segments.items()}
-    rows.update((key, encode_index_row(row)) for key, row in (known or {}).items() if row.number <= only)
+    if only:
+        rows.update(known or {})
     if rows:
         keys = sorted(rows)
         run, _ = write_files(partition, (keys, [rows[key] for key in keys]), encode(partition, 1, only, ()), made)
@@ -161,16 +162,11 @@ def _rebuild(
             packs = (*head.packs, packed) if pack.records else head.packs
             head = replace(head, manifest=head.manifest.with_run(run), packs=packs)
             first = number + 1
-    fences = dict(log.fences)
-    if only and there:
-        # Those of transactions that are in the archive are remembered by the head alone.
-        fences = {name: max(before.fences.get(name, 0), fences.get(name, 0)) for name in {*before.fences, *fences}}
     head = replace(
         head,
         watermark=log.last,
         timestamp=log.timestamp,
         position=max(log.position, 0),
-        fences=dict(sorted(fences.items())),
         cleared=before.cleared,
         released=only,
     )
@@ -208,6 +204,7 @@ class _Builder:
     def _clear(self) -> None:
         self._tail: dict[str, list[Piece]] = {}
         self._keys: dict[bytes, KeyRow] = {}
+        self._fences: dict[str, int] = {}
         self.records: dict[int, bytes] = {}
         self.frames = self.bytes = 0
 
@@ -225,13 +222,14 @@ class _Builder:
             )
         for use in header.keys:
             self._keys[use.key] = key_row(header, use)
+        self._fences.update(header.fences)
         if len(record) <= MOST:
             self.records[header.number] = record
             self.bytes += len(record)
 
     def rows(self) -> Rows:
         """Those of what was taken since the last call."""
-        rows = index_rows(self._tail, self._statuses, self._keys)
+        rows = index_rows(self._tail, self._statuses, self._keys, self._fences)
         self._clear()
         return rows
 

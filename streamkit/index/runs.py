@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
 from ..backend import Backend, Range
 from ..errors import CorruptData
@@ -21,7 +20,7 @@ from .cursor import Chunk, Cursor, Place, merge_cursors
 from .run_format import Block, Tail, decode_block, decode_inline, decode_tail
 from .subject_filter import hash_of, mask_of, subject_of
 
-__all__ = ["Loaded", "Runs", "Starved"]
+__all__ = ["Runs", "Starved"]
 
 _FIRST_AHEAD = 16 << 10
 _FIRST_AHEAD_REMOTE = 64 << 10
@@ -39,15 +38,6 @@ _last_key = attrgetter("last_key")
 
 class Starved(Exception):
     """What was read is used up."""
-
-
-class Loaded(NamedTuple):
-    """What `Runs.load` found of a segment."""
-
-    segment: bytes | None
-    """Its segment row, or None."""
-    rows: Iterator[tuple[bytes, bytes]]
-    """Its data rows, in order."""
 
 
 class Runs:
@@ -80,16 +70,22 @@ class Runs:
             self._inline = decode_inline(self.manifest.inline, self._seed)
         return self._inline
 
-    def needed(self, segments: Sequence[str]) -> dict[bytes, Range]:
-        """What must be read before the statuses of `segments` can be looked up: ranges by the id of their file."""
-        ranges: dict[bytes, Range] = {}
-        for key in map(segment_key, segments):
+    def needed(self, segments: Sequence[str], load: bool = False) -> dict[bytes, Range]:
+        """What must be read before the statuses of `segments` can be looked up, with `load` also before their data rows
+        are: ranges by the id of their file."""
+        files: list[RunFile | None] = []
+        for segment in segments:
+            key = segment_key(segment)
             if not self._get_cached(key)[0]:
-                for run in self.manifest.runs:
-                    file = _file_of(run, key)
-                    if file is not None and self._cache.tail((self._partition, file.id, -1)) is None:
-                        ranges[file.id] = _tail_range(file)
-        return ranges
+                files += [_file_of(run, key) for run in self.manifest.runs]
+            if load:
+                start, end = data_range(segment, 1)
+                files += [_first_in(run, start, end) for run in self.manifest.runs]
+        return {
+            file.id: _tail_range(file)
+            for file in files
+            if file is not None and self._cache.tail((self._partition, file.id, -1)) is None
+        }
 
     def receive(self, id: bytes, data: bytes) -> None:
         """What was read of a range that is needed."""
@@ -229,35 +225,6 @@ class Runs:
         for file, data in zip(others, parts[len(files) :], strict=True):
             self.receive(file.id, data)
 
-    def load(self, segment: str, first_sequence: int) -> Loaded:
-        """A segment's row, and its data rows from the one that holds `first_sequence`.
-
-        What is read for the first of them is read together with the segment row.
-        """
-        key = segment_key(segment)
-        start, end = data_range(segment, first_sequence)
-        subject = segment.encode()
-        done, row = self._get_cached(key)
-        cursors = self._cursors(start, end, subject)
-        if not done and not self.remote:
-            (row,) = self.get([key])
-        elif not done:
-            hash = hash_of(subject)
-            mask = mask_of(hash)
-            files = [file for run in self.manifest.runs if (file := _file_of(run, key)) is not None]
-            tails = self._tails([*files, *(cursor.file for cursor in cursors if cursor.file is not None)])
-            places = [
-                Place(file, tails[file.id], tails[file.id].block_of(key))
-                for file in files
-                if tails[file.id].may_hold(hash, mask)
-            ]
-            blocks = self._refill(cursors, places)
-            for file, _, number in places:
-                row = blocks[file.id, number].get(key)
-                if row is not None:
-                    break
-        return Loaded(row, self._rows(cursors))
-
     def _rows(self, cursors: Sequence[Cursor]) -> Iterator[tuple[bytes, bytes]]:
         for keys, values in merge_cursors(cursors, self._refill):
             yield from zip(keys, values, strict=True)
@@ -390,13 +357,13 @@ class Runs:
                 )
         return parts
 
-    def _refill(self, cursors: Sequence[Cursor], places: Sequence[Place] = ()) -> dict[tuple[bytes, int], Block]:
-        """Read on for `cursors`, and the blocks `places`, which are returned."""
+    def _refill(self, cursors: Sequence[Cursor]) -> None:
+        """Read on for `cursors`."""
         waiting = list(cursors)
         while waiting:
             tails = self._tails(cursor.file for cursor in waiting if cursor.file is not None)
             waiting = [cursor for cursor in waiting if cursor.settle(tails)]
-        kept = list(places)
+        kept: list[Place] = []
         passing: dict[tuple[bytes, int], Place] = {}
         steps = []
         for cursor in cursors:
@@ -407,14 +374,13 @@ class Runs:
                     kept += wanted
                 else:
                     passing.update(((place.file.id, place.block), place) for place in wanted)
-        blocks = self._blocks(kept) if kept else {}
         bodies: dict[tuple[bytes, int], Block | bytes] = {}
         if passing:
             bodies.update(self._bodies(passing))
-        bodies.update(blocks)
+        if kept:
+            bodies.update(self._blocks(kept))
         for cursor, wanted in steps:
             cursor.give(wanted, bodies)
-        return blocks
 
 
 def _cut(held: tuple[int, bytes], wanted: Range) -> bytes:
@@ -425,6 +391,12 @@ def _cut(held: tuple[int, bytes], wanted: Range) -> bytes:
 
 def _tail_range(file: RunFile) -> Range:
     return Range(run_key(file.id), file.start + file.length - file.tail, file.tail, file.etag or None)
+
+
+def _first_in(run: Run, start: bytes, end: bytes) -> RunFile | None:
+    """The first file that may hold keys from `start` on, before `end`."""
+    at = bisect_left(run.files, start, key=_last_key)
+    return run.files[at] if at < len(run.files) and run.files[at].first_key < end else None
 
 
 def _file_of(run: Run, key: bytes) -> RunFile | None:

@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from ..backend import ABSENT, Ambiguous, Conflict, Etag, Range
 from ..errors import CorruptData, StoreClosed, TransientError, Unavailable, UnsupportedVersion
 from ..log.index_rows import encode_index_row
-from ..log.keys import HEAD, data_key, idempotency_key, run_key, segment_key
+from ..log.keys import HEAD, data_key, fence_key, idempotency_key, run_key, segment_key
 from ..log.manifest import Merge, Run, RunGone
 from ..log.marks import Marks, reached, with_mark
 from ..log.pack_format import EncodedPack, encode_pack
 from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
 from ..log.ranges import read_ranges
-from ..log.rows import DataRow, Head, KeyRow, Piece, SegmentRow, encode_row
+from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow, encode_row
 from .compaction import Expiry
 from .merge import FANOUT, merge_inline, merge_step, next_merge
 from .run_format import build_section, decode_inline, encode_inline
@@ -388,23 +388,26 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
                     watermark=partition.number,
                     timestamp=partition.timestamp,
                     position=partition.position,
-                    fences=dict(partition.fences),
                 )
                 statuses = {name: known[name] for name in names}
                 tail = {name: list(pieces) for name, pieces in partition.tail.items()}
                 keys, records = dict(partition.tail_keys), dict(partition.records)
+                fences = partition.fences.tail()
                 first = partition.watermark + 1
                 break
         partition.learn(missing)
         asked = True
-    return head, etag, after, _Tail(index_rows(tail, statuses, keys), first, records, asked)
+    return head, etag, after, _Tail(index_rows(tail, statuses, keys, fences), first, records, asked)
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------
 
 
 def index_rows(
-    tail: Mapping[str, Sequence[Piece]], statuses: Mapping[str, SegmentRow], keys: Mapping[bytes, KeyRow]
+    tail: Mapping[str, Sequence[Piece]],
+    statuses: Mapping[str, SegmentRow],
+    keys: Mapping[bytes, KeyRow],
+    fences: Mapping[str, int],
 ) -> Rows:
     """The rows of the index for `tail`, whose segments are as `statuses` say after it, in order."""
     rows: list[tuple[bytes, bytes]] = []
@@ -412,6 +415,7 @@ def index_rows(
         rows.append((segment_key(segment), encode_index_row(statuses[segment])))
         rows += _data_rows(segment, pieces)
     rows += [(idempotency_key(digest), encode_index_row(row)) for digest, row in keys.items()]
+    rows += [(fence_key(name), encode_index_row(FenceRow(token))) for name, token in fences.items()]
     rows.sort(key=itemgetter(0))
     return [key for key, _ in rows], [value for _, value in rows]
 

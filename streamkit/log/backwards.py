@@ -50,6 +50,7 @@ def space_backwards(
         # What a reader that goes forwards from here has passed in the others: all that is still to come.
         others = tuple(_after(heads[other]) if other in heads else starts[other] for other in range(len(logs)))
         force_setattr(batch.origin, "others", others)
+        force_setattr(batch.origin, "whole", True)
         force_setattr(batch.origin, "watermark", max(watermark, batch.timestamp))
         yield batch
         if (head := next(logs[at], None)) is not None:
@@ -134,7 +135,7 @@ def segment_backwards(partition: Partition, segment: str, bounds: Bounds, since:
     """One segment's entries, the last sequence first."""
     if bounds.empty:
         return
-    partition.refresh((segment,), since)
+    partition.refresh((segment,), since, load=True)
     row = partition.status(segment)
     first = max(bounds.min_sequence, row.first_sequence, 1)
     last = min(row.last_sequence, bounds.max_sequence or row.last_sequence)

@@ -15,7 +15,7 @@ from .notifier import Notifier
 from .partition import Partition
 from .records import records
 
-__all__ = ["Following", "Patience", "changes", "changes_of_all"]
+__all__ = ["Following", "PollTimer", "watch", "watch_all"]
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ _TOLD = 100_000
 """Segments whose last status is remembered."""
 
 
-class Patience:
+class PollTimer:
     """Waits for news, and ends after `timeout` seconds of silence (None: never)."""
 
     def __init__(
@@ -93,13 +93,13 @@ class Patience:
 class Following(Generic[T]):
     """What `look` finds, in batches, again and again: it finds what was not there the last time.
 
-    An iterator that waits in its caller's thread. Who waits in another way takes `patience` and `look` from it.
+    An iterator that waits in its caller's thread. Who waits in another way takes `timer` and `look` from it.
     """
 
-    def __init__(self, patience: Patience, look: Callable[[], Iterator[Iterable[T]]]) -> None:
-        self.patience = patience
+    def __init__(self, timer: PollTimer, look: Callable[[], Iterator[Iterable[T]]]) -> None:
+        self.timer = timer
         self.look = look
-        self._items = _onward(patience, look)
+        self._items = _poll(timer, look)
 
     def __iter__(self) -> Iterator[T]:
         return self._items
@@ -111,44 +111,44 @@ class Following(Generic[T]):
         self._items.close()
 
 
-def _onward(patience: Patience, look: Callable[[], Iterator[Iterable[T]]]) -> Generator[T, None, None]:
+def _poll(timer: PollTimer, look: Callable[[], Iterator[Iterable[T]]]) -> Generator[T, None, None]:
     while True:
-        seen = patience.known()
+        seen = timer.known()
         for found in look():
             yield from found
-            patience.reset()
-        if not patience.wait(seen):
+            timer.reset()
+        if not timer.wait(seen):
             return
 
 
-def changes(patience: Patience, latest: Callable[[int | None], SegmentStatus]) -> Following[SegmentStatus]:
+def watch(timer: PollTimer, latest: Callable[[int | None], SegmentStatus]) -> Following[SegmentStatus]:
     """A status, and again when it is another one."""
     told: SegmentStatus | None = None
 
     def look() -> Iterator[tuple[SegmentStatus]]:
         nonlocal told
-        status = latest(patience.since)
+        status = latest(timer.since)
         if status != told:
             told = status
             yield (status,)
 
-    return Following(patience, look)
+    return Following(timer, look)
 
 
-def changes_of_all(
-    patience: Patience,
+def watch_all(
+    timer: PollTimer,
     partitions: Callable[[], Sequence[Partition]],
     segments: Callable[[], Iterator[str]],
     latest: Callable[[str, int | None], SegmentStatus],
 ) -> Following[SegmentStatus]:
     """The status of each segment, then the latest of each that was written to. No partitions: there is no space yet.
 
-    `latest` takes how old a look may be, as Patience.since.
+    `latest` takes how old a look may be, as PollTimer.since.
     """
     told: dict[str, int] = {}
 
     def tell(segment: str) -> Iterator[tuple[SegmentStatus]]:
-        status = latest(segment, patience.since)
+        status = latest(segment, timer.since)
         if status.last_sequence > told.get(segment, 0):
             if len(told) >= _TOLD:
                 told.clear()
@@ -171,12 +171,12 @@ def changes_of_all(
             known = partitions()
             reached = [0] * len(known)
         for at, partition in enumerate(known):
-            until = partition.refresh((), patience.since)
+            until = partition.refresh((), timer.since)
             for segment in _touched(partition, reached[at], until) if until > reached[at] else ():
                 yield from tell(segment)
             reached[at] = until
 
-    return Following(patience, look)
+    return Following(timer, look)
 
 
 def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:

@@ -52,7 +52,10 @@ class Freshness:
 
     def begin(self) -> Look:
         """Before a look is sent."""
-        return Look(self.now(), self._clock.monotonic(), self._clock.now())
+        told, wall = self._backend.service_time(), self._clock.now()
+        if told is None:
+            return Look(None if self._remote else wall / 1000, self._clock.monotonic(), wall)
+        return Look(told.latest, self._clock.monotonic(), wall)
 
     def complete(self, look: Look) -> Look:
         """After its answer is known here. Before the very first answer the service had told nothing: then the look is

@@ -21,8 +21,9 @@ class Index(Protocol):
         """The rows' values, in the order of `keys`."""
         ...
 
-    def needed(self, segments: Sequence[str]) -> Mapping[bytes, Range]:
-        """What must be read before the rows of `segments` can be looked up, each by a name of its own."""
+    def needed(self, segments: Sequence[str], load: bool) -> Mapping[bytes, Range]:
+        """What must be read before the rows of `segments` can be looked up, each by a name of its own; with `load` also
+        before a scan of their data rows begins."""
         ...
 
     def receive(self, id: bytes, data: bytes) -> None:

@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..errors import CorruptData
-from .rows import DataRow, KeyRow, SegmentRow
+from .rows import DataRow, FenceRow, KeyRow, SegmentRow
 
 __all__ = ["decode_index_row", "encode_index_row", "join_data", "piece_count"]
 
-_Row = TypeVar("_Row", SegmentRow, DataRow, KeyRow)
+_Row = TypeVar("_Row", SegmentRow, DataRow, KeyRow, FenceRow)
 _encoder = msgspec.msgpack.Encoder()
-_decoders: dict[type, Any] = {row: msgspec.msgpack.Decoder(row) for row in (SegmentRow, DataRow, KeyRow)}
+_decoders: dict[type, Any] = {row: msgspec.msgpack.Decoder(row) for row in (SegmentRow, DataRow, KeyRow, FenceRow)}
 _U16 = struct.Struct(">H")
 _SHORT = 16
 
 
-def encode_index_row(row: SegmentRow | DataRow | KeyRow) -> bytes:
+def encode_index_row(row: SegmentRow | DataRow | KeyRow | FenceRow) -> bytes:
     return _encoder.encode(row)
 
 

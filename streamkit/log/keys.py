@@ -13,6 +13,7 @@ The rows of the index, which are in its files:
 | key | row |
 |---|---|
 | INV, SEGMENTS, segment | first and last entry of a segment |
+| INV, FENCES, lease | the highest token with which the lease has written |
 | INV, KEYS, idempotency key | which transaction an idempotency key belongs to |
 | DAT, SEGMENTS, segment, last sequence | where a segment's entries up to that sequence are |
 """
@@ -27,6 +28,7 @@ __all__ = [
     "ARCHIVE",
     "CATALOG",
     "DATA",
+    "FENCES",
     "HEAD",
     "KEYS",
     "RUNS",
@@ -35,6 +37,7 @@ __all__ = [
     "USERS_SPACES",
     "data_key",
     "data_range",
+    "fence_key",
     "idempotency_key",
     "partition_key",
     "run_key",
@@ -53,9 +56,11 @@ USERS_SPACES = (bytes(LexKey.encode("INV", "SPACES", "\x20")), bytes(SPACES.chil
 ARCHIVE = LexKey.encode("INV", "ARCHIVE")
 HEAD = LexKey.encode("INV", "PARTITIONS")
 SEGMENTS = LexKey.encode("INV", "SEGMENTS")
+FENCES = LexKey.encode("INV", "FENCES")
 KEYS = LexKey.encode("INV", "KEYS")
 RUNS = LexKey.encode("RUN")
 DATA = LexKey.encode("DAT", "SEGMENTS")
+_FENCE = bytes(LexKey.encode_first("INV", "FENCES"))
 _KEYS = LexKey.encode_first("INV", "KEYS")
 _SEGMENT = bytes(LexKey.encode_first("INV", "SEGMENTS"))
 _DATA = bytes(LexKey.encode_first("DAT", "SEGMENTS"))
@@ -80,6 +85,10 @@ def segment_key(segment: str) -> bytes:
 def segment_name(key: bytes) -> str:
     """The last part of a segment's or a space's key."""
     return key.rpartition(b"\x00")[2].decode()
+
+
+def fence_key(lease: str) -> bytes:
+    return _FENCE + lease.encode()
 
 
 def idempotency_key(digest: bytes) -> bytes:

@@ -8,34 +8,35 @@ from ..model import Entry
 
 __all__ = ["Latest"]
 
-_BYTES = 4 << 20
-"""For each partition. A small function has 128 MB in all."""
-_LONGEST = _BYTES >> 4
-_ENTRY = 700
+_BYTES = 8 << 20
+"""For a space: ten thousand small entries. A small function has 128 MB in all."""
+_ENTRY = 600
 """What an entry takes beside its payload and its metadata."""
 
 
 class Latest:
     """The entries that were kept last stay. Safe between threads; looking one up takes no lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int) -> None:
+        """Of one of a space's `partitions`."""
         self._lock = threading.RLock()
         self._entries: dict[str, Entry] = {}
         self._bytes = 0
+        self._most = _BYTES // partitions
 
     def get(self, segment: str) -> Entry | None:
         return self._entries.get(segment)
 
     def keep(self, entry: Entry) -> None:
         size = _size(entry)
-        if size > _LONGEST:
+        if size > self._most >> 4:
             return
         with self._lock:
             entries = self._entries
             old = entries.pop(entry.segment, None)
             if old is not None:
                 self._bytes -= _size(old)
-            while entries and self._bytes + size > _BYTES:
+            while entries and self._bytes + size > self._most:
                 self._bytes -= _size(entries.pop(next(iter(entries))))
             if not entries:
                 self._bytes = 0

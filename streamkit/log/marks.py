@@ -17,8 +17,11 @@ _MOST = 2 * _SHARES
 
 
 def with_mark(marks: Sequence[tuple[int, int]], number: int, now: float, grace: float) -> Marks:
-    """`marks`, oldest first, and that `number` has been reached `now`, in seconds. `grace` is in seconds."""
-    kept = list(marks)
+    """`marks`, oldest first, and that `number` has been reached `now`, in seconds. `grace` is in seconds.
+
+    Marks of later than now go: of a machine's clock that was ahead. They would not count for as long as it was.
+    """
+    kept = [mark for mark in marks if mark[1] <= now * 1000]
     if len(kept) > 1 and now * 1000 - kept[-2][1] < grace * 1000 / _SHARES:
         kept.pop()
     return (*kept[-_MOST:], (number, int(now * 1000)))

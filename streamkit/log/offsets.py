@@ -1,10 +1,13 @@
 """Offsets: "after this entry" in a space, as bytes that sort in reading order.
 
 Layout: "OFS" 00 version 00 space 00 incarnation, timestamp, kind, partition, then (number, index) pairs, then a crc32.
-All integers are big endian, so that bytes compare as the fields do. An offset of a whole reading names, for every
-partition, the transaction and the entry in it that come next, so that it loses nothing whatever other writers do. One
-that was taken from a single segment of a space with several partitions knows its own partition only; the others follow
-by timestamp. One without positions is before every entry, in whatever incarnation.
+All integers are big endian, so that bytes compare as the fields do. It names, for every partition, the transaction and
+the entry in it that come next, so that it loses nothing whatever other writers do.
+
+One of a single segment, or of a status, knows that of its own partition alone. In the others what is before it is what
+has an earlier timestamp, but nothing that came after what was known of them when the offset was made: it names where
+that ended, and who reads on from it begins there at the latest. (Earlier releases named nothing: then all of the others
+is read.) One without positions is before every entry, in whatever incarnation.
 
 Version 1 has no incarnation. It is still what spaces get that were created before there were any.
 """
@@ -32,7 +35,8 @@ _CRC = struct.Struct(">I")
 
 
 class Offset(NamedTuple):
-    """A decoded offset. `positions` has a (number, index) for each partition if `whole`, else only for `partition`."""
+    """A decoded offset. `positions` has a (number, index) for each partition; of an earlier release maybe only one, for
+    `partition`. If it is not `whole`, those of the others are the latest ones possible."""
 
     space: str
     timestamp: int
@@ -92,7 +96,6 @@ class Offset(NamedTuple):
             whole > 1
             or (not positions and not (whole and version > 1 and not any(incarnation)))
             or (positions and version > 1 and not any(incarnation))
-            or (not whole and len(positions) != 1)
             or not all(number for number, _ in positions)
         ):
             raise InvalidOffset("the offset is damaged")
@@ -108,7 +111,7 @@ class Offset(NamedTuple):
                 "space was deleted since. Read from the beginning, or from an offset that was taken here"
             )
         partitions = settings.partitions
-        if self.partition >= partitions or (self.whole and len(self.positions) != partitions):
+        if self.partition >= partitions or len(self.positions) != (1 if self._alone else partitions):
             raise InvalidOffset(
                 f"the offset was made for a space {self.space!r} with another number of partitions than {partitions}"
             )
@@ -118,11 +121,20 @@ class Offset(NamedTuple):
                 "again since. Read from the beginning, or from an offset that was taken here"
             )
 
+    @property
+    def _alone(self) -> bool:
+        """Whether it names a position of its own partition only."""
+        return not self.whole and len(self.positions) == 1
+
+    def position(self, partition: int) -> tuple[int, int]:
+        """What comes next in a partition; for one that is not its own, if it is not `whole`, at the latest."""
+        if not self._alone and self.positions:
+            return self.positions[partition]
+        return self.positions[0] if self.positions and partition == self.partition else (1, 0)
+
     def check_end(self, partition: int, number: int) -> None:
         """InvalidOffset if it is beyond the end of a partition, whose last transaction is `number`."""
-        if not self.positions or not (self.whole or partition == self.partition):
-            return
-        position = self.positions[partition if self.whole else 0]
+        position = self.position(partition)
         if position > (number + 1, 0):
             raise InvalidOffset(
                 f"the offset is beyond the end of the space {self.space!r}: it is after transaction {position[0]} of "

@@ -10,23 +10,24 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from ..backend import Etag, Range
+from ..backend import Etag
 from ..checksum import crc32
 from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion
-from ..reentry import inside_backend, refused
 from .archive_reader import Cold
 from .context import Context
+from .fences import Fences
 from .freshness import Freshness, Look
 from .idempotency import key_row
 from .index_reader import Index, RunGone
 from .index_rows import decode_index_row
-from .keys import HEAD, partition_key, segment_key, transaction_key, transaction_number, transaction_prefix
+from .keys import partition_key, segment_key, transaction_key, transaction_prefix
 from .latest import Latest
 from .pack_format import MOST
 from .packs import Packs
 from .policy import policy_of
 from .record_format import Header, decode_header, frames_start
-from .rows import Head, KeyRow, Piece, SegmentRow, Settings, decode_row
+from .refresher import Refresher
+from .rows import Head, KeyRow, Piece, SegmentRow, Settings
 
 __all__ = ["NOTHING", "Partition"]
 
@@ -34,10 +35,6 @@ _T = TypeVar("_T")
 
 NOTHING = SegmentRow(0, 0, 0, 0)
 _KNOWN = 200_000
-_TAIL_BYTES = 16 << 20
-"""Of a tail that has grown by so much it is looked up whether others have indexed it."""
-_WHOLE = 256 << 20
-"""The most bytes of a row."""
 
 
 class Partition:
@@ -70,16 +67,16 @@ class Partition:
         self.head_etag: Etag | None = None
         self.foreign_head: Etag | None = None
         """Of a head that an upkeep left here which was late: the store was deleted and made again meanwhile."""
+        self._partitions: Sequence[Partition] = ()
         self.cold: Callable[[], Cold] | None = None
         """Opens the archive of the space; it is asked for nothing above `head.archived`."""
-        self.loaded = False
         self.number = 0
         self.timestamp = 0
         self.position = 0
         self._counted = (0, 0)
         """A transaction's number, and how many entries it has."""
         self.watermark = 0
-        self.fences: dict[str, int] = {}
+        self.fences = Fences(self)
         self.tail: dict[str, list[Piece]] = {}
         """Pieces of each segment in transactions after the watermark."""
         self.records: dict[int, bytes] = {}
@@ -89,22 +86,20 @@ class Partition:
         self.tail_keys: dict[bytes, KeyRow] = {}
         self.known: dict[str, SegmentRow] = {}
         """Segments' statuses as of `number`."""
-        self.latest = Latest()
         self.generation = 0
         """Changes whenever rows that were read before can no longer be combined with what is known."""
-        self._refreshing = threading.RLock()
-        self._shortened = (0, 0)
-        """`number` and `tail_bytes` when the head was last looked at for the length of the tail."""
-        self._looking = False
-        """Somebody is in there, or was stopped in there."""
-        self._started = 0
-        self._completed = 0
         self.freshness = Freshness(self.backend, self.clock)
         self.looked: Look | None = None
         """The latest look, by which nothing above `number` had been removed from the log."""
+        self._confirmed: Look | None = None
+        """The latest look at `head`."""
+        self._refresher = Refresher(self)
 
     def _set(self, settings: Settings) -> None:
         self.settings = settings
+        self.latest = Latest(settings.partitions)
+        self.grace = min(settings.archive_grace, self.policy.clear)
+        """Seconds for which a transaction's row stays after the transaction is somewhere else as well."""
         self.seed = crc32(settings.incarnation, crc32(self.key))
         self._transactions = transaction_prefix(settings.incarnation)
 
@@ -140,6 +135,14 @@ class Partition:
         # Before the next transaction is after the last one, also where it is not known how many entries that has.
         return (number, count, timestamp) if number and number == counted else (number + 1, 0, timestamp)
 
+    def join(self, partitions: Sequence[Partition]) -> None:
+        """These are the partitions of its space, and it is one of them."""
+        self._partitions = partitions
+
+    def ends(self) -> tuple[tuple[int, int], ...] | None:
+        """(number, index) after all that is known of each partition of the space; None if it knows no others."""
+        return tuple([(partition.number + 1, 0) for partition in self._partitions]) or None
+
     def end(self) -> tuple[int, int, int]:
         """Like known_end, but where the last entry ends, unless that is only in the archive. It may take a request."""
         number, index, timestamp = self.known_end()
@@ -154,8 +157,9 @@ class Partition:
     def record(self, number: int) -> bytes | None:
         """A transaction, from the log; None if it is not there."""
         record = self.records.get(number)
+        archived = self.head.archived
         while record is None:
-            packs = self.packs
+            head, packs = self.head, self.packs
             try:
                 record = packs.get([number])[0]
             except RunGone as error:
@@ -163,9 +167,20 @@ class Partition:
                 continue
             if record is None:
                 value = self.backend.get(self.key, [self.transaction_key(number)])[0]
-                if value is not None or not self.packed_since(packs, number):
+                if value is not None and not self.is_current(head):
+                    if archived < number <= self.head.archived:
+                        return None
+                elif value is not None or not self.packed_since(packs, number):
                     return None if value is None else value.data
         return record
+
+    def is_current(self, head: Head) -> bool:
+        """Whether rows of the log that were read after `head` are what was committed: nothing that it does not name
+        can have been removed before they were read. Else a writer that came too late may have left them where
+        others were, which are in a pack or in the archive by now."""
+        if self.remote and self.head is head and not self.is_fresh(self._confirmed):
+            self.look_at_head()
+        return not self.remote or self.head is head
 
     def packed_since(self, packs: Packs, number: int) -> bool:
         """Whether `number`, which was neither in `packs` nor in the log, is in a pack by now."""
@@ -181,135 +196,30 @@ class Partition:
 
     # -- bringing it up to date ---------------------------------------------------------------------------------
 
-    def refresh(self, segments: Sequence[str] = (), since: int | None = None) -> int:
-        """See every transaction that was committed before this call, and the statuses of `segments`.
+    def refresh(self, segments: Sequence[str] = (), since: int | None = None, *, load: bool = False) -> int:
+        """See every transaction that was committed before this call, and the statuses of `segments`; what that takes
+        is read together. `load`: the segments are to be read, too.
 
         Returns the number of the last transaction that is seen. `since` 0: a look that was completed by anyone at any
         time is late enough, as the caller began before the partition was opened.
         """
-        arrived = self._started if since is None else since
-        self.check_reentry()
-        if self._looking and inside_backend():
-            raise refused()
-        with self._refreshing:
-            self._looking = True
-            # A look that began after this call did, by another thread, has seen all that this one must see.
-            if not self.loaded or self._completed <= arrived:
-                self._started += 1
-                ticket = self._started
-                self._look_at_log(segments)
-                self.loaded = True
-                self._completed = ticket
-            self._looking = False
-        return self.number
+        return self._refresher.refresh(segments, since, load=load)
 
     def check_reentry(self) -> None:
         """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
-        if self._refreshing._is_owned() or self.lock._is_owned():  # type: ignore[attr-defined]
-            raise refused()
+        self._refresher.check_reentry()
+
+    def look_at_head(self) -> None:
+        """Learn how far the index is by now, whoever brought it there."""
+        self._refresher.look_at_head()
+
+    def check_space(self) -> None:
+        """CorruptData if the space was deleted, or made again: for who is to write rows that no precondition guards."""
+        self._refresher.check_space()
 
     def is_fresh(self, look: Look | None) -> bool:
         """False if rows may have been removed from the log between `look` and the service's latest answer."""
         return self.freshness.holds(look, self.grace)
-
-    @property
-    def grace(self) -> float:
-        """Seconds for which a transaction's row stays after the transaction is somewhere else as well."""
-        return min(self.settings.archive_grace, self.policy.clear)
-
-    def _look_at_log(self, segments: Sequence[str]) -> None:
-        """Fold what is in the log, one key at a time: is there a transaction after the last one that we know?"""
-        listing = not self.loaded
-        if listing:
-            self.look_at_head()
-            if not self.partition and self.head_etag is None:
-                return
-        while True:
-            known, look = self.looked, self.freshness.begin()
-            if listing:
-                self._fold_tail(segments)
-            at_end = listing or self._fold_next()
-            number = self.number
-            if self.is_fresh(known):
-                if at_end:
-                    self.looked = self.freshness.complete(look)
-            else:
-                # What was not there may have been archived and removed.
-                self.look_at_head()
-                if self.number > number:
-                    listing = True
-                    continue
-            if at_end:
-                if listing:
-                    self.news.tell()
-                    self._shortened = self.number, self.tail_bytes
-                else:
-                    self._shorten_tail()
-                return
-            self.look_at_head()
-            listing = True
-
-    def _shorten_tail(self) -> None:
-        """A reader learns in this way how far others have brought the index, and forgets the tail up to there."""
-        number, size = self._shortened
-        if self.number - number >= 2 * self.policy.upkeep or self.tail_bytes - size >= _TAIL_BYTES:
-            self.look_at_head()
-            self._shortened = self.number, self.tail_bytes
-
-    def _fold_next(self) -> bool:
-        """Fold a few transactions after `number`; whether there is none after them."""
-        for ahead in (1, 8):
-            known, number = self.looked, self.number
-            keys = [self.transaction_key(number + step) for step in range(1, ahead + 1)]
-            records = self._records(keys)
-            self._confirm(known)
-            if self.number > number:
-                return False
-            for key, record in zip(keys, records, strict=True):
-                if record is None:
-                    return True
-                self.fold(record, transaction_number(key))
-        return False
-
-    def _confirm(self, look: Look | None) -> None:
-        """Before anything is folded that was read since `look`: a number that was archived and removed is free, and
-        what is found there may be of a writer that came too late. What the head tells is above all such numbers."""
-        if look is not None and not self.is_fresh(look):
-            self.look_at_head()
-
-    def _records(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [None if value is None else value.data for value in self.backend.get(self.key, keys)]
-
-    def look_at_head(self) -> None:
-        """Learn how far the index is by now, whoever brought it there."""
-        look = self.freshness.begin()
-        known, least = self.head_etag is not None, self.head.watermark
-        value = self.backend.get(self.key, [bytes(HEAD)])[0]
-        if value is not None:
-            head = decode_row(Head, HEAD, value.data)
-            if head.watermark < least:
-                raise self.gone()
-            if self._is_foreign(head):
-                self.foreign_head, self.looked = value.etag, self.freshness.complete(look)
-            else:
-                self._adopt(head, value.etag, look)
-        elif known:
-            raise self.gone()
-        else:
-            self.looked = self.freshness.complete(look)
-
-    def _is_foreign(self, head: Head) -> bool:
-        """Whether the head of this partition is of a space that is gone, and not this process itself."""
-        if not self.partition or self.head_etag or head.settings.incarnation == self.settings.incarnation:
-            return False
-        self.check_space()
-        return True
-
-    def check_space(self) -> None:
-        """CorruptData if the space was deleted, or made again: for who is to write rows that no precondition guards."""
-        value = self.backend.get(bytes(partition_key(self.space, 0)), [bytes(HEAD)])[0]
-        if value is None or decode_row(Head, HEAD, value.data).settings.incarnation != self.settings.incarnation:
-            raise self.gone()
 
     def gone(self) -> CorruptData:
         """The head was there once, and is not, or is that of another space of this name."""
@@ -318,8 +228,22 @@ class Partition:
             "and open it again"
         )
 
-    def _adopt(self, head: Head, etag: Etag, look: Look) -> None:
-        """Where the index is ahead of what is known, go on from there; where it has caught up, forget the tail."""
+    def saw(self, look: Look) -> None:
+        """`look` has found nothing that is not known by now."""
+        self.looked = self.freshness.complete(look)
+
+    def saw_head(self, look: Look) -> None:
+        """`look`, at the head, has found nothing that is not known by now."""
+        self.looked = self._confirmed = self.freshness.complete(look)
+
+    def saw_foreign(self, etag: Etag, look: Look) -> None:
+        """`look` has found a head with this etag that an upkeep left here which was late."""
+        self.foreign_head = etag
+        self.saw_head(look)
+
+    def adopt(self, head: Head, etag: Etag, look: Look) -> None:
+        """`look` has found this head: where the index is ahead of what is known, go on from there; where it has caught
+        up, forget the tail."""
         with self.lock:
             if self.head_etag is None and self.partition == 0:
                 # The first head says what the space is made of; until now nothing was known.
@@ -329,7 +253,7 @@ class Partition:
             if head.version < self.head.version:
                 return  # an older one: another thread has read a later one meanwhile
             self._take_head(head, etag)
-            self.looked = self.freshness.complete(look)
+            self.saw_head(look)
         self.news.tell()
 
     def _take_head(self, head: Head, etag: Etag | None) -> None:
@@ -352,57 +276,9 @@ class Partition:
         self.known.clear()
         self.generation += 1
         self.timestamp, self.position = head.timestamp, head.position
-        for name, token in head.fences.items():
-            self.fences[name] = max(token, self.fences.get(name, 0))
+        self.fences.forget()
         self.watermark = head.watermark
         self.number = head.watermark
-
-    def _fold_tail(self, segments: Sequence[str]) -> None:
-        """Fold what is in the log after `number`. Where calls are requests, that is one of them for all that is
-        probably there, and for what must be known to look up `segments`."""
-        known, ahead = self.looked, self.policy.upkeep
-        while self.remote:
-            number, index = self.number, self.index
-            keys = [self.transaction_key(number + step) for step in range(1, ahead + 1)]
-            needed = index.needed(segments)
-            parts = self.backend.read(self.key, [*(Range(key, 0, _WHOLE) for key in keys), *needed.values()])
-            for id, part in zip(needed, parts[ahead:], strict=True):
-                if part is not None:
-                    index.receive(id, part)
-            self._confirm(known)
-            if self.number > number:
-                continue
-            records = parts[:ahead]
-            end = records.index(None) if None in records else ahead
-            for at, record in enumerate(records[:end], number + 1):
-                assert record is not None
-                self.fold(record, at)  # others may have folded it meanwhile
-            if end == ahead:
-                continue
-            if any(record is not None for record in records[end:]):
-                break  # it was written in between, or something is lost: a list tells
-            return
-        self._fold_listed()
-
-    def _fold_listed(self) -> None:
-        """Fold what a list of the log names after `number`."""
-        known, start = self.looked, self.transaction_key(self.number + 1)
-        rows = self.backend.scan(self.key, start, self.transaction_key(1 << 64), values=False)
-        keys = [row.key for row in rows]
-        for at in range(0, len(keys), 512):
-            batch = keys[at : at + 512]
-            records = self._records(batch)
-            self._confirm(known)
-            for key, record in zip(batch, records, strict=True):
-                number = transaction_number(key)
-                if number > self.number + 1 or record is None:
-                    # What is not there may have been archived and removed since it was listed.
-                    self.look_at_head()
-                if number <= self.number:
-                    continue
-                if record is None:
-                    raise CorruptData(f"{self.where(number)} is listed but not there")
-                self.fold(record, number)
 
     # -- folding ------------------------------------------------------------------------------------------------
 
@@ -458,9 +334,8 @@ class Partition:
         self.tail_frames += len(header.frames)
         for use in header.keys:
             self.tail_keys[use.key] = key_row(header, use)
-        for name, token in header.fences.items():
-            if token > self.fences.get(name, 0):
-                self.fences[name] = token
+        if header.fences:
+            self.fences.take(number, header.fences)
         self.timestamp = timestamp
         self.position = header.position + count
         self._counted = number, count
@@ -498,6 +373,7 @@ class Partition:
             self.records = {number: record for number, record in self.records.items() if number > watermark}
             self.tail_bytes = sum(map(len, self.records.values()))
             self.tail_keys = {key: row for key, row in self.tail_keys.items() if row.number > watermark}
+            self.fences.drop_tail(watermark)
             self.watermark = watermark
 
     def indexed(self, head: Head, etag: Etag | None, before: Etag | None) -> None:

@@ -199,7 +199,7 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: i
     """One segment's entries in sequence order. For `since` see Partition.refresh."""
     if bounds.empty:
         return
-    partition.refresh((segment,), since)
+    partition.refresh((segment,), since, load=True)
     last = partition.status(segment).last_sequence
     first = max(bounds.min_sequence, partition.status(segment).first_sequence, 1)
     last = min(last, bounds.max_sequence or last)
@@ -341,8 +341,9 @@ def load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int
 
 def _frames(partition: Partition, wanted: Sequence[Frame]) -> list[bytes | None]:
     """Parts of transactions, from packs, else from rows of their own. None for what is in neither."""
+    archived = partition.head.archived
     while True:
-        packs = partition.packs
+        head, packs = partition.head, partition.packs
         try:
             parts = packs.frames(wanted)
         except RunGone as error:
@@ -352,6 +353,10 @@ def _frames(partition: Partition, wanted: Sequence[Frame]) -> list[bytes | None]
         ranges = [Range(partition.transaction_key(wanted[at][0]), *wanted[at][1:]) for at in rest]
         for at, part in zip(rest, partition.backend.read(partition.key, ranges) if ranges else (), strict=True):
             parts[at] = part
+        if rest and not partition.is_current(head):
+            if any(archived < wanted[at][0] <= partition.head.archived for at in rest):
+                return [None] * len(wanted)
+            continue
         missing = next((wanted[at][0] for at in rest if parts[at] is None), None)
         if missing is None or not partition.packed_since(packs, missing):
             return parts
@@ -456,6 +461,7 @@ class Cursor:
                 self._watermark = max(self._watermark, batch.timestamp)
                 # Made for this reading, and not handed out yet: the entries of a frame share one origin.
                 force_setattr(batch.origin, "others", tuple(positions))
+                force_setattr(batch.origin, "whole", True)
                 force_setattr(batch.origin, "watermark", self._watermark)
                 yield batch
                 last = batch.entries[-1].sequence - batch.origin.first_sequence
@@ -472,13 +478,12 @@ def position_of(partition: Partition, offset: Offset | None, end: int) -> tuple[
         return (1, 0)
     offset.check(partition.settings)
     offset.check_end(partition.partition, end)
-    if offset.whole:
-        return offset.positions[partition.partition]
-    if partition.partition == offset.partition:
-        return offset.positions[0]
-    # Taken from one segment: what is before it in another partition is what was earlier.
+    position = offset.position(partition.partition)
+    if offset.whole or partition.partition == offset.partition:
+        return position
+    # Of one segment: what is before it in another partition is what was earlier, as far as that was known.
     after = offset.timestamp + (partition.partition < offset.partition)
-    return (first_at(partition, after, 1, end), 0)
+    return min(position, (first_at(partition, after, 1, position[0] - 1), 0))
 
 
 def end_of(partitions: Sequence[Partition], since: int | None = None) -> Offset:

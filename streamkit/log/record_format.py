@@ -139,15 +139,18 @@ _frame_heads = msgspec.msgpack.Decoder(FrameHead)
 _payloads = msgspec.msgpack.Decoder(tuple[list[bytes]])
 _payloads_metadata = msgspec.msgpack.Decoder(tuple[list[bytes], list[dict[str, str] | None]])
 _zstd: Any = None
+_sampler: Any = None
+"""Makes frames of samples that are thrown away. To make a compressor takes longer than to use it."""
 
 
 def load_zstd() -> Any:
-    global _zstd
+    global _zstd, _sampler
     if _zstd is None:
         if sys.version_info >= (3, 14):
             from compression import zstd
         else:
             from backports import zstd
+        _sampler = zstd.ZstdCompressor(1)
         _zstd = zstd
     return _zstd
 
@@ -163,7 +166,7 @@ def encode_body(
     content = hashlib.blake2b(data, digest_size=16).digest() if digest else b""
     if raw >= _SMALL:
         zstd = _zstd or load_zstd()
-        if raw <= 2 * _SAMPLE or len(zstd.compress(data[:_SAMPLE], 1)) < _SAMPLE * 0.9:
+        if raw <= 2 * _SAMPLE or len(_sampler.compress(data[:_SAMPLE], _sampler.FLUSH_FRAME)) < _SAMPLE * 0.9:
             packed = zstd.compress(data, 1)
             if len(packed) < raw * 0.95:
                 return Body(packed, raw, flags | _ZSTD, len(payloads), content)

@@ -19,9 +19,9 @@ def records(partition: Partition, first: int, last: int) -> Iterator[tuple[int, 
 
     What a pack holds counts, and not a row of the same number: that may be of a writer that came too late.
     """
-    number = first
+    number, archived, remote = first, partition.head.archived, partition.remote
     while number <= last:
-        packs = partition.packs
+        head, packs = partition.head, partition.packs
         reached = number
         if number <= packs.last:
             try:
@@ -35,19 +35,25 @@ def records(partition: Partition, first: int, last: int) -> Iterator[tuple[int, 
         else:
             until = last
         if number <= until:
-            for at, record in _rows(partition, number, until):
+            for at, record, kept in _rows(partition, number, until):
+                if remote and not kept and not partition.is_current(head):
+                    break
                 yield at, record
                 number = at + 1
+        if partition.head is not head:
+            if archived < number <= partition.head.archived:
+                return
+            continue
         if number == reached and not partition.packed_since(packs, number):
             return
 
 
-def _rows(partition: Partition, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-    """What is in rows of its own, and in memory."""
+def _rows(partition: Partition, first: int, last: int) -> Iterator[tuple[int, bytes, bool]]:
+    """(number, record, whether it was in memory) of what is in rows of its own, and in memory."""
     number = first
     kept = partition.records
     while number <= last and (record := kept.get(number)) is not None:
-        yield number, record
+        yield number, record, True
         number += 1
     if number > last:
         return
@@ -55,7 +61,7 @@ def _rows(partition: Partition, first: int, last: int) -> Iterator[tuple[int, by
     for row in partition.backend.scan(partition.key, start, after):
         if transaction_number(row.key) != number:
             return
-        yield number, row.data
+        yield number, row.data, False
         number += 1
 
 

@@ -13,7 +13,18 @@ from .manifest import Manifest
 from .marks import Marks
 from .packs import PackFile
 
-__all__ = ["ArchiveRow", "DataRow", "Head", "KeyRow", "Piece", "SegmentRow", "Settings", "decode_row", "encode_row"]
+__all__ = [
+    "ArchiveRow",
+    "DataRow",
+    "FenceRow",
+    "Head",
+    "KeyRow",
+    "Piece",
+    "SegmentRow",
+    "Settings",
+    "decode_row",
+    "encode_row",
+]
 
 VERSION = 3
 """The format of every row; what is older was never released."""
@@ -44,7 +55,6 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     """Entries up to the watermark."""
     archived: int = 0
     """The cold tier holds everything up to this number."""
-    fences: dict[str, int] = {}
     manifest: Manifest = Manifest()
     packs: tuple[PackFile, ...] = ()
     """The packed part of the log, in order."""
@@ -114,6 +124,12 @@ class KeyRow(msgspec.Struct, frozen=True, array_like=True):
     segments: tuple[tuple[str, int], ...]
     count: int
     """Entries of the transaction."""
+
+
+class FenceRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The highest token with which a lease has written."""
+
+    token: int
 
 
 _Row = TypeVar("_Row", Settings, Head, ArchiveRow)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from ..model import TRX, Position, SegmentStatus
 from .partition import Partition
 from .rows import SegmentRow
@@ -32,6 +34,8 @@ def _statuses(
 ) -> dict[str, SegmentStatus]:
     space, settings = partition.space, partition.settings
     place = Position(partition.partition, settings.partitions, timestamp, number, index, settings.incarnation)
+    if settings.partitions > 1:
+        place = replace(place, others=partition.ends())
     statuses = {}
     for segment, row in rows.items():
         first, last = row.first_sequence, row.last_sequence

@@ -34,9 +34,13 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
             raise TypeError(f"expected_sequence is an int or None, not {type(expected_sequence).__name__}")
         if expected_sequence < 0:
             raise ValueError(f"expected_sequence is a segment's last sequence, from 0, not {expected_sequence}")
-    if isinstance(records, (Record, bytes, str, Mapping)):
+    if type(records) is not list and isinstance(records, (Record, bytes, str, Mapping)):
         raise TypeError(f"records is an iterable of Record, not one {type(records).__name__}: put it into a list")
     batch = list(records)
+    if len(batch) == 1 and type(record := batch[0]) is Record and record.metadata is None and record.sequence is None:
+        payload = record.payload
+        if type(payload) is bytes and len(payload) <= most_bytes:  # what small commits are made of, looked at once
+            return Prepared([payload], None, expected_sequence, len(payload))
     for kind in set(map(type, batch)):
         if kind is not Record:
             raise TypeError(f"records must be streamkit.Record, not {kind.__name__}")

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ..errors import OutcomeUnknown, StoreClosed, TransientError
-from ..log.follow import Patience
+from ..log.follow import PollTimer
 from ..store import Store, inner
 from ..warn import warn
 
@@ -45,23 +45,23 @@ def run_rounds(
         numbers = [number for space in spaces for number in shared.numbers(space)]
         return (*numbers, stop.is_set(), shared.closed)
 
-    patience = Patience(shared.clock, shared.news, shared.poll, None, known, spaces[0], lambda: None)
+    timer = PollTimer(shared.clock, shared.news, shared.poll, None, known, spaces[0], lambda: None)
     pause = shared.poll[1]
     while not stop.is_set() and not shared.closed:
         seen = known()
         try:
             if round():
-                patience.reset()
+                timer.reset()
             pause = shared.poll[1]
         except StoreClosed:
             return
         except (TransientError, OutcomeUnknown) as error:
             warn("%s: trying again in %.1f s: %s", what, pause, error)
-            patience.pause = pause
+            timer.pause = pause
             pause = min(pause * 2, _LONGEST_PAUSE)
         if end is not None:
             rest = end - shared.clock.monotonic()
             if rest <= 0:
                 return
-            patience.pause = min(patience.pause, rest)
-        patience.wait(seen)
+            timer.pause = min(timer.pause, rest)
+        timer.wait(seen)

@@ -19,11 +19,12 @@ if find_spec("pyspark") is None:
 
 from .native import read_space
 from .session import register, session
+from .typed import parse_payloads
 
 if TYPE_CHECKING:
     from .sink import write_space
 
-__all__ = ["read_space", "register", "session", "write_space"]
+__all__ = ["parse_payloads", "read_space", "register", "session", "write_space"]
 
 
 def __getattr__(name: str) -> Any:

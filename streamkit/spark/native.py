@@ -5,24 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
+from ..archive.snapshot import is_own_name
 from ..archive.table import File, Table
+from ..client import Client
+from ..errors import CorruptData
 from ..store import inner
 from ..warn import warn
 from .filters import Test, may_hold, tests_of
-from .options import COLUMNS, Options, parse, schema
-from .plan import Piece, pieces, spans
+from .options import COLUMNS, Options, parse
+from .options import schema as ddl
+from .plan import Piece, Span, pieces, spans
 from .session import register
+from .typed import parse_payloads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-__all__ = ["read_space"]
+__all__ = ["Plan", "frame_of", "plan", "read_space"]
 
 _OWN = ("store", "space", "tier")
+_FEW = 4
+"""Files of one directory that are asked for by name: listing it takes as many requests."""
 
 
 def read_space(
@@ -31,6 +39,7 @@ def read_space(
     store: UUID | str | Sequence[UUID | str],
     space: str,
     *,
+    schema: StructType | str | None = None,
     columns: Sequence[str] = (),
     tier: str = "all",
     since: str | int | datetime | bytes = "",
@@ -49,7 +58,16 @@ def read_space(
     called is what the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does;
     of an empty space, none. Where Spark has no connector for the archive's storage, or is not let in, the source reads
     the cold part too, and the logger `streamkit` says why.
+
+    With `schema`, a StructType or DDL text, payloads are JSON documents, and their fields are columns in the place of
+    `payload`; one that is no such document is kept in the column `bad_payload` (see parse_payloads).
     """
+    if schema is not None:
+        names = [name for name in (columns or COLUMNS) if name != "payload"]
+        bounds = {"tier": tier, "since": since, "until": until, "segments": segments, "archive": archive}
+        bounds |= {"min_sequence": min_sequence, "max_sequence": max_sequence}
+        frame = read_space(spark, url, store, space, columns=[*names, "payload"], **bounds)  # type: ignore[arg-type]
+        return parse_payloads(frame, schema)
     ids = [store] if isinstance(store, str | UUID) else list(store)
     given = {
         "url": url,
@@ -67,29 +85,50 @@ def read_space(
     if archive is not None:
         given["archive"] = archive
     options = parse(given)
-    tests = tests_of(options)
     register(spark)
     with options.client() as client:
-        planned = spans(client, options)
-        archived = any(span.archived for span in planned)
-        cold = [piece for piece in pieces(client, options, planned) if piece.file is not None] if archived else []
-        tables = {
-            piece.file.path: inner(client.store(piece.store)).archive(piece.space).table for piece in cold if piece.file
-        }
+        planned = plan(client, options)
+    return frame_of(spark, given, planned)
+
+
+class Plan(NamedTuple):
+    """What a read consists of."""
+
+    spans: list[Span]
+    cold: list[Piece]
+    """Files of the archive."""
+    tables: dict[str, Table]
+    """Of each of these files, by its path."""
+
+
+def plan(client: Client, options: Options) -> Plan:
+    """As of now; it asks the stores, and not Spark."""
+    planned = spans(client, options)
+    archived = any(span.archived for span in planned)
+    cold = [piece for piece in pieces(client, options, planned) if piece.file is not None] if archived else []
+    tables = {
+        piece.file.path: inner(client.store(piece.store)).archive(piece.space).table for piece in cold if piece.file
+    }
+    return Plan(planned, cold, tables)
+
+
+def frame_of(spark: SparkSession, given: dict[str, str], planned: Plan) -> DataFrame:
+    """What is planned, as a frame; `given`: the options of the source."""
+    options = parse(given)
+    tests, tables = tests_of(options), planned.tables
     native = bool(tables) and _can_read(spark, *next(iter(tables.items())))
     parts = []
+    rest = planned.spans
     if native:
-        cold = [piece for piece in cold if may_hold(piece, tests)]
+        cold = [piece for piece in planned.cold if may_hold(piece, tests)]
         parts = [_parquet(spark, tables, group, options, tests) for group in _groups(cold)]
-    rest = planned
-    if native:
-        rest = [span for span in planned if span.last > span.archived] if tier != "cold" else []
+        rest = [span for span in planned.spans if span.last > span.archived] if options.tier != "cold" else []
     if rest:
         pinned = json.dumps([[str(span.store), *span[1:]] for span in rest])
-        reader = spark.read.format("streamkit")
-        parts.append(reader.options(**{**given, "tier": "hot" if native else tier, "snapshot": pinned}).load())
+        tier = "hot" if native else options.tier
+        parts.append(spark.read.format("streamkit").options(**{**given, "tier": tier, "snapshot": pinned}).load())
     if not parts:
-        return spark.createDataFrame([], schema(options.columns))
+        return spark.createDataFrame([], ddl(options.columns))
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionByName(part)
@@ -128,16 +167,41 @@ def _whole(piece: Piece) -> bool:
     )
 
 
+def _files(spark: SparkSession, tables: dict[str, Table], names: Sequence[str]) -> DataFrame:
+    """The files as a frame. Where they are many, their directories are listed: one request, not one for each."""
+    from pyspark.sql import functions as F
+
+    stored = tuple(name for name in COLUMNS if name not in _OWN)
+    # They are names: what a shell reads as a pattern is part of one. None is passed over, whatever the session says.
+    reader = spark.read.schema(ddl(stored)).option("__globPaths__", "false").option("ignoreMissingFiles", "false")
+    directories = {_hadoop(tables[name]) for name in names}
+    if len(names) < _FEW * len(directories) or not all(map(is_own_name, names)):
+        return reader.parquet(*(f"{_hadoop(tables[name])}/{name}" for name in names))
+    frame = reader.option("recursiveFileLookup", "true").parquet(*directories)
+    # The list is the frame's own from here on; what it lacks would be rows that are missing.
+    listed = [_tail(path) for path in frame.inputFiles()]
+    wanted = {_tail(f"{_hadoop(tables[name])}/{name}") for name in names}
+    if missing := wanted.difference(listed):
+        raise CorruptData(f"{len(missing)} files of the archive are missing, one is {min(missing)}: restore them")
+    if len(listed) == len(wanted):
+        return frame
+    # Spark applies this to the list, before it opens a file.
+    return frame.where(F.array_join(F.slice(F.split("_metadata.file_path", "/"), -3, 3), "/").isin(*wanted))
+
+
+def _tail(path: str) -> str:
+    """A file's name, below the last parts of its directory: a store's, and a space's."""
+    return "/".join(path.split("/")[-3:])
+
+
 def _parquet(
     spark: SparkSession, tables: dict[str, Table], group: list[Piece], options: Options, tests: Sequence[Test]
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
     files = [piece.file for piece in group if piece.file is not None]
-    stored = tuple(name for name in COLUMNS if name not in _OWN)
+    frame = _files(spark, tables, [file.path for file in files])
     paths = [f"{_hadoop(tables[file.path])}/{file.path}" for file in files]
-    # They are names of files, and what a shell reads as a pattern is part of a name.
-    frame = spark.read.schema(schema(stored)).option("__globPaths__", "false").parquet(*paths)
     piece = group[0]
     if not _whole(piece):
         frame = _cut(frame, piece, files[0])
@@ -207,7 +271,8 @@ def _can_read(spark: SparkSession, file: str, table: Table) -> bool:
     try:
         configuration = spark._jsc.hadoopConfiguration()
         endpoint = table.options.get("AWS_ENDPOINT_URL")
-        configured = configuration.get("fs.s3a.endpoint")
+        bucket = urlsplit(table.url).netloc
+        configured = configuration.get(f"fs.s3a.bucket.{bucket}.endpoint") or configuration.get("fs.s3a.endpoint")
         if endpoint and _same_endpoint(endpoint) != _same_endpoint(configured or ""):
             return _not_native(path, f"spark.hadoop.fs.s3a.endpoint is {configured or 'not set'}, not {endpoint}")
         place = jvm.org.apache.hadoop.fs.Path(path)

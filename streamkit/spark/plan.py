@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from ..archive.fallback import ArchiveOrLog
 from ..archive.table import File
 from ..client import Client
 from ..errors import PermanentError
@@ -16,7 +17,18 @@ from ..log.read import first_at, position_of
 from ..store import Store, inner
 from .options import LATEST, Options
 
-__all__ = ["Piece", "Span", "begin_of", "packed", "partitions_of", "pieces", "spans"]
+__all__ = [
+    "Piece",
+    "Span",
+    "begin_of",
+    "entries_until",
+    "limited",
+    "packed",
+    "partitions_of",
+    "pieces",
+    "reaching",
+    "spans",
+]
 
 
 class Span(NamedTuple):
@@ -127,12 +139,13 @@ def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]
         known = inner(store).look_up(span.space)[0]
         if known is None:
             raise PermanentError(f"the space {span.space!r} of the store {span.store} is gone")
-        if span.first <= span.archived and options.tier != "hot":
-            snapshot = inner(store).archive(span.space).snapshot(span.partition, span.archived)
+        archived = min(span.archived, span.last)  # it may have been made shorter since
+        if span.first <= archived and options.tier != "hot":
+            snapshot = inner(store).archive(span.space).snapshot(span.partition, archived)
             for cluster in snapshot.clusters(span.partition):
                 for file in cluster:
-                    if file.numbers[0] <= span.archived and file.numbers[1] >= span.first:
-                        first, last = max(span.first, file.numbers[0]), min(span.archived, file.numbers[1])
+                    if file.numbers[0] <= archived and file.numbers[1] >= span.first:
+                        first, last = max(span.first, file.numbers[0]), min(archived, file.numbers[1])
                         whole = file.numbers[1] - file.numbers[0] + 1
                         cold.append(_piece(span, first, last, file.rows * (last - first + 1) // whole, file))
         begin = max(span.first, span.archived + 1)
@@ -169,6 +182,56 @@ def packed(pieces: Sequence[Piece], rows: int) -> list[tuple[Piece, ...]]:
         found[-1].append(piece)
         size += max(1, piece.rows)
     return [tuple(some) for some in found]
+
+
+def limited(client: Client, planned: Sequence[Span], rows: int) -> list[Span]:
+    """The first of them, of `rows` entries at most together, in whole transactions; a larger one comes alone."""
+    found: list[Span] = []
+    for span in planned:
+        known = inner(client.store(span.store)).look_up(span.space)[0]
+        if known is None:
+            raise PermanentError(f"the space {span.space!r} of the store {span.store} is gone")
+        partition = known.partitions[span.partition]
+
+        def until(number: int, partition: Partition = partition) -> int:
+            return entries_until(partition, number)
+
+        before = until(span.first - 1)
+        last = span.last
+        if until(last) - before > rows:
+            last = reaching(span.first - 1, last, before + rows, until)
+            last = max(last, span.first) if not found else last
+        if last >= span.first:
+            found.append(span._replace(last=last, stop=span.stop if last == span.last else 0))
+            rows -= until(last) - before
+        if last < span.last or rows <= 0:
+            break
+    return found
+
+
+def entries_until(partition: Partition, number: int) -> int:
+    """Entries of the partition up to transaction `number`."""
+    if number == 0:
+        return 0
+    if number > partition.head.archived:
+        header = partition.header(number)
+        if header is not None:
+            return header.position + header.count
+        partition.look_at_head()
+    archive: ArchiveOrLog = partition.archive()  # type: ignore[assignment]
+    return archive.entries_until(partition, number)
+
+
+def reaching(begin: int, end: int, entries: int, until: Callable[[int], int]) -> int:
+    """The last transaction of begin..end with at most `entries` up to it, as `until` counts them."""
+    low, high = begin, end
+    while low < high:
+        middle = (low + high + 1) // 2
+        if until(middle) <= entries:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _ranges(partition: Partition, span: Span, first: int, split: int) -> Iterator[Piece]:

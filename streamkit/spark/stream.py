@@ -20,14 +20,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..archive.fallback import ArchiveOrLog
 from ..client import Client
 from ..errors import PermanentError
 from ..log.partition import Partition
 from ..warn import warn
 from .filters import tests_of
 from .options import Options
-from .plan import Piece, begin_of, partitions_of
+from .plan import Piece, begin_of, entries_until, partitions_of, reaching
 from .rows import read_piece
 from .source import Task
 from .stream_offset import SpaceOffset, StreamOffset, decode, encode
@@ -258,33 +257,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         key = (partition, number)
         position = self._positions.get(key)
         if position is None:
-            position = self._positions[key] = _position(partition, number)
+            position = self._positions[key] = entries_until(partition, number)
             if len(self._positions) > _KEPT:
                 self._positions.popitem(last=False)
         return position
 
     def _reaching(self, partition: Partition, begin: int, end: int, entries: int) -> int:
         """The last transaction of begin..end with at most `entries` up to it."""
-        low, high = begin, end
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._position(partition, middle) <= entries:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return reaching(begin, end, entries, lambda number: self._position(partition, number))
 
     def _time(self, partition: Partition, number: int) -> int:
         """When a transaction was committed; 0 for one that the log does not hold any more, which is old."""
         header = partition.header(number) if number > partition.head.archived else None
         return header.timestamp if header is not None else 0
-
-
-def _position(partition: Partition, number: int) -> int:
-    if number > partition.head.archived:
-        header = partition.header(number)
-        if header is not None:
-            return header.position + header.count
-        partition.look_at_head()
-    archive: ArchiveOrLog = partition.archive()  # type: ignore[assignment]
-    return archive.entries_until(partition, number)

@@ -106,7 +106,7 @@ async def test_five_hundred_follow_with_two_threads(memory: AsyncSubject) -> Non
         assert {type(one) for one in ended} == {asyncio.CancelledError}
         expected = [b"begun", *(b"%d" % turn for turn in range(1, 6))]
         assert all([entry.payload for entry in entries] == expected for entries in seen)
-        assert store._watch._waiting == {}
+        assert store.watch._waiting == {}
         assert store.sync._shared.news._listeners == ()
 
 

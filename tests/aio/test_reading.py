@@ -117,13 +117,13 @@ async def test_the_loop_goes_on_while_much_is_compressed(memory: AsyncSubject) -
         ticking = asyncio.create_task(tick())
         on_loop = threading.get_ident()
         threads: set[int] = set()
-        draft = store.sync._part
+        draft = store.sync._writer.part
 
         def noted(*args: Any) -> Any:
             threads.add(threading.get_ident())
             return draft(*args)
 
-        store.sync._part = noted  # type: ignore[method-assign]
+        store.sync._writer.part = noted  # type: ignore[method-assign]
         await store.produce("s", "a", [Record(bytes(range(256)) * 4096)] * 32)
         assert on_loop not in threads
         ticking.cancel()

@@ -145,7 +145,7 @@ async def test_a_client_that_reconnects_misses_nothing_and_gets_nothing_twice(tm
 @in_loop
 async def test_a_client_that_goes_away_leaves_no_follower(tmp_path: Path) -> None:
     async with site(tmp_path) as web:
-        watch = web.store._watch
+        watch = web.store.watch
         for _ in range(3):
             async with web.get("/orders") as client:
                 await web.post("/orders/order-1", b"1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -586,6 +587,7 @@ def test_an_archive_that_is_elsewhere_is_named_by_option_or_environment(
         assert cli(*args, "--archive", place).code == 0
     monkeypatch.setenv("STREAMKIT_ARCHIVE", place)
     assert len(cli("consume", "orders", "--json").lines) == 10
+    assert len(cli("consume", "orders", "--json", "--url", os.environ["STREAMKIT_URL"]).lines) == 10
     with streamkit.connect() as client:
         assert len(list(client.store(cli.store).consume_space("orders"))) == 10
 

@@ -152,9 +152,15 @@ class _Caller(threading.Thread):
 
 
 class SharedCommit:
-    """One run. `make_driver` reaches the same root whenever it is called."""
+    """One run. `make_driver` reaches the same root whenever it is called.
 
-    def __init__(self, make_driver: Callable[[ManualClock], Driver], plan: Plan | None = None) -> None:
+    `before`: transactions that are there already, so that the index is brought forward behind what is shared.
+    """
+
+    def __init__(
+        self, make_driver: Callable[[ManualClock], Driver], plan: Plan | None = None, *, before: int = 0
+    ) -> None:
+        self._before = before
         self._clock = ManualClock()
         self._make = make_driver
         self.driver = Held(FaultyDriver(make_driver(self._clock), plan or Plan()))
@@ -177,6 +183,8 @@ class SharedCommit:
     def run(self, cut: Cut | None = None, victim: str = "") -> dict[str, _Caller]:
         """All threads, after they ended. AssertionError if one was not told the truth, or the store is not whole."""
         store, driver = self.store, self.driver
+        for number in range(self._before):
+            store.produce(SPACE, "before", [Record(b"%d" % number)])
         store.produce(SPACE, "b", [Record(b"begun")])
         leases = []
         for _ in range(2):

@@ -6,10 +6,12 @@ FOLDER/answer-N.json: what it found, or the error. Who asks kills it, or its wor
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +68,23 @@ def sink(spark: Any, ask: dict[str, Any]) -> Any:
 
 
 def rollup(spark: Any, ask: dict[str, Any]) -> Any:
-    return roll_up(spark, {"url": ask["url"], "store": ask["store"], "space": SOURCE}, SQL, ask["output"])
+    given = {"url": ask["url"], "store": ask["store"], "space": SOURCE}
+    return roll_up(spark, given, SQL, ask["output"], batch_rows=1000).rows
 
 
-WORK = {"batch": batch, "stream": stream, "sink": sink, "rollup": rollup}
+def restore(spark: Any, ask: dict[str, Any]) -> Any:
+    """Into a third store, what the source has by now."""
+    from streamkit.spark.jobs.restore import job
+
+    said = io.StringIO()
+    with redirect_stdout(said):
+        code = job(["--url", ask["url"], "--store", ask["store"], "--space", SOURCE, "--into", ask["restored"]])
+    if code:
+        raise RuntimeError(said.getvalue())
+    return None
+
+
+WORK = {"batch": batch, "stream": stream, "sink": sink, "rollup": rollup, "restore": restore}
 
 
 def main(folder: Path) -> None:
@@ -88,7 +103,8 @@ def main(folder: Path) -> None:
         try:
             answer = {"found": WORK[ask["do"]](spark, ask)}
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            # What Spark says of a stream's end does not name what has ended it; its stack trace does.
+            answer = {"error": f"{type(error).__name__}: {error}\n{getattr(error, '_stackTrace', '')}"}
         written = folder / f"writing-{os.getpid()}"
         written.write_text(json.dumps(answer))
         written.rename(folder / f"answer-{number}.json")

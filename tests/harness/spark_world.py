@@ -28,7 +28,7 @@ class World:
         self.url, self.path, self.pause = url, path, pause
         self.chance = random.Random(seed)
         self.client = streamkit.connect(url)
-        self.source, self.into = self.client.store(uuid4()), self.client.store(uuid4())
+        self.source, self.into, self.restored = (self.client.store(uuid4()) for _ in range(3))
         # In the cloud the grace is judged by the service's clock, and a commit may take as long as a part of it.
         grace = 0.5 if url.startswith("file:") else 60.0
         self.source.create_space(SOURCE, 2, archive_grace=grace)
@@ -117,6 +117,18 @@ class World:
                 name, _, number = entry.payload.decode().rpartition("-")
                 frames.setdefault((name, entry.segment), []).append(int(number))
             assert frames == {(f, f"w{at}"): list(range(at, FRAME, 40)) for f in self.frames for at in range(40)}
+
+    def check_restored(self) -> None:
+        """Every transaction is there, whole and in its order, over the partitions too."""
+        with streamkit.connect(self.url) as stranger:
+            source, copy = (
+                [
+                    (entry.segment, entry.sequence, entry.trx.number, entry.payload)
+                    for entry in store.consume_space(SOURCE)
+                ]
+                for store in (stranger.store(self.source.id), stranger.store(self.restored.id))
+            )
+        assert copy == source
 
     def check_rollup(self, output: str) -> None:
         """Every entry is counted once."""

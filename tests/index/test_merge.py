@@ -508,9 +508,9 @@ class IndexMachine(RuleBasedStateMachine):
         assert runs.get(keys) == [self.truth.get(key) for key in keys]
         name = f"segment-{chance.randrange(4)}"
         first = chance.randrange(1, 12)
-        loaded = runs.load(name, first)
-        assert loaded.segment == self.truth.get(segment_key(name))
-        pieces = [piece for key, row in loaded.rows for piece in decode_index_row(DataRow, key, row).pieces]
+        assert runs.get([segment_key(name)]) == [self.truth.get(segment_key(name))]
+        rows = runs.scan(*data_range(name, first), name.encode())
+        pieces = [piece for key, row in rows for piece in decode_index_row(DataRow, key, row).pieces]
         last = self.sequences.get(name, 1) - 1
         assert [piece.first_sequence for piece in pieces if piece.first_sequence >= first] == [*range(first, last + 1)]
 

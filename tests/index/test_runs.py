@@ -117,19 +117,16 @@ def test_a_segment_is_loaded_from_any_sequence(backend: Backend) -> None:
     for name in ("segment-1", "segment-50", "segment-99", "segment-1000", "segment-"):
         for first in (1, 2, 7, 1000):
             start, end = data_range(name, first)
-            loaded = runs.load(name, first)
-            assert loaded.segment == truth.get(segment_key(name))
-            assert list(loaded.rows) == [row for row in sorted(truth.items()) if start <= row[0] < end]
-            assert list(runs.scan(start, end, name.encode())) == list(runs.scan(start, end))
+            rows = [row for row in sorted(truth.items()) if start <= row[0] < end]
+            assert list(runs.scan(start, end, name.encode())) == rows
+            assert list(runs.scan(start, end)) == rows
 
 
 def test_an_index_without_runs_is_empty(backend: Backend) -> None:
     runs = runs_of(backend, Manifest())
     assert runs.get([b"a"]) == [None]
     assert list(runs.scan(b"", b"\xff")) == []
-    loaded = runs.load("a", 1)
-    assert loaded.segment is None
-    assert list(loaded.rows) == []
+    assert runs.needed(["a"], True) == {}
 
 
 def test_a_lookup_takes_two_round_trips_and_none_when_it_is_known(remote: Counting) -> None:
@@ -144,12 +141,18 @@ def test_a_lookup_takes_two_round_trips_and_none_when_it_is_known(remote: Counti
     assert remote.calls == []
 
 
-def test_a_segment_is_loaded_in_two_round_trips(remote: Counting) -> None:
-    manifest, truth = filled(remote)
-    loaded = runs_of(remote, manifest).load("segment-7", 1)
+@pytest.mark.parametrize("files", [1, 4])
+def test_a_segment_is_loaded_in_two_round_trips_when_all_that_is_needed_is_there(remote: Counting, files: int) -> None:
+    manifest, truth = filled(remote, files=files)
+    runs = runs_of(remote, manifest)
+    needed = runs.needed(["segment-7"], True)
+    for id, data in zip(needed, remote.read(PARTITION, [*needed.values()]), strict=True):
+        runs.receive(id, data)
+    remote.calls.clear()
     start, end = data_range("segment-7", 1)
-    assert loaded.segment == truth[segment_key("segment-7")]
-    assert list(loaded.rows) == [row for row in sorted(truth.items()) if start <= row[0] < end]
+    assert runs.get([segment_key("segment-7")]) == [truth[segment_key("segment-7")]]
+    rows = list(runs.scan(start, end, b"segment-7"))
+    assert rows == [row for row in sorted(truth.items()) if start <= row[0] < end]
     assert len(remote.calls) == 2
 
 
@@ -275,7 +278,7 @@ def test_a_run_that_is_gone_is_told(backend: Backend) -> None:
     with pytest.raises(RunGone):
         list(runs_of(backend, manifest).scan(b"", b"\xff"))
     with pytest.raises(RunGone):
-        list(runs_of(backend, manifest).load("segment-1", 1).rows)
+        list(runs_of(backend, manifest).scan(*data_range("segment-1", 1), b"segment-1"))
     assert known.get(sorted(truth)) == [truth[key] for key in sorted(truth)]
 
 

@@ -70,3 +70,23 @@ def test_a_busy_log_is_cleared_when_the_grace_is_over(remote: bool) -> None:
             assert rows >= min(at + 2, grace / step)
             assert rows <= grace / step * 1.2 + 100
     assert store.verify().ok
+
+
+def test_a_log_is_cleared_after_a_clock_that_was_ahead_was_put_right() -> None:
+    """All who use a store on one machine have its clock, which was a year ahead when the log was packed."""
+    store_id, name, rows = uuid4(), uuid4().hex, []
+    for start, turns in ((400 * 86_400.0, 2), (10 * 86_400.0, 20)):
+        clock = ManualClock(start)
+        driver = MemoryDriver(name, clock=clock, sleep=clock.sleep)
+        store = Client("memory://", driver, 30.0, None, 1 << 20, clock).store(store_id)
+        for _ in range(turns):
+            for at in range(100):
+                store.produce("s", f"s{at % 3}", [Record(b"x")])
+            store.maintain()
+            clock.sleep(10.0)
+        partition = partition_of(store)
+        prefix = transaction_prefix(partition.settings.incarnation)
+        rows.append(sum(1 for _ in driver.open(store_id).scan(partition.key, prefix, prefix + b"\xff", values=False)))
+    assert rows[0] == 200
+    assert rows[1] <= 1000
+    assert store.verify().ok

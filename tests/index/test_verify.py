@@ -20,17 +20,19 @@ from streamkit.log.index_rows import decode_index_row, encode_index_row
 from streamkit.log.keys import (
     CATALOG,
     DATA,
+    FENCES,
     HEAD,
     KEYS,
     RUNS,
     SEGMENTS,
     data_key,
     data_range,
+    fence_key,
     partition_key,
     segment_key,
     space_key,
 )
-from streamkit.log.rows import DataRow, Head, KeyRow, SegmentRow, decode_row, encode_row
+from streamkit.log.rows import DataRow, FenceRow, Head, KeyRow, SegmentRow, decode_row, encode_row
 from streamkit.store import Store
 from streamkit_memory.driver import MemoryDriver
 
@@ -106,7 +108,7 @@ class Patient:
 
 
 def of_index(key: bytes) -> bool:
-    return bytes(key).startswith((bytes(DATA), bytes(SEGMENTS), bytes(KEYS)))
+    return bytes(key).startswith((bytes(DATA), bytes(SEGMENTS), bytes(KEYS), bytes(FENCES)))
 
 
 @pytest.fixture(params=["memory", "remote"])
@@ -220,11 +222,17 @@ INDEX: dict[str, tuple[Callable[[Patient], object], Callable[[Patient], bytes]]]
     "the head is gone": (lambda p: p.delete(bytes(HEAD)), lambda p: bytes(HEAD)),
     "the head has another position": (lambda p: p.change(Head, bytes(HEAD), position=2), lambda p: bytes(HEAD)),
     "the head has another time": (lambda p: p.change(Head, bytes(HEAD), timestamp=2), lambda p: bytes(HEAD)),
-    "the head forgot a leader": (lambda p: p.change(Head, bytes(HEAD), fences={}), lambda p: bytes(HEAD)),
-    "the head has a leader of the future": (
-        lambda p: p.change(Head, bytes(HEAD), fences={"leader": 1 << 40}),
-        lambda p: bytes(HEAD),
+    "a leader is forgotten": (lambda p: p.delete(p.one(FENCES)), lambda p: fence_key("leader")),
+    "a leader has another token": (lambda p: p.change(FenceRow, p.one(FENCES), token=0), lambda p: fence_key("leader")),
+    "a leader of the future": (
+        lambda p: p.change(FenceRow, p.one(FENCES), token=1 << 40),
+        lambda p: fence_key("leader"),
     ),
+    "a leader that never wrote": (
+        lambda p: p.put(fence_key("nobody"), encode_index_row(FenceRow(1))),
+        lambda p: fence_key("nobody"),
+    ),
+    "a leader's row is damaged": (lambda p: p.put(p.one(FENCES), b"nonsense"), lambda p: fence_key("leader")),
     "the catalog row is gone": (lambda p: p.delete(space_key("s"), bytes(CATALOG)), lambda p: bytes(space_key("s"))),
     "the catalog row is damaged": (
         lambda p: flip(p, bytes(space_key("s")), bytes(CATALOG)),

@@ -31,7 +31,7 @@ def test_peeking_at_many_segments_holds_a_few_megabytes(make_url: Callable[[str]
             assert reader.peek("space", name).sequence == 1
         held, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert held < 6 * MB
+        assert held < 10 * MB
         assert reader.peek("space", names[-1]).metadata == (large if metadata else {})
 
 

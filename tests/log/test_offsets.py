@@ -20,6 +20,7 @@ from streamkit.backend import ABSENT
 from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
 from streamkit.log.offsets import Offset
 from streamkit.log.rows import Head, Settings, encode_row
+from streamkit.testing import ManualClock
 
 U64 = st.integers(0, (1 << 64) - 1)
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
@@ -30,7 +31,13 @@ OFFSETS = st.one_of(
         Offset, NAMES, U64, st.just(0), st.lists(PAIRS, min_size=1, max_size=5).map(tuple), st.just(True), INCARNATIONS
     ),
     st.builds(
-        Offset, NAMES, U64, st.integers(0, (1 << 32) - 1), PAIRS.map(lambda one: (one,)), st.just(False), INCARNATIONS
+        Offset,
+        NAMES,
+        U64,
+        st.integers(0, (1 << 32) - 1),
+        st.lists(PAIRS, min_size=1, max_size=5).map(tuple),
+        st.just(False),
+        INCARNATIONS,
     ),
     st.builds(Offset.beginning, NAMES),
 )
@@ -181,7 +188,7 @@ def _of(partition: int, entries: list[Entry]) -> list[Entry]:
 
 
 def test_the_offset_of_a_segments_entry_leads_on_in_a_space_of_many_partitions(subject: Subject) -> None:
-    """It knows its own partition only: the others go on by time, and nothing that was later is lost."""
+    """The others go on by time, as far as they were known."""
     subject.store.create_space("space", partitions=4)
     for number in range(40):
         subject.store.produce("space", f"s{number % 8}", [Record(b"%d" % number)])
@@ -194,6 +201,79 @@ def test_the_offset_of_a_segments_entry_leads_on_in_a_space_of_many_partitions(s
             if page:
                 rest = list(subject.store.consume_space("space", offset=page[-1].space_offset))
                 assert page + rest == entries[at + 1 :]
+
+
+def _later(store: Store, segments: int, tag: bytes) -> None:
+    for number in range(segments):
+        store.produce("space", f"s{number}", [Record(tag)])
+
+
+OFFSETS_OF_ONE_PARTITION: dict[str, Callable[[Store], LexKey]] = {
+    "a write": lambda store: store.produce("space", "s3", [Record(b"mine")], idempotency_key="key").space_offset,
+    "a status": lambda store: store.segment_status("space", "s3").space_offset,
+    "a first result": lambda store: store.lookup("space", "first")["s3"].space_offset,  # type: ignore[index]
+    "peek": lambda store: store.peek("space", "s3").space_offset,
+    "peek again": lambda store: [store.peek("space", "s3") for _ in range(2)][1].space_offset,
+    "a segment": lambda store: list(store.consume_segment("space", "s3"))[-1].space_offset,
+    "a segment, backwards": lambda store: next(store.consume_segment("space", "s3", reverse=True)).space_offset,
+    "a follower": lambda store: list(store.follow_segment("space", "s3", timeout=0))[-1].space_offset,
+    "a subscriber": lambda store: next(store.subscribe_to_segment("space", "s3")).space_offset,
+}
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+@pytest.mark.parametrize("given", OFFSETS_OF_ONE_PARTITION)
+@pytest.mark.parametrize("seen", [False, True], ids=["a fresh process", "one that has read the space"])
+def test_nothing_that_came_after_an_offset_was_given_is_passed_over(
+    make_url: Callable[[str], str], kind: str, given: str, seen: bool
+) -> None:
+    """Whatever the clock of the process is that writes to the other partitions: an hour behind, or the same."""
+    url, id = make_url(kind), uuid4()
+    for behind in (3600.0, 0.0):
+        clock, late = ManualClock(10_000.0), ManualClock(10_000.0 - behind)
+        with streamkit.connect(url, clock=clock) as one, streamkit.connect(url, clock=late) as two:
+            store, other = one.store(id), two.store(id)
+            store.create_space("space", partitions=4)
+            first = store.produce("space", "s3", [Record(b"first")], idempotency_key="first")
+            _later(other, 12, b"before")
+            if seen:
+                assert len(list(store.consume_space("space"))) == 13
+            offset = OFFSETS_OF_ONE_PARTITION[given](store)
+            _later(other, 12, b"after")
+            for reader in (store, other):
+                rest = list(reader.consume_space("space", offset=offset))
+                assert {e.segment for e in rest if e.payload == b"after"} == {f"s{number}" for number in range(12)}
+                assert rest == list(reader.follow_space("space", offset=offset, timeout=0))
+                assert sorted(map(_place, reader.consume_space("space", offset=offset, reverse=True))) == sorted(
+                    map(_place, rest)
+                )
+            assert first.segment == "s3"
+            one.delete_store(id)
+
+
+def test_an_offset_that_names_nothing_for_other_partitions_passes_over_nothing_of_them(subject: Subject) -> None:
+    """As earlier releases gave them."""
+    subject.store.create_space("space", partitions=4)
+    _later(subject.store, 12, b"1")
+    entries = list(subject.store.consume_space("space"))
+    given = Offset.decode(subject.store.peek("space", "s3").space_offset, "space")
+    alone = given._replace(positions=(given.positions[given.partition],)).encode()
+    rest = list(subject.store.consume_space("space", offset=alone))
+    assert [e for e in rest if e.origin.partition != given.partition] == [
+        e for e in entries if e.origin.partition != given.partition
+    ]
+    assert all(
+        e.trx.number >= given.positions[given.partition][0] for e in rest if e.origin.partition == given.partition
+    )
+    subject.store.produce("lone", "s", [Record(b"1")])
+    lone = Offset("lone", 5, 0, ((1, 0), (1, 0)), False, b"12345678").encode()
+    with pytest.raises(InvalidOffset, match="another number of partitions"):
+        list(subject.store.consume_space("lone", offset=lone))
+    ahead = given._replace(
+        positions=tuple((99, 0) if at != given.partition else it for at, it in enumerate(given.positions))
+    )
+    with pytest.raises(InvalidOffset, match="beyond the end"):
+        list(subject.store.consume_space("space", offset=ahead.encode()))
 
 
 def _all_readers(store: Store, space: str, offset: LexKey) -> None:

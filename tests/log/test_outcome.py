@@ -98,7 +98,7 @@ def test_another_process_takes_no_place_but_the_one_it_could_have_got(world: Wor
 @pytest.mark.parametrize("opened", [True, False])
 def test_an_id_that_is_nobodys_is_absent_and_nothing_is_written_for_it(world: World, opened: bool) -> None:
     store = world.store if opened else world.open()[1]
-    before, written = world.transactions(), store.statistics().requests.get("write", 0)
+    before, written = world.transactions(), store.statistics().requests.get("put", 0)
     soon = int(world.service.clock() * 1000).to_bytes(6, "big")
     for id in (
         uuid4(),
@@ -108,7 +108,7 @@ def test_an_id_that_is_nobodys_is_absent_and_nothing_is_written_for_it(world: Wo
     ):
         assert store.outcome(id) == "absent"
     assert world.transactions() == before
-    assert store.statistics().requests.get("write", 0) == written
+    assert store.statistics().requests.get("put", 0) == written
 
 
 def test_every_committed_transaction_is_found_by_a_stranger(world: World) -> None:
@@ -165,3 +165,39 @@ def test_a_large_transaction_that_is_missing_is_not_called_absent() -> None:
         for asked in (store, service.process()[1].store(service.id)):
             with pytest.raises(CorruptData, match="missing"):
                 asked.outcome(trx.trx.id)
+
+
+def _write_large(store: Store) -> None:
+    """More than a pack takes."""
+    with store.transaction(SPACE) as trx:
+        for number in range(20):
+            trx.produce(f"s{number}", [Record(b"large")])
+
+
+def test_who_wrote_it_does_not_call_a_large_transaction_absent_that_is_missing_either() -> None:
+    """It knows the number, and looks there only."""
+    with cramped():
+        service = Service("remote")
+        process, client = service.process()
+        store = client.store(service.id)
+        store.create_space(SPACE)
+
+        def lost() -> None:
+            process.deaf = True
+            raise Ambiguous("the answer was lost")
+
+        process.after_put = lost
+        with pytest.raises(OutcomeUnknown) as error:
+            _write_large(store)
+        process.deaf = False
+        store.produce(SPACE, "s", [Record(b"small")])
+        for _ in range(2):
+            store.maintain()
+            service.clock.sleep(2 * CLEAR)
+        assert store.outcome(error.value.transaction_id) == "committed"
+        backend = service.process()[0].open(service.id)
+        key = bytes(partition_key(SPACE, 0))
+        (row,) = backend.scan(key, b"TXN\x00", b"TXN\x01")
+        backend.delete(key, [row.key])
+        with pytest.raises(CorruptData, match="missing"):
+            store.outcome(error.value.transaction_id)

@@ -249,6 +249,41 @@ def test_following_an_idle_space(wire: Wire, tell: Tell) -> None:
 # --- as many requests as on S3, counted above a store in memory ---
 
 
+def test_what_is_counted_above_a_store_in_memory_is_what_goes_over_the_wire(wire: Wire, tell: Tell) -> None:
+    """But for the store's mark, which a fresh process looks at on S3; Azure looks for blobs before it deletes rows."""
+    if wire.cloud != "s3":
+        pytest.skip("counted as on S3")
+    name, store_id = f"requests-{uuid4()}", uuid4()
+    counted, driver = fresh(name, store_id)
+    sent = wire.store(store_id)
+
+    def append(store: Store) -> None:
+        for number in range(200):
+            store.produce("space", f"segment-{number % 90}", [Record(b"%d" % number * 40)])
+
+    for store in (counted, sent):
+        store.produce("space", "segment-1", [Record(b"the first")])
+    appends = driver.count(lambda: append(counted)).requests, wire.count(lambda: append(sent))
+    there, one = fresh(name, store_id)
+    loads = (
+        one.count(lambda: _entries(there, "segment-7")),
+        wire.trips(lambda: _entries(wire.store(store_id), "segment-7")),
+    )
+    there, one = fresh(name, store_id)
+    reads = (
+        one.count(lambda: sum(1 for _ in there.consume_space("space"))).requests,
+        wire.count(lambda: sum(1 for _ in wire.store(store_id).consume_space("space"))),
+    )
+    tell(
+        "200 appends / load / read a space: counted, sent",
+        f"{appends} {loads[0].requests, loads[1][1]} {reads}",
+        "the same",
+    )
+    assert appends[0] == appends[1]
+    assert (loads[1][0], loads[1][1] - 1) == (loads[0]["trips"], loads[0].requests)
+    assert reads[1] - 1 == reads[0]
+
+
 def test_upkeep_costs_few_writes_and_nobody_waits_for_long(capsys: pytest.CaptureFixture[str]) -> None:
     count = 10_000
     store, driver = fresh(f"requests-{uuid4()}", uuid4())

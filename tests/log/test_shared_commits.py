@@ -15,11 +15,14 @@ from harness.drivers import MEMORY, MakeDriver
 from harness.shared_commit import SPACE, Held, SharedCommit
 from streamkit import Record
 from streamkit.errors import Fenced, OutcomeUnknown, SequenceMismatch
+from streamkit.log.policy import REMOTE
 from streamkit.testing import At, Fault, Plan
 from streamkit_local.driver import LocalDriver
 
 Covered = Callable[[str, int], None]
 KINDS = ("memory", "remote")
+BEFORE = REMOTE.upkeep - 2
+"""Transactions before the shared ones, after which the index is behind."""
 FAULTS = (
     Fault.UNAVAILABLE,
     Fault.LOST_REQUEST,
@@ -38,15 +41,17 @@ def local(tmp_path: Path) -> MakeDriver:
     return lambda clock: LocalDriver(str(tmp_path), 5.0)
 
 
-def begun(make_driver: MakeDriver) -> tuple[int, int]:
+def begun(make_driver: MakeDriver, before: int = 0) -> tuple[int, int]:
     """The numbers of the first call of the threads, and of the last."""
-    with SharedCommit(make_driver) as shared:
+    with SharedCommit(make_driver, before=before) as shared:
         callers = shared.run()
         assert isinstance(callers["wrong"].error, SequenceMismatch)
         assert isinstance(callers["deposed"].error, Fenced)
         assert isinstance(callers["rival"].error, SequenceMismatch)
         assert callers["once"].told == callers["again"].told
-        assert shared.store.statistics().transactions < 8, "they were not committed together"
+        statistics = shared.store.statistics()
+        assert statistics.transactions < before + 8, "they were not committed together"
+        assert not before or statistics.upkeeps, "nothing was brought forward"
         calls = shared.driver.inner.faults.trace  # type: ignore[attr-defined]
         return max(at for at, call in enumerate(calls) if call.kind == "release") + 1, len(calls)
 
@@ -56,13 +61,32 @@ def test_everybody_is_told_the_truth_after_every_fault_at_every_call(kind: str, 
     make_driver = MEMORY[kind]
     first, last = begun(make_driver)
     points = 0
-    for fault in FAULTS:
+    for fault_number, fault in enumerate(FAULTS):
         for number in range(first, last):
-            if EXHAUSTIVE or (number + points) % 3 == 0:
+            if EXHAUSTIVE or (number + fault_number) % 3 == 0:
                 with SharedCommit(make_driver, Plan((At(number, fault),))) as shared:
                     shared.run()
-            points += 1
+                points += 1
     covered(f"faults in shared commits, memory ({kind})", points)
+
+
+def test_everybody_is_told_the_truth_while_the_index_is_brought_forward(covered: Covered) -> None:
+    """It is due behind one of their commits: whoever does it has its answer already, and so have the others."""
+    first, last = begun(MEMORY["remote"], BEFORE)
+    points = 0
+    for fault_number, fault in enumerate(FAULTS):
+        for number in range(first, last):
+            if EXHAUSTIVE or (number + fault_number) % 3 == 0:
+                with SharedCommit(MEMORY["remote"], Plan((At(number, fault),)), before=BEFORE) as shared:
+                    shared.run()
+                points += 1
+    covered("faults in shared commits with upkeep, memory (remote)", points)
+
+
+def test_an_interrupt_at_any_step_leaves_nobody_behind_while_the_index_is_brought_forward(covered: Covered) -> None:
+    points = cuts(MEMORY["remote"], "first", 1 if EXHAUSTIVE else 61, 0, BEFORE)
+    assert points
+    covered("interrupts of shared commits with upkeep, memory (remote)", points)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,13 +130,13 @@ def test_a_thread_that_ends_in_the_storage_leaves_nobody_behind(
     covered(f"threads that ended in the storage, memory ({kind})", points)
 
 
-def cuts(make_driver: MakeDriver, victim: str, one_in: int, offset: int) -> int:
+def cuts(make_driver: MakeDriver, victim: str, one_in: int, offset: int, before: int = 0) -> int:
     """A run with an interrupt at every nth step of one thread; how many that were."""
     points, at = 0, offset
     while True:
         cut = Cut(at)
         try:
-            with SharedCommit(make_driver) as shared:
+            with SharedCommit(make_driver, before=before) as shared:
                 callers = shared.run(cut, victim)
         except BaseException as broken:
             broken.add_note(f"step {at} of {victim!r}: {cut.where}")

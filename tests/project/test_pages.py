@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,8 @@ def test_python_in_the_pages_compiles_and_imports_what_exists(block: str) -> Non
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "streamkit":
             module = import_module(node.module)
             for alias in node.names:
-                assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
+                submodule = find_spec(f"{node.module}.{alias.name}") if hasattr(module, "__path__") else None
+                assert hasattr(module, alias.name) or submodule, f"{node.module} has no {alias.name}"
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == "streamkit":
@@ -73,3 +75,9 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (0, "")
     wanted = {"views.md": ["[('order-42', 450)]", "worker-1"], "eventsourcing.md": ["500 450"]}[page]
     assert all(text in done.stdout for text in wanted), done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(r"(?<![\w/])tests/[\w/.-]+\w(?![\w*])", page.read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []

@@ -31,7 +31,8 @@ LAYERS = (
     {"retry", "log"},
     {"index", "leases"},
     # the store, and what it is composed of
-    {"space", "transaction", "open_store", "store", "client", "", "aio"},
+    {"space", "open_store", "handle", "arguments", "writing", "transaction", "reading", "following"},
+    {"store", "client", "", "aio"},
     {"run"},
     # clients of the store
     {"archive", "testing", "views", "routes", "eventsourcing", "members"},
@@ -220,14 +221,10 @@ def reached() -> Counter[tuple[str, str]]:
 
 PRIVATE = {
     ("streamkit.log.commit", "_is_owned"): "threading's, to tell a call within a call of the same thread",
-    ("streamkit.log.partition", "_is_owned"): "threading's, to tell a call within a call of the same thread",
+    ("streamkit.log.refresher", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.reentry", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.spark.native", "_jsc"): "PySpark's only way to Hadoop's configuration",
     ("streamkit.testing.backend_checks.storing", "_exit"): "os._exit, in a forked child",
-    ("streamkit.transaction", "_committer"): "a transaction is a part of its store",
-    ("streamkit.transaction", "_guard"): "a transaction is a part of its store",
-    ("streamkit.transaction", "_is_open"): "a transaction is a part of its store",
-    ("streamkit.transaction", "_part"): "a transaction is a part of its store",
 }
 """(module, private name): why it may use it all the same."""
 

@@ -16,7 +16,7 @@ pytest.importorskip("deltalake")
 
 pytestmark = pytest.mark.spark
 
-SPACES = 12
+SPACES = 8
 
 
 def tenants(url: str, stores: int) -> set[tuple[str, str, bytes]]:
@@ -65,3 +65,30 @@ def test_small_pieces_share_a_task(tier: str, tmp_path: Path) -> None:
     )
     few = {"url": url, "store": "*", "space": "*", "tier": tier, "segmentSplit": "4"}
     assert len(StreamkitSource(few).reader(None).partitions()) >= SPACES // 4  # type: ignore[arg-type]
+
+
+def test_verify_looks_at_all_spaces_at_once_and_names_the_one(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkit.spark.jobs import verify
+    from streamkit.spark.jobs.verify import find
+
+    url = tmp_path.as_uri()
+    tenants(url, 2)
+    with streamkit.connect(url) as client:
+        work = [(str(id), space) for id in client.stores() for space in client.store(id).get_spaces()]
+    make, frames = verify.frame_of, []
+
+    def made(*given: Any) -> Any:
+        frames.append(make(*given))
+        return frames[-1]
+
+    monkeypatch.setattr(verify, "frame_of", made)
+    assert find(spark, url, work).count() == 0
+    assert len(frames) == 1
+    # One file less in one of them: its space is named, and no other.
+    store, space = work[5]
+    place = f"{store}/{space.replace(' ', '~20').replace('/', '~2F').replace('ü', '~C3~BC')}"
+    next((tmp_path / "archive" / place / "_delta_log").glob("*.json")).write_text("{")
+    found = find(spark, url, work).collect()
+    assert {(row.store, row.space) for row in found} == {(store, space)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from fix_covered import EXHAUSTIVE
 from fix_spark import SPACE, fill
 
 import streamkit
-from streamkit import Client, Store
+from streamkit import Client, Record, Store
 
 pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
@@ -23,6 +24,7 @@ import deltalake.exceptions
 
 from streamkit.errors import PermanentError, Unavailable
 from streamkit.spark.jobs import rollup
+from streamkit.spark.output import Layout, Output
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -41,7 +43,14 @@ def client(url: str) -> Iterator[Client]:
 
 
 def roll_up(spark: Any, url: str, store: Store, output: str, sql: str = SQL, **options: str) -> int:
-    return rollup.roll_up(spark, {"url": url, "store": str(store.id), "space": SPACE, **options}, sql, output)
+    return asked(spark, url, store, output, sql, options).rows
+
+
+def asked(
+    spark: Any, url: str, store: Store, output: str, sql: str = SQL, options: dict[str, str] | None = None, **more: Any
+) -> rollup.RollupReport:
+    given = {"url": url, "store": str(store.id), "space": SPACE, **(options or {})}
+    return rollup.roll_up(spark, given, sql, output, **more)
 
 
 def counted(output: str) -> Counter[str]:
@@ -89,7 +98,10 @@ def test_a_rollup_that_ends_at_any_step_counts_each_entry_once(
     steps = Steps()
     monkeypatch.setattr(rollup, "spans", steps.of("the look at the store", rollup.spans))
     monkeypatch.setattr(rollup, "_read", steps.of("the query", rollup._read))
+    monkeypatch.setattr(Output, "_files", steps.of("the files", Output._files))
     monkeypatch.setattr(deltalake, "write_deltalake", steps.of("a commit", deltalake.write_deltalake))
+    commit = deltalake.DeltaTable.create_write_transaction
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", steps.of("a commit", commit))
     at = 0
     while True:
         store, output = client.store(uuid4()), str(tmp_path / f"rollup-{at}")
@@ -121,15 +133,14 @@ def test_an_answer_that_is_lost_is_not_another_rollup(
 ) -> None:
     store, output = client.store(uuid4()), str(tmp_path / "rollup")
     fill(store, 10)
-    write = deltalake.write_deltalake
+    write = deltalake.DeltaTable.create_write_transaction
 
-    def lost(target: Any, rows: Any, **options: Any) -> None:
-        write(target, rows, **options)
-        if rows.num_rows:
-            raise deltalake.exceptions.CommitFailedError("the answer was lost")
+    def lost(*arguments: Any, **options: Any) -> None:
+        write(*arguments, **options)
+        raise deltalake.exceptions.CommitFailedError("the answer was lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(deltalake, "write_deltalake", lost)
+        patch.setattr(deltalake.DeltaTable, "create_write_transaction", lost)
         with pytest.raises(Unavailable, match="run it again"):
             roll_up(spark, url, store, output)
     assert roll_up(spark, url, store, output) == 0
@@ -147,7 +158,7 @@ def test_rows_that_do_not_fit_the_output_are_told_so(spark: Any, url: str, clien
         "SELECT segment, count(*) / 2 AS n FROM entries GROUP BY segment",
         "SELECT segment FROM entries",
     ):
-        with pytest.raises(ValueError, match=r"has the columns segment .*the SQL gives .*nothing was appended"):
+        with pytest.raises(ValueError, match=r"has the columns segment .*the SQL gives .*nothing was written"):
             roll_up(spark, url, store, output, sql)
     roll_up(spark, url, store, output)
     assert counted(output) == there(store)
@@ -165,10 +176,15 @@ def test_an_output_of_a_store_that_was_made_again_is_refused(
         roll_up(spark, url, client.store(id), output)
 
 
-def test_bounds_of_a_rollup_lose_no_part_of_a_transaction(spark: Any, url: str, client: Client, tmp_path: Path) -> None:
+@pytest.mark.parametrize("archived", [False, True])
+def test_bounds_of_a_rollup_lose_no_part_of_a_transaction(
+    spark: Any, url: str, client: Client, tmp_path: Path, archived: bool
+) -> None:
     store, output = client.store(uuid4()), str(tmp_path / "rollup")
     fill(store, 20)
     entries = list(store.consume_space(SPACE))
+    if archived:
+        store.archive(SPACE)
     inside = next(at for at in range(20, len(entries)) if entries[at].trx == entries[at + 1].trx)
     begin = next(at for at, entry in enumerate(entries) if entry.trx == entries[inside].trx)
     roll_up(spark, url, store, output, until=entries[inside].space_offset.hex())
@@ -178,3 +194,183 @@ def test_bounds_of_a_rollup_lose_no_part_of_a_transaction(spark: Any, url: str, 
     assert counted(output) == there(store)
     with pytest.raises(ValueError, match="both tiers"):
         roll_up(spark, url, store, output, tier="cold")
+
+
+# -- how it is laid down ---------------------------------------------------------------------------------------------
+
+
+def rows_of(output: str, *columns: str) -> list[tuple[Any, ...]]:
+    table = deltalake.DeltaTable(output).to_pyarrow_table().select(columns)
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def test_batches_are_commits_of_their_own(spark: Any, url: str, client: Client, tmp_path: Path) -> None:
+    store, output = client.store(uuid4()), str(tmp_path / "rollup")
+    store.create_space(SPACE, 2)
+    fill(store, 12)
+    store.archive(SPACE)
+    fill(store, 12, start=12)
+    entries = sum(there(store).values())
+    report = asked(spark, url, store, output, "SELECT segment, 1L AS n FROM entries", batch_rows=entries // 3)
+    assert report.batches >= 3
+    assert report.rows == entries
+    assert counted(output) == there(store)
+    # As many rows as they may have, in whole transactions.
+    table = deltalake.DeltaTable(output)
+    assert max(json.loads(row["stats"])["numRecords"] for row in added(table)) <= entries // 3
+    assert asked(spark, url, store, output, batch_rows=1).batches == 0
+    fill(store, 1, start=5)
+    assert asked(spark, url, store, output, batch_rows=1).batches == 1
+    assert counted(output) == there(store)
+
+
+def added(table: Any) -> Iterator[dict[str, Any]]:
+    """What each version has added, as the table's log tells it."""
+    for path in sorted((Path(table.table_uri.removeprefix("file://")) / "_delta_log").glob("*.json")):
+        for line in path.read_text().splitlines():
+            if "add" in (action := json.loads(line)):
+                yield action["add"]
+
+
+def test_rows_are_written_by_partition(spark: Any, url: str, client: Client, tmp_path: Path) -> None:
+    store, output = client.store(uuid4()), str(tmp_path / "rollup")
+    fill(store, 10)
+    sql = "SELECT segment, sequence % 2 AS half, sequence > 1 AS late, count(*) AS n FROM entries GROUP BY ALL"
+    asked(spark, url, store, output, sql, layout=Layout(partition_by=("segment", "late")))
+    fill(store, 5, start=10)
+    asked(spark, url, store, output, sql)  # it is partitioned already
+    table = deltalake.DeltaTable(output)
+    assert table.metadata().partition_columns == ["segment", "late"]
+    assert counted(output) == there(store)
+    only = table.to_pyarrow_table(partitions=[("segment", "=", "s3"), ("late", "=", "true")])
+    assert sum(only["n"].to_pylist()) == there(store)["s3"] - 1
+    fill(store, 2, start=20)
+    with pytest.raises(ValueError, match="is partitioned by segment, late, and not by segment"):
+        asked(spark, url, store, output, sql, layout=Layout(partition_by=("segment",)))
+    with pytest.raises(ValueError, match=r"partition-by 'at' is timestamp.*CAST"):
+        asked(spark, url, store, str(tmp_path / "x"), "SELECT timestamp AS at FROM entries", layout=Layout(("at",)))
+
+
+def test_rows_are_merged_and_late_entries_counted(spark: Any, url: str, client: Client, tmp_path: Path) -> None:
+    store, output = client.store(uuid4()), str(tmp_path / "rollup")
+    layout = Layout(merge_on=("segment",), add=("n",))
+    sql = "SELECT segment, count(*) AS n, max(sequence) AS last FROM entries GROUP BY segment"
+    for turn in range(2):
+        fill(store, 9, start=turn * 9)
+        assert asked(spark, url, store, output, sql, layout=layout).rows == 7
+        assert asked(spark, url, store, output, sql, layout=layout).batches == 0
+    wanted = sorted((segment, count, count) for segment, count in there(store).items())
+    assert rows_of(output, "segment", "n", "last") == wanted
+    fill(store, 3, start=30)
+    for wrong, says in (
+        ("SELECT segment, 1L AS n, sequence AS last FROM entries", "several rows for one segment"),
+        ("SELECT if(sequence > 0, NULL, segment) AS segment, 1L AS n, 1L AS last FROM entries", "null in a row"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            asked(spark, url, store, output, wrong, layout=layout)
+    assert rows_of(output, "segment", "n", "last") == wanted
+    # A batch of which nothing is left moves on as well.
+    assert asked(spark, url, store, output, f"{sql} HAVING false", layout=layout).rows == 0
+    assert asked(spark, url, store, output, sql, layout=layout).batches == 0
+
+
+def test_a_merge_whose_answer_is_lost_adds_nothing_twice(
+    spark: Any, url: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, output = client.store(uuid4()), str(tmp_path / "rollup")
+    layout = Layout(merge_on=("segment",), add=("n",))
+    fill(store, 9)
+    asked(spark, url, store, output, layout=layout)
+    fill(store, 9, start=9)
+    execute = deltalake.table.TableMerger.execute
+
+    def lost(merger: Any) -> Any:
+        execute(merger)
+        raise deltalake.exceptions.CommitFailedError("the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deltalake.table.TableMerger, "execute", lost)
+        with pytest.raises(Unavailable, match="run it again"):
+            asked(spark, url, store, output, layout=layout)
+    assert asked(spark, url, store, output, layout=layout).batches == 0
+    assert counted(output) == there(store)
+
+
+def test_columns_come_to_an_output_where_that_is_allowed(spark: Any, url: str, client: Client, tmp_path: Path) -> None:
+    store, output = client.store(uuid4()), str(tmp_path / "rollup")
+    fill(store, 5)
+    roll_up(spark, url, store, output)
+    fill(store, 5, start=5)
+    more = "SELECT segment, count(*) AS n, max(sequence) AS last FROM entries GROUP BY segment"
+    with pytest.raises(ValueError, match="--evolve"):
+        asked(spark, url, store, output, more)
+    asked(spark, url, store, output, more, layout=Layout(evolve=True))
+    fill(store, 5, start=10)
+    asked(spark, url, store, output, layout=Layout(evolve=True))  # without the new one
+    assert counted(output) == there(store)
+    lasts = deltalake.DeltaTable(output).to_pyarrow_table()["last"]
+    assert 0 < lasts.null_count < len(lasts)
+    fill(store, 1, start=20)
+    with pytest.raises(ValueError, match="has the columns"):
+        asked(spark, url, store, output, "SELECT segment, 'x' AS n FROM entries", layout=Layout(evolve=True))
+
+
+def test_rows_do_not_come_to_the_driver(
+    spark: Any, url: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    store, output = client.store(uuid4()), str(tmp_path / "rollup")
+    fill(store, 40)
+    collect, brought = DataFrame.collect, []
+
+    def counting(frame: Any) -> Any:
+        brought.append(collect(frame))
+        return brought[-1]
+
+    monkeypatch.setattr(DataFrame, "collect", counting)
+    for name in ("toArrow", "toPandas", "toLocalIterator"):
+        monkeypatch.setattr(DataFrame, name, None)
+    sql = "SELECT segment, sequence, payload, 1L AS n FROM entries"
+    assert roll_up(spark, url, store, output, sql) == sum(there(store).values())
+    assert counted(output) == there(store)
+    assert sum(map(len, brought)) < 10
+
+
+# -- payloads of a schema --------------------------------------------------------------------------------------------
+
+
+def test_entries_that_are_not_of_the_schema_are_set_aside_once(
+    spark: Any, url: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, output, bad = client.store(uuid4()), str(tmp_path / "rollup"), str(tmp_path / "bad")
+    good = [b'{"item":"a","price":2.5}', b'{"item":"b","price":1,"more":[]}', b'{"item":null}']
+    wrong = [b"", b"nonsense", b'{"item":"c","price":"dear"}', b"\xff\xfe", b"[]"]
+    for at, payload in enumerate([*good, *wrong] * 2):
+        store.produce(SPACE, f"s{at % 3}", [Record(payload)])
+    sql = "SELECT item, sum(price) AS total, count(*) AS n FROM entries GROUP BY item"
+    schema = "item string, price double"
+    with pytest.raises(ValueError, match=rf"{2 * len(wrong)} payloads are not of the schema.*--bad"):
+        asked(spark, url, store, output, sql, schema=schema)
+    assert not Path(output).exists()
+    # It ends between the two tables.
+    write = Output.write
+
+    def killed(self: Output, *arguments: Any) -> int:
+        if self.url == output:
+            raise Killed
+        return write(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Output, "write", killed)
+        with pytest.raises(Killed):
+            asked(spark, url, store, output, sql, schema=schema, bad=bad)
+    assert asked(spark, url, store, output, sql, schema=schema, bad=bad).bad == 0
+    assert asked(spark, url, store, output, sql, schema=schema, bad=bad).batches == 0
+    rows = deltalake.DeltaTable(output).to_pyarrow_table().to_pylist()
+    assert {row["item"]: (row["total"], row["n"]) for row in rows} == {"a": (5.0, 2), "b": (2.0, 2), None: (None, 2)}
+    found = deltalake.DeltaTable(bad).to_pyarrow_table().to_pylist()
+    assert Counter(row["payload"] for row in found) == Counter(wrong * 2)
+    assert {row["segment"] for row in found} == {"s0", "s1", "s2"}
+    store.produce(SPACE, "s", [Record(b"worse")])
+    assert asked(spark, url, store, output, sql, schema=schema, bad=bad).bad == 1

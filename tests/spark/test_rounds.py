@@ -1,5 +1,5 @@
-"""Batch, stream, sink and rollup, killed at random beside writers, an archiver and compaction: nothing twice, nothing
-missing, nothing stuck. What is right is told by an oracle of its own: what the writers were acknowledged."""
+"""Batch, stream, sink, rollup and restore, killed at random beside writers, an archiver and compaction: nothing twice,
+nothing missing, nothing stuck. What is right is told by an oracle of its own: what the writers were acknowledged."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ pytestmark = [
     pytest.mark.timeout(0 if EXHAUSTIVE else 3600),
 ]
 
-KINDS = ("batch", "stream", "sink", "rollup")
+KINDS = ("batch", "stream", "sink", "rollup", "restore")
 KILLS = int(os.environ.get("STREAMKIT_SPARK_KILLS", "200" if EXHAUSTIVE else "4"))
-KILLS_S3 = int(os.environ.get("STREAMKIT_SPARK_KILLS", "30" if EXHAUSTIVE else "2"))
+KILLS_S3 = int(os.environ.get("STREAMKIT_SPARK_KILLS", "30" if EXHAUSTIVE else "1"))
 SECONDS = float(os.environ.get("STREAMKIT_SPARK_SECONDS", "inf"))
 """After so long no further one is killed."""
 _PATIENCE = 600.0
@@ -98,8 +98,10 @@ class Driver:
                     "adaptive": chance.choice(("true", "false")),
                     **tasks,
                 }
-            case _:
+            case "rollup":
                 asked |= {"output": self.output}
+            case _:
+                asked |= {"restored": str(world.restored.id)}
         return asked, wanted
 
     def finish(self, kind: str) -> None:
@@ -162,6 +164,7 @@ def rounds(world: World, doomed: Callable[..., Doomed], kills: int) -> Counter[s
         driver.finish(kind)
     world.check_copies()
     world.check_rollup(driver.output)
+    world.check_restored()
     assert world.done["archive runs"]
     return driver.killed + world.done
 

@@ -330,7 +330,7 @@ def test_of_two_rollups_at_once_one_counts(spark: Any, tmp_path: Path, monkeypat
 
         def overtaken(*arguments: Any) -> Any:
             monkeypatch.setattr(rollup, "_read", read)
-            assert rollup.roll_up(spark, options, sql, output) == 1
+            assert rollup.roll_up(spark, options, sql, output).rows == 1
             return read(*arguments)
 
         for _ in range(2):  # with a table that is new, and with one that is there
@@ -341,8 +341,8 @@ def test_of_two_rollups_at_once_one_counts(spark: Any, tmp_path: Path, monkeypat
                 1 for _ in store.consume_space(SPACE)
             )
             fill(store, 5, start=10)
-        assert rollup.roll_up(spark, options, sql, output) == 1
-        assert rollup.roll_up(spark, options, sql, output) == 0
+        assert rollup.roll_up(spark, options, sql, output).rows == 1
+        assert rollup.roll_up(spark, options, sql, output).rows == 0
 
 
 @pytest.mark.parametrize("name", ["archive", "compact", "verify", "rollup", "restore"])

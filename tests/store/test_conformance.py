@@ -96,11 +96,19 @@ def _without_last_row(scan: Any) -> Any:
     return broken
 
 
+def _without_first_row(scan: Any) -> Any:
+    def broken(self: Any, *args: Any, **options: Any) -> Iterator[Any]:
+        rows = list(scan(self, *args, **options))
+        return iter(rows[1:] if len(rows) > 1 else rows)
+
+    return broken
+
+
 @pytest.mark.parametrize(
     ("method", "broken", "only"),
     [
         ("scan", _without_last_row, "test_names_are_kept_apart_on_four_partitions"),
-        ("scan", _without_last_row, "test_pages_hold_every_entry_once"),
+        ("scan", _without_first_row, "test_pages_hold_every_entry_once"),
     ],
 )
 def test_a_backend_that_breaks_its_word_is_found_out(

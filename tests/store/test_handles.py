@@ -73,8 +73,66 @@ def test_handles_share_what_was_learned_and_close_the_storage_once(make_url: Cal
         assert stores[0].peek("space", "s").payload == b"1"
         backend = stores[0]._backend
         stores[0].close()
-        with pytest.raises(StoreClosed):
-            backend.get(b"p", [b"k"])
+    with pytest.raises(StoreClosed):
+        backend.get(b"p", [b"k"])
+
+
+def _asked(store: Store) -> int:
+    return sum(store.statistics().requests.get(kind, 0) for kind in ("get", "read", "scan"))
+
+
+def test_a_store_without_a_handle_is_not_opened_anew_where_that_takes_requests(make_url: Callable[[str], str]) -> None:
+    url, id = make_url("remote"), uuid4()
+    with streamkit.connect(url) as client, streamkit.connect(url) as others:
+        for number in range(50):
+            others.store(id).produce("space", f"s{number % 7}", [Record(b"theirs")])
+        before = 0
+        for number in range(5):
+            with client.store(id) as store:
+                assert store.produce("space", "s", [Record(b"ours")]).last_sequence == number + 1
+                asked = _asked(store)
+                assert number == 0 or asked - before <= 1, "it was opened again"
+                before = asked
+            others.store(id).produce("space", "s0", [Record(b"theirs")])
+            with client.store(id) as store:
+                assert store.peek("space", "s0").payload == b"theirs"
+                before = _asked(store)
+
+
+def test_a_store_that_was_deleted_and_made_again_while_it_had_no_handle_is_opened_anew(
+    make_url: Callable[[str], str],
+) -> None:
+    url, id = make_url("remote"), uuid4()
+    with streamkit.connect(url) as client, streamkit.connect(url) as others:
+        for again in range(4):
+            with client.store(id) as store:
+                assert list(store.consume_space("space")) == []
+                assert store.produce("space", "s", [Record(b"%d" % again)], expected_sequence=0).last_sequence == 1
+            others.delete_store(id)
+            with client.store(id) as store:
+                assert list(store.get_spaces()) == []
+                assert store.peek("space", "s").sequence == 0
+            if again % 2:
+                others.store(id).produce("space", "s", [Record(b"theirs")])
+                with client.store(id) as store:
+                    assert store.peek("space", "s").payload == b"theirs"
+                client.delete_store(id)
+
+
+def test_a_client_keeps_few_stores_that_nobody_has_a_handle_of(make_url: Callable[[str], str]) -> None:
+    with streamkit.connect(make_url("remote")) as client:
+        backends = []
+        for _ in range(40):
+            with client.store(uuid4()) as store:
+                store.produce("space", "s", [Record(b"1")])
+                backends.append(store._backend)
+        closed = 0
+        for backend in backends:
+            try:
+                backend.get(b"p", [b"k"])
+            except StoreClosed:
+                closed += 1
+        assert closed == 24
 
 
 def test_commits_of_several_handles_go_together(make_url: Callable[[str], str]) -> None:

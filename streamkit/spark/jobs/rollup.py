@@ -5,86 +5,145 @@ python -m streamkit.spark.jobs.rollup --url file:///var/lib/app --store ID --spa
     --sql "SELECT date_trunc('hour', timestamp) AS hour, count(*) AS departures FROM entries GROUP BY ALL"
 
 The SQL sees what came since the last run, as the view `entries`; its result is appended. So aggregates are partial:
-whoever reads them sums up again.
+whoever reads them sums up again, or the rows are merged into those that are there: --merge-on hour --add departures.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...archive.table import check_installed
 from ...errors import CorruptData, PermanentError, Unavailable
 from ..options import parse
-from ..plan import Span, spans
+from ..output import Layout, Output
+from ..plan import Span, limited, spans
 from ..session import register
+from ..typed import BAD, is_bad, parse_payloads, struct
 from .command import arguments, main, say, start, targets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-__all__ = ["job", "roll_up"]
+__all__ = ["RollupReport", "job", "roll_up"]
+
+BATCH = 50_000_000
 
 
-def roll_up(spark: SparkSession, options: dict[str, str], sql: str, output: str) -> int:
-    """Append what `sql` makes of the new entries to the Delta table `output`; the number of rows.
+class RollupReport(NamedTuple):
+    rows: int
+    """That the SQL gave, and the output was given."""
+    bad: int
+    """Entries whose payload is not of the schema, which were set aside."""
+    batches: int
+    """Commits to the output."""
 
-    One commit holds the rows and how far they go: whole transactions. `options`: as of format("streamkit"). Unavailable
-    if another rollup was faster; ValueError if the rows do not fit the table.
+
+def roll_up(
+    spark: SparkSession,
+    options: dict[str, str],
+    sql: str,
+    output: str,
+    *,
+    layout: Layout | None = None,
+    schema: StructType | str | None = None,
+    bad: str | None = None,
+    batch_rows: int = BATCH,
+) -> RollupReport:
+    """Write what `sql` makes of the new entries into the Delta table `output`.
+
+    The view `entries` has the columns of format("streamkit"), of which `options` are the options. With `schema`, fields
+    of JSON payloads are columns of it in the place of `payload` (see parse_payloads), and entries of which that is not
+    true are appended to the Delta table `bad` as they are; without `bad` they are a ValueError, and nothing is written.
+
+    Up to `batch_rows` entries, in whole transactions, are one commit, which holds the rows and how far they go. What is
+    committed when this is called is what is rolled up. Unavailable if another rollup was faster; ValueError if the rows
+    do not fit the table.
     """
     check_installed()
-    from deltalake import CommitProperties, DeltaTable, write_deltalake
-    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-
     register(spark)
     parsed = parse(options)
     if parsed.tier != "all":
         raise ValueError(f"a rollup reads both tiers: leave the option 'tier' out, it is {parsed.tier!r}")
-    try:
-        table: DeltaTable | None = DeltaTable(output)
-    except TableNotFoundError:
-        table = None
+    if batch_rows < 1:
+        raise ValueError(f"a batch has at least one row, not {batch_rows}")
+    if bad is not None and schema is None:
+        raise ValueError("what is bad is told by a schema: name it too")
+    target = Output(output, layout or Layout())
+    aside = Output(bad, Layout()) if bad is not None else None
+    report = RollupReport(0, 0, 0)
     with parsed.client() as client:
-        planned = [_after(_whole(span), table, bool(parsed.last)) for span in spans(client, parsed)]
-    new = [span for span in planned if span.first <= span.last]
-    if not new:
-        return 0
+        whole = [_whole(span) for span in spans(client, parsed)]
+        while True:
+            table = target.load()
+            # After the first look the store may have gone on, and another rollup with it.
+            planned = [_after(span, table, bool(parsed.last) or report.batches > 0) for span in whole]
+            new = [span for span in planned if span.first <= span.last]
+            if not new:
+                return report
+            new = limited(client, new, batch_rows)
+            done = _batch(spark, options, new, sql, schema, target, aside)
+            report = RollupReport(report.rows + done.rows, report.bad + done.bad, report.batches + 1)
+
+
+def _batch(
+    spark: SparkSession,
+    options: dict[str, str],
+    new: Sequence[Span],
+    sql: str,
+    schema: StructType | str | None,
+    target: Output,
+    aside: Output | None,
+) -> RollupReport:
+    """One commit, and before it the entries that are set aside, which know by themselves how far they go."""
     frame = _read(spark, options, new)
+    kept = 0
+    if schema is not None:
+        typed = _typed(frame, schema)
+        if aside is None:
+            if count := typed.where(f"{BAD} IS NOT NULL").count():
+                raise ValueError(
+                    f"{count} payloads are not of the schema, and nothing was written: name a table for them with --bad"
+                )
+        else:
+            kept = _set_aside(spark, options, new, schema, aside)
+        frame = typed.where(f"{BAD} IS NULL").drop(BAD)
     frame.createOrReplaceTempView("entries")
-    rows = spark.sql(sql).toArrow()
-    properties = CommitProperties(app_transactions=_marks_of(new), max_commit_retries=0)
+    return RollupReport(_write(target, spark.sql(sql), new), kept, 1)
+
+
+def _typed(frame: DataFrame, schema: StructType | str) -> DataFrame:
+    """With the payload's fields; one that is called as a column of the entries is taken in its place."""
+    taken = {name.lower() for name in struct(schema).fieldNames()} - {"payload"}
+    return parse_payloads(frame.select(*(name for name in frame.columns if name not in taken)), schema)
+
+
+def _set_aside(spark: SparkSession, options: dict[str, str], new: Sequence[Span], schema: Any, aside: Output) -> int:
+    table = aside.load()
+    # Killed after this and before the rows were written, it comes again.
+    planned = [_after(span, table, True) for span in new]
+    rest = [span for span in planned if span.first <= span.last]
+    if not rest:
+        return 0
+    return _write(aside, _read(spark, options, rest).where(is_bad(schema)), rest)
+
+
+def _write(target: Output, rows: DataFrame, new: Sequence[Span]) -> int:
+    """The rows, and how far they go. Unavailable if that is not where the table is."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    def check(table: Any) -> None:
+        if any(_after(span, table, True) != span for span in new):
+            raise Unavailable(f"{target.url}: another rollup was faster: run it again")
+
     try:
-        if table is None:
-            # Without rows, so that the rows are only ever added to a version that has been looked at.
-            with suppress(DeltaError):
-                write_deltalake(output, rows.slice(0, 0), mode="error")
-            table = DeltaTable(output)
-        if any(_after(span, table, bool(parsed.last)) != span for span in new):
-            raise Unavailable(f"{output}: another rollup was faster: run it again")
-        _check_columns(output, rows, table)
-        write_deltalake(table, rows, mode="append", commit_properties=properties)
+        return target.write(rows, _marks_of(new), check)
     except CommitFailedError as error:
-        raise Unavailable(f"{output}: {error}; another rollup may be running: run it again") from error
+        raise Unavailable(f"{target.url}: {error}; another rollup may be running: run it again") from error
     except DeltaError as error:
-        raise Unavailable(f"{output}: {error}") from error
-    return int(rows.num_rows)
-
-
-def _check_columns(output: str, rows: Any, table: Any) -> None:
-    """ValueError if the rows are not of the table's columns: delta-rs would make 1 of 1.5."""
-    from deltalake import Schema
-
-    there, given = (
-        {field.name: field.type for field in each.fields} for each in (table.schema(), Schema.from_arrow(rows.schema))
-    )
-    if there != given:
-        told = [", ".join(f"{name} {kind}" for name, kind in columns.items()) for columns in (there, given)]
-        raise ValueError(
-            f"{output} has the columns {told[0]}, and the SQL gives {told[1]}: nothing was appended. Change the SQL "
-            "(CAST, AS), or take another output"
-        )
+        raise Unavailable(f"{target.url}: {error}") from error
 
 
 def _whole(span: Span) -> Span:
@@ -133,18 +192,40 @@ def _read(spark: SparkSession, options: dict[str, str], found: Sequence[Span]) -
 
 
 def job(given: Sequence[str] | None = None) -> int:
-    parser = arguments("rollup", "Append what SQL makes of new entries to a Delta table, each entry exactly once.")
+    parser = arguments("rollup", "Write what SQL makes of new entries to a Delta table, each entry exactly once.")
     parser.add_argument("--sql", required=True, help="over the view `entries`")
     parser.add_argument("--output", required=True, help="the Delta table, as a URL or path")
+    parser.add_argument("--schema", help='of JSON payloads: "item string, price double"; its fields are columns then')
+    parser.add_argument("--bad", help="the Delta table for entries whose payloads are not of the schema")
+    parser.add_argument("--partition-by", default="", help="columns with files of their own, of a table that is new")
+    parser.add_argument("--merge-on", default="", help="columns that tell a row: one that is there is replaced")
+    parser.add_argument("--add", default="", help="columns that are added to those of the row that is there")
+    parser.add_argument("--evolve", action="store_true", help="add columns to the table that the SQL gives anew")
+    parser.add_argument("--batch-rows", type=int, default=BATCH, help="entries in a commit, about")
     options = parser.parse_args(given)
     work = targets(options)
     say(f"rolling up {len(work)} spaces into {options.output}")
     given_options = {"url": options.url, "store": options.store, "space": options.space}
     if options.archive:
         given_options["archive"] = options.archive
-    rows = roll_up(start("rollup"), given_options, options.sql, options.output)
-    say(f"{rows} rows appended")
+    layout = Layout(_names(options.partition_by), _names(options.merge_on), _names(options.add), options.evolve)
+    report = roll_up(
+        start("rollup"),
+        given_options,
+        options.sql,
+        options.output,
+        layout=layout,
+        schema=options.schema,
+        bad=options.bad,
+        batch_rows=options.batch_rows,
+    )
+    verb = "merged" if layout.merge_on else "appended"
+    say(f"{report.rows} rows {verb}" + (f", {report.bad} entries set aside in {options.bad}" * (report.bad > 0)))
     return 0
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 if __name__ == "__main__":

@@ -224,7 +224,8 @@ class Committing(StoreSubject):
                         hold(found is not None and all(s.trx == trx.trx for s in found.values()), "its transaction")
                     found = store.lookup(space, "alone", segment="s")
                     same(found, {"s": alone}, "the first result of one segment")
-                    hold(found is not None and found["s"].space_offset == alone.space_offset, "its offset")
+                    if space == "one partition":  # of several, each process knows the others as far as it has seen them
+                        hold(found is not None and found["s"].space_offset == alone.space_offset, "its offset")
                     same(store.lookup(space, "another"), None, "a key that nobody used")
                     with refusing(TransactionIdMismatch, "other content") as refused:
                         store.produce(space, "s", [Record(b"other")], idempotency_key="alone")

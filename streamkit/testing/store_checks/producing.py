@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import InvalidRecord, RecordTooLarge, SequenceMismatch, TransactionTooLarge
 from ...lexkey import LexKey
 from ...model import Record, SegmentStatus
+from ...store import Store
 from ..backend_checks.subject import Broken, hold, same
 from .subject import StoreSubject, numbered, refusing
 
@@ -162,6 +163,39 @@ class Producing(StoreSubject):
                             store.produce(space, segment, records, expected_sequence=expected)
                         found = (refusal.error.expected, refusal.error.actual)
                         same(found, (wanted, actual), f"expected and actual of the mismatch, {what}")
+
+    def test_an_expectation_without_records_is_a_guard(self) -> None:
+        """An empty part with an expectation was not checked, alone or in a transaction beside others."""
+        for space in self.spaces():
+            self.put(space, "{t}s", numbered(1, 3))
+            stranger = self.stranger()
+            same(stranger.segment_status(space, "{t}s").last_sequence, 3, "the segment, as another process knows it")
+            self.put(space, "{t}s", numbered(4, 4))
+            for store in (self.store, stranger, self.stranger()):
+                for segment, expected, actual in (("{t}s", 3, 4), ("{t}s", 5, 4), ("{t}new", 1, 0)):
+                    what = f"expected_sequence={expected} without records, where the last is {actual}"
+                    with self.nothing_written(space):
+                        with refusing(SequenceMismatch, what) as refusal:
+                            store.produce(space, segment, [], expected_sequence=expected)
+                        same(
+                            (refusal.error.expected, refusal.error.actual), (expected, actual), f"the mismatch, {what}"
+                        )
+                        for first, second in (("{t}w", segment), (segment, "{t}w")):
+                            with refusing(SequenceMismatch, f"{what}, in a transaction") as refusal:
+                                self._guarded(store, space, (first, second), segment, expected)
+                            found = (refusal.error.expected, refusal.error.actual)
+                            same(found, (expected, actual), f"the mismatch, {what}, in a transaction")
+                same(store.produce(space, "{t}s", [], expected_sequence=4).last_sequence, 4, "a guard that holds")
+            self._guarded(stranger, space, ("{t}s", "{t}w"), "{t}s", 4)
+            same(self.payloads(space, "{t}w"), [b"guarded"], "what was written beside a guard that holds")
+
+    def _guarded(self, store: Store, space: str, segments: tuple[str, str], guard: str, expected: int) -> None:
+        with store.transaction(space) as trx:
+            for segment in segments:
+                if segment == guard:
+                    trx.produce(segment, [], expected_sequence=expected)
+                else:
+                    trx.produce(segment, [Record(b"guarded")])
 
     def test_sequences_that_do_not_follow_write_nothing(self) -> None:
         """Records with gaps, duplicates or steps back in their sequences were written."""

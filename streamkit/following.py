@@ -1,0 +1,93 @@
+"""Following for callers: what a follower or a subscriber of a store looks for, each time that it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .handle import Handle
+from .log.follow import Following, PollTimer, watch, watch_all
+from .log.offsets import Offset
+from .log.partition import Partition
+from .log.read import Bounds, Cursor
+from .model import Entry, SegmentStatus
+from .reading import Reader
+from .seconds import check_seconds
+
+__all__ = ["Follower"]
+
+
+class Follower:
+    """Of one handle of a store. Holds no state of its own."""
+
+    def __init__(self, handle: Handle, reader: Reader) -> None:
+        self._handle = handle
+        self._reader = reader
+
+    def segment(self, space: str, segment: str, after: int, timeout: float | None) -> Following[Entry]:
+        timer = self._timer(space, timeout)
+        reader, last = self._reader, after
+
+        def look() -> Iterator[list[Entry]]:
+            nonlocal last
+            self._handle.check_open()
+            bounds = Bounds(min_sequence=last + 1)
+            for entries in reader.lists(reader.segment_batches(space, segment, bounds, since=timer.since)):
+                last = entries[-1].sequence
+                yield entries
+
+        return Following(timer, look)
+
+    def space(self, space: str, after: Offset | None, timeout: float | None) -> Following[Entry]:
+        timer = self._timer(space, timeout)
+        reader = self._reader
+        cursor: Cursor | None = None
+
+        def look() -> Iterator[list[Entry]]:
+            nonlocal cursor
+            self._handle.check_open()
+            since = timer.since
+            if cursor is None:
+                cursor, since = reader.cursor(space, after)
+            return reader.lists(cursor.batches(Bounds(), since) if cursor else iter(()))
+
+        return Following(timer, look)
+
+    def status(self, space: str, segment: str, timeout: float | None) -> Following[SegmentStatus]:
+        return watch(self._timer(space, timeout), lambda since: self._reader.status(space, segment, since))
+
+    def statuses(self, space: str, timeout: float | None) -> Following[SegmentStatus]:
+        reader = self._reader
+        return watch_all(
+            self._timer(space, timeout),
+            lambda: self._partitions(space),
+            lambda: reader.segments(space),
+            lambda segment, since: reader.status(space, segment, since),
+        )
+
+    def _partitions(self, space: str) -> Sequence[Partition]:
+        known = self._handle.space(space)
+        return known.partitions if known else ()
+
+    def _refresh(self, space: str) -> None:
+        for partition in self._partitions(space):
+            partition.refresh()
+
+    def _numbers(self, space: str) -> tuple[int, ...]:
+        """What is known of the space's logs; StoreClosed if no more will ever come."""
+        self._handle.check_open()
+        return self._handle.shared.numbers(space)
+
+    def _timer(self, space: str, timeout: float | None) -> PollTimer:
+        if timeout is not None:
+            check_seconds("timeout", timeout, endless=True)
+        self._handle.check_open()
+        shared = self._handle.shared
+        return PollTimer(
+            shared.clock,
+            shared.news,
+            shared.poll,
+            timeout,
+            lambda: self._numbers(space),
+            space,
+            lambda: self._refresh(space),
+        )

@@ -1,0 +1,30 @@
+"""A caller's handle of an open store: it can be closed, and its store too."""
+
+from __future__ import annotations
+
+from .errors import StoreClosed
+from .open_store import OpenStore
+from .space import Space
+
+__all__ = ["Handle"]
+
+
+class Handle:
+    """Shared by what a `Store` is composed of. `closed` is set once, by the store."""
+
+    def __init__(self, shared: OpenStore) -> None:
+        self.shared = shared
+        self.closed = False
+
+    def check_open(self) -> None:
+        if self.closed or self.shared.closed:
+            raise StoreClosed(f"the store {self.shared.id} is closed; open it again with client.store(…)")
+
+    def look_up(self, space: str, segments: tuple[str, ...] = ()) -> tuple[Space | None, int | None]:
+        """See OpenStore.look_up."""
+        self.check_open()
+        return self.shared.look_up(space, segments)
+
+    def space(self, space: str) -> Space | None:
+        """The space, opened if it is not yet; None if nobody created it."""
+        return self.look_up(space)[0]

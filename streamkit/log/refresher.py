@@ -1,0 +1,226 @@
+"""How a partition comes to know what is in the log: by its head, and by asking for what follows on what is known.
+
+It does the I/O; what is found is folded into the partition, which alone knows what it means.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..backend import Range
+from ..errors import CorruptData
+from ..reentry import inside_backend, refused
+from .freshness import Look
+from .keys import HEAD, partition_key, transaction_number
+from .rows import Head, decode_row
+
+if TYPE_CHECKING:
+    from .partition import Partition
+
+__all__ = ["Refresher"]
+
+_TAIL_BYTES = 16 << 20
+"""Of a tail that has grown by so much it is looked up whether others have indexed it."""
+_WHOLE = 256 << 20
+"""The most bytes of a row."""
+
+
+class Refresher:
+    """Of one partition. One thread at a time looks; the others share what it has seen, where that is late enough."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._refreshing = threading.RLock()
+        self._loaded = False
+        self._shortened = (0, 0)
+        """`number` and `tail_bytes` when the head was last looked at for the length of the tail."""
+        self._looking = False
+        """Somebody is in there, or was stopped in there."""
+        self._started = 0
+        self._completed = 0
+
+    def refresh(self, segments: Sequence[str] = (), since: int | None = None, *, load: bool = False) -> int:
+        """See every transaction that was committed before this call, and the statuses of `segments`; what that takes
+        is read together. `load`: the segments are to be read, too.
+
+        Returns the number of the last transaction that is seen. `since` 0: a look that was completed by anyone at any
+        time is late enough, as the caller began before the partition was opened.
+        """
+        arrived = self._started if since is None else since
+        self.check_reentry()
+        if self._looking and inside_backend():
+            raise refused()
+        with self._refreshing:
+            self._looking = True
+            # A look that began after this call did, by another thread, has seen all that this one must see.
+            if not self._loaded or self._completed <= arrived:
+                self._started += 1
+                ticket = self._started
+                self._look_at_log(segments, load)
+                self._loaded = True
+                self._completed = ticket
+            self._looking = False
+        return self._partition.number
+
+    def check_reentry(self) -> None:
+        """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
+        if self._refreshing._is_owned() or self._partition.lock._is_owned():  # type: ignore[attr-defined]
+            raise refused()
+
+    def _look_at_log(self, segments: Sequence[str], load: bool) -> None:
+        """Fold what is in the log, one key at a time: is there a transaction after the last one that we know?"""
+        partition = self._partition
+        listing = not self._loaded
+        if listing:
+            self.look_at_head()
+            if not partition.partition and partition.head_etag is None:
+                return
+        while True:
+            known, look = partition.looked, partition.freshness.begin()
+            if listing:
+                self._fold_tail(segments, load)
+            at_end = listing or self._fold_next()
+            number = partition.number
+            if partition.is_fresh(known):
+                if at_end:
+                    partition.saw(look)
+            else:
+                # What was not there may have been archived and removed.
+                self.look_at_head()
+                if partition.number > number:
+                    listing = True
+                    continue
+            if at_end:
+                if listing:
+                    partition.news.tell()
+                    self._shortened = partition.number, partition.tail_bytes
+                else:
+                    self._shorten_tail()
+                return
+            self.look_at_head()
+            listing = True
+
+    def _shorten_tail(self) -> None:
+        """A reader learns in this way how far others have brought the index, and forgets the tail up to there."""
+        partition = self._partition
+        number, size = self._shortened
+        if partition.number - number >= 2 * partition.policy.upkeep or partition.tail_bytes - size >= _TAIL_BYTES:
+            self.look_at_head()
+            self._shortened = partition.number, partition.tail_bytes
+
+    def _fold_next(self) -> bool:
+        """Fold a few transactions after `number`; whether there is none after them."""
+        partition = self._partition
+        for ahead in (1, 8):
+            known, number = partition.looked, partition.number
+            keys = [partition.transaction_key(number + step) for step in range(1, ahead + 1)]
+            records = self._records(keys)
+            if records[0] is None:
+                return True
+            self._confirm(known)
+            if partition.number > number:
+                return False
+            for key, record in zip(keys, records, strict=True):
+                if record is None:
+                    return True
+                partition.fold(record, transaction_number(key))
+        return False
+
+    def _confirm(self, look: Look | None) -> None:
+        """Before anything is folded that was read since `look`: a number that was archived and removed is free, and
+        what is found there may be of a writer that came too late. What the head tells is above all such numbers."""
+        if look is not None and not self._partition.is_fresh(look):
+            self.look_at_head()
+
+    def _records(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        partition = self._partition
+        return [None if value is None else value.data for value in partition.backend.get(partition.key, keys)]
+
+    def look_at_head(self) -> None:
+        """Learn how far the index is by now, whoever brought it there."""
+        partition = self._partition
+        look = partition.freshness.begin()
+        known, least = partition.head_etag is not None, partition.head.watermark
+        value = partition.backend.get(partition.key, [bytes(HEAD)])[0]
+        if value is not None:
+            head = decode_row(Head, HEAD, value.data)
+            if head.watermark < least:
+                raise partition.gone()
+            if self._is_foreign(head):
+                partition.saw_foreign(value.etag, look)
+            else:
+                partition.adopt(head, value.etag, look)
+        elif known:
+            raise partition.gone()
+        else:
+            partition.saw_head(look)
+
+    def _is_foreign(self, head: Head) -> bool:
+        """Whether the head of this partition is of a space that is gone, and not this process itself."""
+        partition = self._partition
+        if (
+            not partition.partition
+            or partition.head_etag
+            or head.settings.incarnation == partition.settings.incarnation
+        ):
+            return False
+        self.check_space()
+        return True
+
+    def check_space(self) -> None:
+        """CorruptData if the space was deleted, or made again: for who is to write rows that no precondition guards."""
+        partition = self._partition
+        value = partition.backend.get(bytes(partition_key(partition.space, 0)), [bytes(HEAD)])[0]
+        if value is None or decode_row(Head, HEAD, value.data).settings.incarnation != partition.settings.incarnation:
+            raise partition.gone()
+
+    def _fold_tail(self, segments: Sequence[str], load: bool) -> None:
+        """Fold what is in the log after `number`. Where calls are requests, that is one of them for all that is
+        probably there, and for what must be known to look up `segments`, or to `load` them."""
+        partition = self._partition
+        known, ahead = partition.looked, partition.policy.upkeep
+        while partition.remote:
+            number, index = partition.number, partition.index
+            keys = [partition.transaction_key(number + step) for step in range(1, ahead + 1)]
+            needed = index.needed(segments, load)
+            parts = partition.backend.read(partition.key, [*(Range(key, 0, _WHOLE) for key in keys), *needed.values()])
+            for id, part in zip(needed, parts[ahead:], strict=True):
+                if part is not None:
+                    index.receive(id, part)
+            self._confirm(known)
+            if partition.number > number:
+                continue
+            records = parts[:ahead]
+            end = records.index(None) if None in records else ahead
+            for at, record in enumerate(records[:end], number + 1):
+                assert record is not None
+                partition.fold(record, at)  # others may have folded it meanwhile
+            if end == ahead:
+                continue
+            if any(record is not None for record in records[end:]):
+                break  # it was written in between, or something is lost: a list tells
+            return
+        self._fold_listed()
+
+    def _fold_listed(self) -> None:
+        """Fold what a list of the log names after `number`."""
+        partition = self._partition
+        known, start = partition.looked, partition.transaction_key(partition.number + 1)
+        rows = partition.backend.scan(partition.key, start, partition.transaction_key(1 << 64), values=False)
+        keys = [row.key for row in rows]
+        for at in range(0, len(keys), 512):
+            batch = keys[at : at + 512]
+            records = self._records(batch)
+            self._confirm(known)
+            for key, record in zip(batch, records, strict=True):
+                number = transaction_number(key)
+                if number > partition.number + 1 or record is None:
+                    # What is not there may have been archived and removed since it was listed.
+                    self.look_at_head()
+                if number <= partition.number:
+                    continue
+                if record is None:
+                    raise CorruptData(f"{partition.where(number)} is listed but not there")
+                partition.fold(record, number)

@@ -1,0 +1,118 @@
+"""Reading for callers: entries of batches, up to a limit, for as long as the store is open."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from msgspec.structs import force_setattr, replace
+
+from .handle import Handle
+from .log.backwards import segment_backwards, space_backwards
+from .log.offsets import Offset
+from .log.partition import Partition
+from .log.read import Batch, Bounds, Cursor, last_entry, segment_batches
+from .log.statuses import present
+from .model import Entry, SegmentStatus, no_status
+from .space import segments_of
+
+__all__ = ["Reader"]
+
+
+class Reader:
+    """Of one handle of a store. Holds no state of its own. For `since` see Partition.refresh."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def segments(self, space: str) -> Iterator[str]:
+        """Their names, in code-point order."""
+        known = self._handle.space(space)
+        if known is None:
+            return
+        for partition in known.partitions:
+            partition.refresh()
+        yield from heapq.merge(*map(segments_of, known.partitions))
+
+    def status(self, space: str, segment: str, since: int | None = None) -> SegmentStatus:
+        known, opened = self._handle.look_up(space, (segment,))
+        if known is None:
+            return no_status(space, segment)
+        partition = known.partition(segment)
+        partition.refresh((segment,), opened if since is None else since)
+        return present(partition, *partition.statuses([segment]))[segment]
+
+    def last_entry(self, space: str, segment: str) -> Entry | None:
+        known, since = self._handle.look_up(space, (segment,))
+        if known is None:
+            return None
+        partition = known.partition(segment)
+        entry = last_entry(partition, segment, since)
+        if entry is None or len(known.partitions) == 1:
+            return entry
+        return replace(entry, origin=replace(entry.origin, others=partition.ends()))
+
+    def segment_batches(
+        self, space: str, segment: str, bounds: Bounds, reverse: bool = False, since: int | None = None
+    ) -> Iterator[Batch]:
+        known, opened = self._handle.look_up(space, (segment,))
+        if known is not None:
+            read = segment_backwards if reverse else segment_batches
+            partition = known.partition(segment)
+            batches = read(partition, segment, bounds, opened if since is None else since)
+            if len(known.partitions) > 1:
+                batches = _with_ends(partition, batches)
+            yield from batches
+
+    def space_batches(
+        self, space: str, offset: Offset | None, bounds: Bounds, reverse: bool = False, *, together: bool = False
+    ) -> Iterator[Batch]:
+        cursor, since = self.cursor(space, offset)
+        if cursor is not None:
+            if reverse:
+                yield from space_backwards(cursor.partitions, offset, bounds, since)
+            else:
+                yield from cursor.batches(bounds, since, together=together)
+
+    def cursor(self, space: str, offset: Offset | None) -> tuple[Cursor | None, int | None]:
+        """A place in all partitions of a space, None if there is none, and how old a look at it may be."""
+        known, since = self._handle.look_up(space)
+        if offset is not None:
+            offset.check(known.settings if known else None)
+        return (Cursor(known.partitions, offset) if known else None), since
+
+    def entries(self, batches: Iterator[Batch], limit: int, reverse: bool = False) -> Iterator[Entry]:
+        """The entries, at most `limit` if it is not 0.
+
+        A generator, because `itertools.chain` is not safe where several threads ask one iterator: whoever comes while
+        another one is in here gets a ValueError, and no entry is lost.
+        """
+        handle = self._handle
+        for batch in batches:
+            if handle.closed:
+                handle.check_open()
+            entries = batch.entries[::-1] if reverse else batch.entries
+            if limit:
+                if limit <= len(entries):
+                    yield from entries[:limit]
+                    return
+                limit -= len(entries)
+            if entries[0].trx.number == batch.number:
+                yield from entries
+                continue
+            for entry in entries:  # of several transactions: between them the store may be closed
+                if handle.closed:
+                    handle.check_open()
+                yield entry
+
+    def lists(self, batches: Iterator[Batch]) -> Iterator[list[Entry]]:
+        for batch in batches:
+            self._handle.check_open()
+            yield batch.entries
+
+
+def _with_ends(partition: Partition, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """They tell where the other partitions of the space ended, as far as is known, for the offsets of their entries."""
+    for batch in batches:
+        force_setattr(batch.origin, "others", partition.ends())  # made for this reading, and not handed out yet
+        yield batch

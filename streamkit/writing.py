@@ -1,0 +1,114 @@
+"""Writing: what callers hand in becomes parts of a request, and the space's committer commits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .errors import Fenced, TransactionTooLarge
+from .handle import Handle
+from .leases import Lease
+from .log.commit import Committer
+from .log.partition import NOTHING
+from .log.plan import check_fence, mismatch
+from .log.record_format import encode_body
+from .log.request import Part, Request
+from .log.statuses import present, written
+from .log.validate import prepare
+from .model import Record, SegmentStatus, no_status
+
+__all__ = ["Writer", "check_key", "check_lease", "fence"]
+
+
+class Writer:
+    """Of one handle of a store. Holds no state of its own."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._shared = handle.shared
+        self._most_bytes = handle.shared.most_bytes
+
+    def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
+        """What a request writes to one segment, checked and encoded; None if it is nothing, and expects nothing."""
+        prepared = prepare(records, expected, self._most_bytes)
+        if prepared.size > self._most_bytes:
+            raise self._too_large(prepared.size)
+        if not prepared.payloads:
+            return None if prepared.expected is None else Part(segment, None, 0, prepared.expected)
+        body = encode_body(prepared.payloads, prepared.metadata, digest=digest)
+        return Part(segment, body, prepared.size, prepared.expected)
+
+    def guard(self, space: str, parts: Sequence[Part], lease: Lease | None) -> dict[str, SegmentStatus]:
+        """The present statuses of segments that nothing is written to. SequenceMismatch where one is not expected."""
+        known = self._handle.space(space)
+        segments = list(dict.fromkeys(part.segment for part in parts))
+        rows, end = dict.fromkeys(segments, NOTHING), (0, 0, 0)
+        if known is not None:
+            partition = known.partition_of(segments)
+            partition.refresh(segments)
+            check_fence(partition, fence(lease))
+            rows, end = partition.statuses(segments)
+        for part in parts:
+            actual = rows[part.segment].last_sequence
+            if part.expected is not None and part.expected != actual:
+                raise mismatch(space, part.segment, part.expected, actual)
+        if known is None:
+            return {segment: no_status(space, segment) for segment in segments}
+        return present(known.partition_of(segments), rows, end)
+
+    def commit(self, space: str, request: Request, lease: Lease | None = None) -> dict[str, SegmentStatus]:
+        """The statuses after it, by segment."""
+        committer = self.committer(space, request.parts)
+        try:
+            committer.commit(request)
+        except Fenced:
+            if lease is not None:
+                lease.lost.set()
+            raise
+        assert request.trx is not None
+        return written(committer.partition, request.result, request.trx, request.count)
+
+    def is_open(self, space: str) -> bool:
+        """Whether `committer` does no I/O."""
+        return space in self._shared.spaces and not self._handle.closed
+
+    def committer(self, space: str, parts: Sequence[Part]) -> Committer:
+        """Who commits `parts`; the space is created if it is not there. No I/O if it is open."""
+        size = sum([part.size for part in parts])
+        if size > self._most_bytes:
+            raise self._too_large(size)
+        segments = tuple([part.segment for part in parts])
+        known = self._shared.spaces.get(space)
+        if known is None or self._handle.closed:
+            self._handle.check_open()
+            known = self._shared.ready(space, segments)
+        partition = known.partition_of(segments)
+        return known.committers[partition.partition]
+
+    def _too_large(self, size: int) -> TransactionTooLarge:
+        return TransactionTooLarge(
+            f"a transaction of {size} bytes of payload; one holds at most {self._most_bytes}. Split it, or raise "
+            "max_transaction_bytes of connect()"
+        )
+
+
+def check_key(key: str | None) -> str | None:
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f"an idempotency key is str or None, not {type(key).__name__}")
+    if key == "":
+        raise ValueError("an idempotency key is not empty; None is for no key")
+    if key is not None and not key.isascii():
+        try:
+            key.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("an idempotency key has no lone surrogates, which are not text") from error
+    return key
+
+
+def check_lease(lease: Lease | None) -> Lease | None:
+    if lease is not None and not isinstance(lease, Lease):
+        raise TypeError(f"lease is what `store.lease(…)` gave, not {type(lease).__name__}")
+    return lease
+
+
+def fence(lease: Lease | None) -> tuple[str, int] | None:
+    return None if lease is None else (lease.key, lease.token)

@@ -1,0 +1,170 @@
+"""A row that lands where another one was, which was packed or archived and removed: nobody reads it.
+
+A writer was stopped before it sent a transaction, for longer than the grace; it sends it, and dies before it can find
+out that the number was taken. A reader was stopped too, between a look at the head and a read of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from harness.cramped import CLEAR, cramped
+from harness.processes import Process, Service
+from streamkit import Record, Store
+from streamkit.testing import ManualClock
+
+SPACE = "space"
+GRACE = 600.0
+OURS, THEIRS = b"o" * 200, b"t" * 200
+LARGE = Random(1).randbytes(1000)
+"""Too large for a pack here."""
+
+
+class Died(BaseException):
+    pass
+
+
+class World:
+    def __init__(self) -> None:
+        self.service = Service("remote")
+
+    def open(self) -> tuple[Process, Store]:
+        process, client = self.service.process(ManualClock(1_000.0))
+        return process, client.store(self.service.id)
+
+    def write(self, *payloads: bytes) -> None:
+        store = self.open()[1]
+        for payload in payloads:
+            store.produce(SPACE, "s", [Record(payload)])
+
+    def late_write(self) -> Callable[[], None]:
+        """A commit that is stopped before it is sent; who calls what is returned lets it go on, and die."""
+        process, store = self.open()
+        store.segment_status(SPACE, "s")
+        sent: list[tuple[Any, ...]] = []
+
+        def put(*arguments: Any, **options: Any) -> str:
+            sent.append(arguments)
+            raise Died
+
+        store._shared.spaces[SPACE].partitions[0].backend.put = put  # type: ignore[method-assign]
+        with pytest.raises(Died):
+            store.produce(SPACE, "s", [Record(THEIRS)])
+        (arguments,) = sent
+        backend = process.open(self.service.id)
+        return lambda: (backend.put(*arguments), None)[1]
+
+    def clear(self) -> None:
+        """What was written is packed, and after the grace removed from the log."""
+        store = self.open()[1]
+        for _ in range(2):
+            store.maintain()
+            self.service.clock.sleep(2 * CLEAR)
+        store.maintain()
+
+    def archive(self) -> None:
+        store = self.open()[1]
+        store.archive(SPACE)
+        self.service.clock.sleep(GRACE + 2)
+        assert store.archive(SPACE).removed
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with cramped(upkeep_after=10):
+        world = World()
+        world.open()[1].create_space(SPACE, archive_grace=GRACE)
+        world.write(b"first")
+        yield world
+
+
+def payloads(entries: Iterator[Any]) -> list[bytes]:
+    return [entry.payload for entry in entries]
+
+
+def read_segment(store: Store) -> list[bytes]:
+    return payloads(store.consume_segment(SPACE, "s"))
+
+
+def read_space(store: Store) -> list[bytes]:
+    return payloads(store.consume_space(SPACE))
+
+
+def read_backwards(store: Store) -> list[bytes]:
+    return payloads(store.consume_space(SPACE, reverse=True))[::-1]
+
+
+def peek(store: Store) -> list[bytes]:
+    return [b"first", store.peek(SPACE, "s").payload]
+
+
+@pytest.mark.parametrize("read", [read_segment, peek])
+def test_a_stopped_reader_of_a_segment_takes_no_late_row(world: World, read: Callable[[Store], list[bytes]]) -> None:
+    land = world.late_write()
+    world.write(OURS)
+    process, store = world.open()
+    store.segment_status(SPACE, "s")
+
+    def meanwhile() -> None:
+        world.clear()
+        land()
+
+    process.before_read = meanwhile
+    assert read(store) == [b"first", OURS]
+    assert process.before_read is None
+    assert world.open()[1].verify().ok
+
+
+@pytest.mark.parametrize("read", [read_space, read_backwards])
+def test_a_stopped_reader_of_a_space_takes_no_late_row(world: World, read: Callable[[Store], list[bytes]]) -> None:
+    world.write(LARGE)
+    land = world.late_write()
+    world.write(OURS)
+    process, store = world.open()
+    store.segment_status(SPACE, "s")
+
+    def meanwhile() -> None:
+        world.clear()
+        land()
+
+    process.before_scan = meanwhile
+    assert read(store) == [b"first", LARGE, OURS]
+    assert process.before_scan is None
+    assert world.open()[1].verify().ok
+
+
+@pytest.mark.parametrize("read", [read_segment, read_space, read_backwards])
+def test_a_stopped_reader_takes_no_late_row_for_what_was_archived(
+    world: World, read: Callable[[Store], list[bytes]]
+) -> None:
+    pytest.importorskip("deltalake")
+    land = world.late_write()
+    world.write(LARGE)
+    process, store = world.open()
+    store.segment_status(SPACE, "s")
+
+    def meanwhile() -> None:
+        world.archive()
+        land()
+
+    setattr(process, "before_read" if read is read_segment else "before_scan", meanwhile)
+    assert read(store) == [b"first", LARGE]
+    assert process.before_scan is process.before_read is None
+    assert world.open()[1].verify().ok
+
+
+def test_a_process_that_was_stopped_takes_no_late_row_for_a_transaction(world: World) -> None:
+    land = world.late_write()
+    world.write(LARGE)
+    _, store = world.open()
+    store.segment_status(SPACE, "s")
+    partition = store._shared.spaces[SPACE].partitions[0]
+    world.clear()
+    world.archive()
+    land()
+    assert partition.record(2) is None
+    assert partition.archived_since(2)

@@ -1,0 +1,51 @@
+"""The benchmarks run, every row of them, and what they publish is what they measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import Result, at_least
+from benchmarks.readme import BEGIN, END, ROWS, with_figures
+from benchmarks.report import Run, markdown
+
+ROOT = Path(__file__).parents[2]
+MACHINE = {"processor": "a processor", "disk": "a disk", "python": "3.11"}
+
+
+def test_every_subject_runs(tmp_path: Path) -> None:
+    pytest.importorskip("eventsourcing")
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    for work in ("append, 1 a commit, 16 threads", "peek", "memory, reading", "bytes on disk / payload, 1 a commit"):
+        assert work in done.stdout
+
+
+def test_the_figures_in_the_readme_are_those_of_the_run_that_is_published() -> None:
+    works = (ROOT / "benchmarks" / "readme.py").read_text(encoding="utf-8").partition("_ROWS = {")[2].partition("}")[0]
+    results = [
+        Result(
+            line.split('"')[1], "entries/s", "", {"streamkit, in its way": [1e6, 1.23e6, 2e6], "SQLite": [456.0]}, []
+        )
+        for line in works.strip().splitlines()
+    ]
+    assert len(results) == 8
+    run = Run("today", False, MACHINE, results)
+    page = with_figures((ROOT / "README.md").read_text(encoding="utf-8"), run)
+    figures = page.partition(BEGIN)[2].partition(END)[0]
+    assert figures.count("| 1.23 M | 456 |") == len(ROWS)
+    assert with_figures(page, run) == page
+    with pytest.raises(ValueError, match="no row"):
+        with_figures(page, Run("today", False, MACHINE, results[1:]))
+
+
+def test_a_target_that_was_missed_is_said_to_be() -> None:
+    slow = Result("peek", "peeks/s", "", {"streamkit": [10.0]}, [at_least(20)])
+    assert "10.0 where ≥ 20 peeks/s was wanted" in markdown(Run("today", False, MACHINE, [slow]), "x.png")
+    fast = Result("peek", "peeks/s", "", {"streamkit": [30.0]}, [at_least(20)])
+    assert "wanted" not in markdown(Run("today", False, MACHINE, [fast]), "x.png")
