@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 from urllib.parse import quote
 
 from ..model import Entry, Record
 from ..names import check_name
 
-__all__ = ["FROM", "VIA", "Copies", "Copy", "Failed", "Rules"]
+__all__ = ["FROM", "VIA", "Copies", "Failed", "Rules"]
 
 FROM = "streamkit.from"
 """Where a copy was copied from: `store/space/segment/sequence?route=name.generation`, percent-encoded."""
@@ -22,13 +21,8 @@ Segment = Callable[[Entry], str] | str
 Transform = Callable[[Entry], "Record | bytes | None"]
 
 
-class Copy(NamedTuple):
-    segment: str
-    record: Record
-    size: int
-
-
-Copies = list[Copy]
+Copies = list[tuple[str, Record, int]]
+"""(segment, record, bytes of payload) of each: plain tuples, as there are many."""
 
 
 class Failed(Exception):
@@ -97,7 +91,7 @@ class Rules:
                 name = entry.segment
                 path = f"{prefix}{quote(name, safe='')}/"
             marks = {FROM: f"{path}{entry.sequence}{suffix}", VIA: via}
-            found.append(Copy(target, Record(payload, {**metadata, **marks} if metadata else marks), len(payload)))
+            found.append((target, Record(payload, {**metadata, **marks} if metadata else marks), len(payload)))
         return found
 
 

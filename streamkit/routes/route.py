@@ -272,7 +272,7 @@ class Route:
             return False
         there = self._already_there(state) if self._is_old(state) else frozenset[str]()
         for key, part in self._parts(state, found):
-            first = (part[0].record.metadata or {})[FROM]
+            first = (part[0][1].metadata or {})[FROM]
             if first in there:
                 continue
             try:
@@ -294,7 +294,7 @@ class Route:
         partitions = known.settings.partitions if known is not None else 1
         by_partition: dict[int, Copies] = {}
         for copy in copies if partitions > 1 else ():
-            by_partition.setdefault(partition_of(copy.segment, partitions), []).append(copy)
+            by_partition.setdefault(partition_of(copy[0], partitions), []).append(copy)
         prefix = f"streamkit.route/{self._store.id}/{self.name}.{state.generation}/{state.position.offset}"
         for partition, part in by_partition.items() if partitions > 1 else [(0, copies)]:
             if part and sum([copy[2] for copy in part]) <= _BYTES:
@@ -302,10 +302,10 @@ class Route:
                 continue
             begin = size = number = 0
             for at, copy in enumerate(part):
-                if size and size + copy.size > _BYTES:
+                if size and size + copy[2] > _BYTES:
                     yield f"{prefix}/{partition}.{number}", part[begin:at]
                     begin, size, number = at, 0, number + 1
-                size += copy.size
+                size += copy[2]
             if begin < len(part):
                 yield f"{prefix}/{partition}.{number}", part[begin:]
 
