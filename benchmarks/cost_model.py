@@ -24,6 +24,7 @@ from streamkit import Client, Record
 from streamkit.index.upkeep import bring_forward
 from streamkit.log import commit as engine_commit
 from streamkit.log import partition as engine_partition
+from streamkit.log import refresher as engine_refresher
 from streamkit.log.partition import Partition
 from streamkit.store import inner
 
@@ -54,7 +55,7 @@ class _Threading:
 
 
 def _set_threading(module: Any) -> None:
-    for part in (engine_commit, engine_partition):
+    for part in (engine_commit, engine_partition, engine_refresher):
         vars(part)["threading"] = module
 
 

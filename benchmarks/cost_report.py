@@ -146,14 +146,17 @@ How to read it:
 
 - **One process with many writers is what is cheap and fast.** While one commit is in flight further appends queue up,
   and the next commit takes them all: 256 writers in one process share each request.
-- **Processes that write to one partition compete.** Only one of them can write the next number; each loser has paid for
-  its request, reads what won, and tries again. Appends a second do not grow with processes then, requests do. And
-  it is not fair: who has just won need not read what won, so it is likely to win again, while others wait for seconds
-  (p50 beside p99 and longest). Give each process partitions of its own, or let few processes write and the others send
-  them their records.
+- **Processes that write to one partition have one of them commit for all.** Only one can write the next number, so who
+  has lost twice leaves its request in the partition's inbox, and whoever leads takes all that is there along. On S3 an
+  append among many then takes some 100 ms and four requests, however many processes there are, and nobody is passed by.
+  It begins with a few seconds in which they compete. A request of about 200 bytes travels in the name of its letter; a
+  larger one costs a GET more and some 30 ms; one beyond 128 KiB asks for the lead instead of being sent twice.
+- **A process without company pays nothing for that**, but for one list at most in 64 appends of a busy one, by which it
+  finds those that cannot get in.
 - **Partitions help processes and hurt group commit**: writers that are spread over many partitions share fewer
   commits, so one process is cheapest with one partition.
-- **A partition of Azure Tables takes 2,000 entities a second**, and a commit is one.
+- **A partition of Azure Tables takes 2,000 entities a second**, and a commit is one; so is each look of a process that
+  waits, so there transactions are held apart where many wait.
 
 ## Figures
 

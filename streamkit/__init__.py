@@ -7,6 +7,7 @@ from .errors import (
     AccessDenied,
     CorruptData,
     CrossPartition,
+    EntriesRemoved,
     Fenced,
     InvalidName,
     InvalidOffset,
@@ -19,6 +20,7 @@ from .errors import (
     RecordTooLarge,
     SequenceMismatch,
     SpaceExists,
+    SpaceFull,
     StoreClosed,
     StreamkitError,
     Throttled,
@@ -28,9 +30,11 @@ from .errors import (
     Unavailable,
     UnsupportedVersion,
 )
+from .gaps import Gap
 from .leases import Lease
 from .lexkey import LexKey, Unsigned
 from .model import TRX, Entry, Record, SegmentStatus
+from .retention import Retention
 from .statistics import Statistics
 from .store import Store
 from .transaction import Transaction
@@ -46,8 +50,10 @@ __all__ = [
     "Client",
     "CorruptData",
     "CrossPartition",
+    "EntriesRemoved",
     "Entry",
     "Fenced",
+    "Gap",
     "InvalidName",
     "InvalidOffset",
     "InvalidRecord",
@@ -60,9 +66,11 @@ __all__ = [
     "PermanentError",
     "Record",
     "RecordTooLarge",
+    "Retention",
     "SegmentStatus",
     "SequenceMismatch",
     "SpaceExists",
+    "SpaceFull",
     "Statistics",
     "Store",
     "StoreClosed",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from .log.floors import Gaps
 from .log.read import Bounds
 from .seconds import check_seconds
 
-__all__ = ["bounds_of", "check_file_bytes", "check_hours", "check_reverse", "check_sequence", "newest_of"]
+__all__ = ["bounds_of", "check_file_bytes", "check_gaps", "check_hours", "check_reverse", "check_sequence", "newest_of"]
 
 _LATEST = (1 << 53) - 1
 """Milliseconds since the epoch. No clock tells what is above it, and other formats cannot hold it."""
 
 
-def bounds_of(min_sequence: Any, max_sequence: Any, min_timestamp: Any, max_timestamp: Any, limit: Any) -> Bounds:
+def bounds_of(
+    min_sequence: Any, max_sequence: Any, min_timestamp: Any, max_timestamp: Any, limit: Any, gaps: Any
+) -> Bounds:
     """The bounds of a reading; `limit` is checked with them."""
     for name, value in (
         ("min_sequence", min_sequence),
@@ -27,7 +30,7 @@ def bounds_of(min_sequence: Any, max_sequence: Any, min_timestamp: Any, max_time
         if value is not None and value < 0:
             raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
     low, high = min(min_timestamp or 0, _LATEST), min(max_timestamp or 0, _LATEST)
-    return Bounds(min_sequence or 0, max_sequence or 0, low, high)
+    return Bounds(min_sequence or 0, max_sequence or 0, low, high, check_gaps(gaps))
 
 
 def newest_of(until: Any, min_age: Any, now: int) -> int:
@@ -41,6 +44,14 @@ def newest_of(until: Any, min_age: Any, now: int) -> int:
         check_seconds("min_age", min_age)
         newest = min(newest, now - int(min_age * 1000))
     return newest
+
+
+def check_gaps(gaps: Any) -> Gaps:
+    if not isinstance(gaps, str):
+        raise TypeError(f"gaps is 'raise', 'skip' or 'yield', not {type(gaps).__name__}")
+    if gaps not in ("raise", "skip", "yield"):
+        raise ValueError(f"gaps is 'raise', 'skip' or 'yield', not {gaps!r}")
+    return gaps  # type: ignore[return-value]
 
 
 def check_sequence(name: str, value: Any) -> int:

@@ -47,6 +47,7 @@ __all__ = [
     "Limits",
     "Range",
     "Row",
+    "Scrubs",
     "ServiceClock",
     "ServiceTime",
     "Value",
@@ -121,6 +122,8 @@ class Limits(NamedTuple):
     on this machine, and NEXT refuses keys that are too low."""
     page: int = 1000
     """Rows that one request of a scan brings."""
+    rate: float = float("inf")
+    """Requests a second that the service takes for one partition before it throttles, as far as it says."""
 
 
 class Grant(NamedTuple):
@@ -260,6 +263,18 @@ class ArchiveHost(Protocol):
 
         `delete` removes what is below `<url>/<store>/` too. `stores` is not disturbed by it. No I/O.
         """
+        ...
+
+
+@runtime_checkable
+class Scrubs(Protocol):
+    """A backend whose storage holds what was replaced or deleted for a while: it can overwrite that. Others need not.
+
+    A row that was put with NEXT is replaced where it is, if its etag is given and the value has the same length.
+    """
+
+    def scrub(self, partition: bytes) -> None:
+        """Nothing that was replaced or deleted in a partition before the call is in its files when this returns."""
         ...
 
 

@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
+    from .gaps import Gap
     from .model import SegmentStatus
 
 __all__ = [
     "AccessDenied",
     "CorruptData",
     "CrossPartition",
+    "EntriesRemoved",
     "Fenced",
     "InvalidName",
     "InvalidOffset",
@@ -26,6 +28,7 @@ __all__ = [
     "RecordTooLarge",
     "SequenceMismatch",
     "SpaceExists",
+    "SpaceFull",
     "StoreClosed",
     "StreamkitError",
     "Throttled",
@@ -133,6 +136,21 @@ class CrossPartition(PermanentError, ValueError):
 
 class SpaceExists(PermanentError):
     """The space exists with other settings."""
+
+
+class EntriesRemoved(PermanentError):
+    """A place was named behind which entries are gone: `gap` says which. Read on with gaps="skip" or "yield"."""
+
+    def __init__(self, message: str, gap: Gap) -> None:
+        super().__init__(message)
+        self.gap = gap
+
+    def __reduce__(self) -> tuple[type, tuple[str, Gap]]:
+        return type(self), (str(self), self.gap)
+
+
+class SpaceFull(PermanentError):
+    """The space holds as much as its retention allows, which rejects what is more. Nothing was written: trim it."""
 
 
 class CorruptData(PermanentError):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from .handle import Handle
+from .log.floors import Gaps
 from .log.follow import Following, PollTimer, watch, watch_all
 from .log.offsets import Offset
 from .log.partition import Partition
-from .log.read import Bounds, Cursor
-from .model import Entry, SegmentStatus
+from .log.read import Bounds, Cursor, left
+from .model import SegmentStatus
 from .reading import Reader
 from .seconds import check_seconds
 
@@ -23,32 +25,33 @@ class Follower:
         self._handle = handle
         self._reader = reader
 
-    def segment(self, space: str, segment: str, after: int, timeout: float | None) -> Following[Entry]:
+    def segment(self, space: str, segment: str, after: int, timeout: float | None, gaps: Gaps) -> Following[Any]:
         timer = self._timer(space, timeout)
         reader, last = self._reader, after
 
-        def look() -> Iterator[list[Entry]]:
+        def look() -> Iterator[list[Any]]:
             nonlocal last
             self._handle.check_open()
-            bounds = Bounds(min_sequence=last + 1)
-            for entries in reader.lists(reader.segment_batches(space, segment, bounds, since=timer.since)):
-                last = entries[-1].sequence
-                yield entries
+            bounds = Bounds(min_sequence=last + 1 if last else 0, gaps=gaps)
+            for batch in reader.segment_batches(space, segment, bounds, since=timer.since):
+                self._handle.check_open()
+                last = batch.entries[-1].sequence if batch.gap is None else batch.gap.last_sequence
+                yield left(batch, gaps) if batch.gap is not None or batch.origin.holes else batch.entries
 
         return Following(timer, look)
 
-    def space(self, space: str, after: Offset | None, timeout: float | None) -> Following[Entry]:
+    def space(self, space: str, after: Offset | None, timeout: float | None, gaps: Gaps) -> Following[Any]:
         timer = self._timer(space, timeout)
         reader = self._reader
         cursor: Cursor | None = None
 
-        def look() -> Iterator[list[Entry]]:
+        def look() -> Iterator[list[Any]]:
             nonlocal cursor
             self._handle.check_open()
             since = timer.since
             if cursor is None:
                 cursor, since = reader.cursor(space, after)
-            return reader.lists(cursor.batches(Bounds(), since) if cursor else iter(()))
+            return reader.lists(cursor.batches(Bounds(gaps=gaps), since) if cursor else iter(()), gaps)
 
         return Following(timer, look)
 

@@ -70,6 +70,8 @@ class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Of the space."""
     whole: bool = False
     """`others` were read together with it; else they are what was known, see Offset."""
+    holes: bool = False
+    """Whether some of the frame's entries are gone."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Origin)

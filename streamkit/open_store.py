@@ -200,7 +200,7 @@ class OpenStore:
             return ends
         for space in self.space_names():
             try:
-                for partition in self._partitions(space):
+                for partition in self.unread_partitions(space):
                     ends += [(partition.key, key) for key in end_log(partition)]
             except TransientError:
                 raise
@@ -208,7 +208,18 @@ class OpenStore:
                 warn("space %r is deleted, and who has it open will not be told: %s", space, error)
         return ends
 
-    def _partitions(self, space: str) -> Iterator[Partition]:
+    def forget_space(self, space: str) -> None:
+        """Open it anew when it is asked for next."""
+        for known in (self.spaces, self.archives, self.readers):
+            known.pop(space, None)
+
+    def delete_archive(self, space: str) -> None:
+        """Remove the archive of a space. None is fine."""
+        from .archive.location import ArchiveLocation
+
+        ArchiveLocation(*self.archive_root()).delete(self.id, space)
+
+    def unread_partitions(self, space: str) -> Iterator[Partition]:
         """Of a space whose logs may have ended: they are not read."""
         make = self.unread(space)
         first = make(0, Settings())

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import Any
 
 from msgspec.structs import force_setattr, replace
 
 from .handle import Handle
 from .log.backwards import segment_backwards, space_backwards
+from .log.floors import Gaps
 from .log.offsets import Offset
 from .log.partition import Partition
-from .log.read import Batch, Bounds, Cursor, last_entry, segment_batches
+from .log.read import Batch, Bounds, Cursor, last_entry, left, segment_batches
 from .log.statuses import present
+from .log.visible import row_of
 from .model import Entry, SegmentStatus, no_status
 from .space import segments_of
 
@@ -40,7 +43,11 @@ class Reader:
             return no_status(space, segment)
         partition = known.partition(segment)
         partition.refresh((segment,), opened if since is None else since)
-        return present(partition, *partition.statuses([segment]))[segment]
+        while True:
+            rows, end = partition.statuses([segment])
+            row = row_of(partition, segment)
+            if row.last_sequence == rows[segment].last_sequence:
+                return present(partition, {segment: row}, end)[segment]
 
     def last_entry(self, space: str, segment: str) -> Entry | None:
         known, since = self._handle.look_up(space, (segment,))
@@ -81,7 +88,9 @@ class Reader:
             offset.check(known.settings if known else None)
         return (Cursor(known.partitions, offset) if known else None), since
 
-    def entries(self, batches: Iterator[Batch], limit: int, reverse: bool = False) -> Iterator[Entry]:
+    def entries(
+        self, batches: Iterator[Batch], limit: int, reverse: bool = False, gaps: Gaps = "skip"
+    ) -> Iterator[Any]:
         """The entries, at most `limit` if it is not 0.
 
         A generator, because `itertools.chain` is not safe where several threads ask one iterator: whoever comes while
@@ -91,6 +100,14 @@ class Reader:
         for batch in batches:
             if handle.closed:
                 handle.check_open()
+            if batch.gap is not None or batch.origin.holes:
+                for one in left(batch, gaps)[:: -1 if reverse else 1]:
+                    yield one
+                    if limit and isinstance(one, Entry):
+                        limit -= 1
+                        if not limit:
+                            return
+                continue
             entries = batch.entries[::-1] if reverse else batch.entries
             if limit:
                 if limit <= len(entries):
@@ -105,14 +122,16 @@ class Reader:
                     handle.check_open()
                 yield entry
 
-    def lists(self, batches: Iterator[Batch]) -> Iterator[list[Entry]]:
+    def lists(self, batches: Iterator[Batch], gaps: Gaps) -> Iterator[list[Any]]:
         for batch in batches:
             self._handle.check_open()
-            yield batch.entries
+            yield left(batch, gaps) if batch.gap is not None or batch.origin.holes else batch.entries
 
 
 def _with_ends(partition: Partition, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """They tell where the other partitions of the space ended, as far as is known, for the offsets of their entries."""
+    """They tell where the space's other partitions ended, as far as was known, for the offsets of their entries."""
+    ends = partition.ends()
     for batch in batches:
-        force_setattr(batch.origin, "others", partition.ends())  # made for this reading, and not handed out yet
+        if batch.gap is None:
+            force_setattr(batch.origin, "others", ends)  # made for this reading, and not handed out yet
         yield batch

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from .backend import ANY, Backend, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
+from .backend import ANY, Backend, Etag, Expect, Grant, Limits, Range, Row, Scrubs, ServiceTime, Value
 from .clock import Clock
 from .errors import Throttled, TransientError
 from .statistics import Counters
@@ -86,6 +86,11 @@ class RetryingBackend:
 
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
         self._retry(lambda: self._inner.delete(partition, keys))
+
+    def scrub(self, partition: bytes) -> None:
+        """See `streamkit.backend.Scrubs`; where the backend keeps nothing there is nothing to do."""
+        if isinstance(self._inner, Scrubs):
+            self._inner.scrub(partition)
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         return self._inner.acquire(name, ttl)

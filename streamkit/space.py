@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from os import urandom
 
@@ -13,13 +14,19 @@ from .index.upkeep import bring_forward, merge_some
 from .log.commit import Committer
 from .log.context import Context
 from .log.index_reader import RunGone
+from .log.index_rows import decode_index_row
 from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_key, segment_name, space_key
-from .log.partition import Partition
-from .log.rows import Head, Settings, decode_row, encode_row
+from .log.partition import NOTHING, Partition
+from .log.rows import Head, SegmentRow, Settings, decode_row, encode_row
+from .log.visible import shown
 from .names import partition_of
 from .seconds import check_seconds
 
 __all__ = ["Space", "create_space", "open_space", "segments_of", "settings_of"]
+
+
+_EPOCH = 1_735_689_600_000
+"""2025-01-01, in ms."""
 
 
 class Space:
@@ -35,6 +42,9 @@ class Space:
 
     def partition(self, segment: str) -> Partition:
         return self.partitions[partition_of(segment, len(self.partitions))]
+
+    def committer(self, segment: str) -> Committer:
+        return self.committers[partition_of(segment, len(self.partitions))]
 
     def partition_of(self, segments: Sequence[str]) -> Partition:
         """The one that all of `segments` are on, else CrossPartition."""
@@ -63,13 +73,18 @@ def open_space(
     return Space([first, *others], node, most_bytes)
 
 
+def new_incarnation() -> bytes:
+    """8 bytes that no other space has, greater than those of before: so are the keys of its transactions, then."""
+    return ((time.time_ns() // 1_000_000 - _EPOCH) << 23 | int.from_bytes(urandom(3)) >> 1).to_bytes(8, "big")
+
+
 def create_space(backend: Backend, space: str, settings: Settings, *, exact: bool) -> None:
     """Make the space's rows. With `exact`, SpaceExists if it has other settings.
 
     Of several at once one decides on the incarnation: the catalog's row does, and the head repeats it.
     """
     key = space_key(space)
-    settings = msgspec.structs.replace(settings, incarnation=urandom(8))
+    settings = msgspec.structs.replace(settings, incarnation=new_incarnation())
     if not _put_once(backend, bytes(CATALOG), key, encode_row(key, settings)):
         value = backend.get(bytes(CATALOG), [key])[0]
         if value is None:
@@ -119,7 +134,7 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
 
 
 def segments_of(partition: Partition) -> Iterator[str]:
-    """Indexed names, and those that are only in the tail yet."""
+    """Indexed names, and those that are only in the tail yet, of segments that have entries."""
     start, end = map(bytes, SEGMENTS.children())
     while True:
         with partition.lock:
@@ -129,16 +144,21 @@ def segments_of(partition: Partition) -> Iterator[str]:
                 [name for name in partition.tail if segment_key(name) >= start], key=str.encode, reverse=True
             )
         try:
-            for key, _ in index.scan(start, end) if partition.watermark else ():
+            for key, value in index.scan(start, end) if partition.watermark else ():
                 name = segment_name(key)
                 while fresh and fresh[-1].encode() < name.encode():
                     start = segment_key(fresh[-1]) + b"\x00"
-                    yield fresh.pop()
+                    new = fresh.pop()
+                    if shown(partition, partition.with_tail(new, NOTHING)):
+                        yield new
                 if fresh and fresh[-1] == name:
                     fresh.pop()
                 start = key + b"\x00"
-                yield name
-            yield from reversed(fresh)
+                if shown(partition, partition.with_tail(name, decode_index_row(SegmentRow, key, value))):
+                    yield name
+            for new in reversed(fresh):
+                if shown(partition, partition.with_tail(new, NOTHING)):
+                    yield new
             return
         except RunGone as error:
             partition.check_moved(index, error)

@@ -26,6 +26,14 @@ class Statistics(msgspec.Struct, frozen=True):
     """Requests made again after throttling or an error."""
     settled: int = 0
     """Commits whose answer was lost, and that were settled by reading back."""
+    posted: int = 0
+    """Requests that were left in an inbox for another process to commit."""
+    combined: int = 0
+    """Requests of other processes that this one has committed with its own."""
+    handed_over: int = 0
+    """Times that this process had another one write the next transaction of a contended partition."""
+    taken_over: int = 0
+    """Times that it wrote in the place of one that was to and did not."""
     upkeeps: int = 0
     """Times that the index was brought forward behind the log."""
     upkeep_failures: int = 0

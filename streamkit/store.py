@@ -8,14 +8,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
 from uuid import UUID
 
-from .arguments import bounds_of, check_file_bytes, check_hours, check_reverse, check_sequence, newest_of
+from .arguments import bounds_of, check_file_bytes, check_gaps, check_hours, check_reverse, check_sequence, newest_of
 from .backend import Ambiguous
 from .errors import OutcomeUnknown, TransientError
 from .following import Follower
 from .handle import Handle
+from .index.thin import thin
 from .index.upkeep import maintain
 from .leases import Lease
 from .lexkey import LexKey
+from .log.floors import Gaps
 from .log.idempotency import digest_of, find_use, first_result
 from .log.keys import CATALOG, USERS_SPACES, segment_name
 from .log.offsets import Offset
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
     from .archive.read import Archive
     from .index.verify import VerifyReport
     from .members import Members
+    from .removing.report import EraseReport, StoreSize, TrimReport
+    from .removing.rewrite import Ranges
+    from .retention import Retention
     from .routes import Route, RouteStatus
     from .views.open_view import OpenView
     from .views.view import View
@@ -230,18 +235,21 @@ class Store:
         max_timestamp: int = 0,
         limit: int = 0,
         reverse: bool = False,
+        gaps: Gaps = "raise",
     ) -> Iterator[Entry]:
         """A segment's entries in sequence order, lazily. Bounds are inclusive, timestamps in ms; 0 is no bound.
 
-        With `reverse` the newest comes first, and `limit` is for the last so many.
+        With `reverse` the newest comes first, and `limit` is for the last so many. `gaps` is about entries that were
+        removed: "raise" EntriesRemoved where some are missing behind `min_sequence` that were trimmed or have expired,
+        "skip" them, or "yield" a Gap in their place, also for erased ones.
         """
         check_name(space, "space")
         check_name(segment, "segment")
-        bounds = bounds_of(min_sequence, max_sequence, min_timestamp, max_timestamp, limit)
+        bounds = bounds_of(min_sequence, max_sequence, min_timestamp, max_timestamp, limit, gaps)
         check_reverse(reverse)
         self._handle.check_open()
         batches = self._reader.segment_batches(space, segment, bounds, reverse)
-        return self._reader.entries(batches, limit, reverse)
+        return self._reader.entries(batches, limit, reverse, gaps)
 
     def consume_space(
         self,
@@ -252,19 +260,21 @@ class Store:
         max_timestamp: int = 0,
         limit: int = 0,
         reverse: bool = False,
+        gaps: Gaps = "raise",
     ) -> Iterator[Entry]:
         """A space's entries in commit order, lazily, after `offset` (an entry's `space_offset`, or its hex text).
 
         With `reverse` in the opposite order: the newest first, down to `offset`, and `limit` is for the last so many.
         Several partitions are merged by timestamp. InvalidOffset for one that is damaged or of another space.
+        `gaps`: as in `consume_segment`; an offset below the floor of the space is a place that is gone.
         """
         check_name(space, "space")
         after = None if offset is None else Offset.decode(offset, space)
-        bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit)
+        bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit, gaps)
         check_reverse(reverse)
         self._handle.check_open()
         return self._reader.entries(
-            self._reader.space_batches(space, after, bounds, reverse, together=True), limit, reverse
+            self._reader.space_batches(space, after, bounds, reverse, together=True), limit, reverse, gaps
         )
 
     def consume(
@@ -274,37 +284,193 @@ class Store:
         min_timestamp: int = 0,
         max_timestamp: int = 0,
         limit: int = 0,
+        gaps: Gaps = "raise",
     ) -> Iterator[Entry]:
         """Several spaces merged by timestamp, each after its offset (None: from the start). {} reads nothing."""
         if not isinstance(offsets, Mapping):
             raise TypeError(f"consume takes a mapping of space to offset or None, not {type(offsets).__name__}")
-        bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit)
+        bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit, gaps)
         after = {
             check_name(space, "space"): None if offset is None else Offset.decode(offset, space)
             for space, offset in offsets.items()
         }
         self._handle.check_open()
         logs = {space: self._reader.space_batches(space, offset, bounds) for space, offset in after.items()}
-        return self._reader.entries(merge(logs), limit)
+        return self._reader.entries(merge(logs), limit, False, gaps)
+
+    # -- removing -----------------------------------------------------------------------------------------------
+
+    def trim(
+        self,
+        space: str,
+        segment: str | None = None,
+        *,
+        before: AnyOffset | int | None = None,
+        keep_entries: int | None = None,
+        keep_bytes: int | None = None,
+        max_age: float | None = None,
+        dry_run: bool = False,
+    ) -> TrimReport:
+        """Remove the first entries of a segment, or the first transactions of a space. Exactly one bound is given.
+
+        `before`: of a segment a sequence, those below it go; of a space an offset, what it is "after" goes.
+        `keep_entries`, `keep_bytes` (of payload): at most so many stay; `max_age`: what is not older than so many
+        seconds stays. A segment is trimmed to the entry, a space to the transaction. Readers begin at the new floor at
+        once, and storage is given back by upkeep. Sequences go on, also where nothing is left. `dry_run` changes
+        nothing and reports what would go. An unknown space or segment is nothing to do.
+        """
+        from .removing.limits import limit_of
+        from .removing.report import TrimReport
+        from .removing.trim import trim_segment, trim_space
+
+        check_name(space, "space")
+        if segment is not None:
+            check_name(segment, "segment")
+        limit = limit_of(space, segment, before, keep_entries, keep_bytes, max_age)
+        known = self._known(space)
+        if isinstance(limit.before, Offset):
+            limit.before.check(known.settings if known else None)
+        if known is None:
+            return TrimReport(space, segment or "", dry_run=dry_run)
+        if segment is None:
+            return trim_space(known.committers, limit, "trimmed", dry_run)
+        return trim_segment(known.committer(segment), segment, limit, "trimmed", dry_run)
+
+    def delete_segment(self, space: str, segment: str) -> TrimReport:
+        """Remove all entries of a segment that are there by now. It is not listed until something is written to it
+        again, which goes on after its last sequence. One that does not exist is nothing to do."""
+        from .removing.limits import limit_of
+        from .removing.report import TrimReport
+        from .removing.trim import trim_segment
+
+        check_name(space, "space")
+        check_name(segment, "segment")
+        known = self._known(space)
+        if known is None:
+            return TrimReport(space, segment)
+        limit = limit_of(space, segment, None, 0, None, None)
+        return trim_segment(known.committer(segment), segment, limit, "deleted", False)
+
+    def set_retention(self, space: str, retention: Retention) -> None:
+        """How much the space keeps from now on; at any time, in place of what was set before. The space is created.
+
+        Readers go by it at once, and storage by the next upkeep. TypeError or ValueError for what is no retention.
+        """
+        from .log.floors import Control
+        from .removing.limits import stored
+
+        check_name(space, "space")
+        kept = stored(retention)
+        self._handle.check_open()
+        for committer in self._shared.ready(space, ()).committers:
+            request = Request(())
+            request.control = Control(retention=kept)
+            committer.commit(request)
+
+    def delete_space(self, space: str) -> None:
+        """Remove a space with all that is in it, its archive too. Made again it is another space: offsets of this one
+        are InvalidOffset there. Who has it open gets StoreClosed, or CorruptData, and opens the store again.
+
+        One that does not exist is nothing to do. Interrupted, it is completed by the next call.
+        """
+        from .removing.space import delete_space
+
+        check_name(space, "space")
+        self._handle.check_open()
+        self._shared.forget_space(space)
+        partitions = list(self._shared.unread_partitions(space))
+        if partitions:
+            archived = any(partition.head.archived for partition in partitions)
+            delete_space(self._backend, space, partitions)
+            if archived:
+                self._shared.delete_archive(space)
+        self._shared.forget_space(space)
+
+    def size(self, space: str | None = None) -> StoreSize:
+        """How much is kept, in one space or in all: entries, segments, bytes of payload, and stored bytes by tier.
+
+        From statuses of segments, heads and the table of the archive: no entry is read. Erased entries count until
+        they are trimmed. What the log holds twice, as it was just packed, counts once.
+        """
+        from .removing.size import size_of
+
+        partitions = list(self._partitions(space))
+        archived = 0
+        for name in {partition.space for partition in partitions if partition.head.archived}:
+            snapshot = self._archive(name).table.snapshot()
+            archived += sum(file.size for file in snapshot.files) if snapshot is not None else 0
+        return size_of(partitions, archived)
+
+    def erase(
+        self,
+        space: str,
+        segment: str | None = None,
+        *,
+        first: int = 1,
+        last: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> EraseReport:
+        """Make entries unreadable for ever, everywhere: log, index, archive with its older versions.
+
+        `segment`: one, or all that a glob names ("user-17/*"), its sequences `first` to `last` (None: all so far);
+        `metadata`: entries that have all of these pairs; or both. ValueError for neither. When it returns no read that
+        begins later gives them out, and their payloads and metadata are gone from what is stored; their segments'
+        names, sequences and timestamps stay. Interrupted, it is completed by the next call, or by `maintain`.
+        `progress(searched, all)` counts entries. What storage services keep on their own (versions of objects,
+        backups) is not reached. LeaseNotAcquired while another process archives: nobody reads them any more then, and
+        the next call removes them. An unknown space is nothing to do.
+        """
+        from .removing.arguments import check_erasure
+        from .removing.erase import erase_space
+        from .removing.report import EraseReport
+
+        check_name(space, "space")
+        check_erasure(segment, first, last, metadata)
+        known = self._known(space)
+        if known is None:
+            return EraseReport(space, dry_run=dry_run)
+        return erase_space(
+            known, segment, first, last, metadata, dry_run, progress, self._eraser_lease, self._clean_archive
+        )
+
+    def _clean_archive(self, partition: Partition, ranges: Ranges) -> int:
+        if not partition.head.archived:
+            return 0
+        from .archive.erase import erase_archived
+
+        return erase_archived(self._archive(partition.space), partition.partition, ranges.by_segment)
+
+    def _finish_erasing(self, partition: Partition) -> None:
+        from .removing.erase import finish
+
+        finish(partition, self._eraser_lease, self._clean_archive)
 
     # -- following ----------------------------------------------------------------------------------------------
 
     def follow_segment(
-        self, space: str, segment: str, *, after: int = 0, timeout: float | None = None
+        self, space: str, segment: str, *, after: int = 0, timeout: float | None = None, gaps: Gaps = "raise"
     ) -> Iterator[Entry]:
-        """A segment's entries after sequence `after`, then those that come; ends after `timeout` s of silence."""
+        """A segment's entries after sequence `after`, then those that come; ends after `timeout` s of silence.
+
+        `gaps`: as in `consume_segment`; 0 is the beginning, wherever that is by now.
+        """
         check_name(space, "space")
         check_name(segment, "segment")
         check_sequence("after", after)
-        return self._follower.segment(space, segment, after, timeout)
+        return self._follower.segment(space, segment, after, timeout, check_gaps(gaps))
 
     def follow_space(
-        self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None
+        self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None, gaps: Gaps = "raise"
     ) -> Iterator[Entry]:
-        """A space's entries after `offset`, then those that come; ends after `timeout` s of silence."""
+        """A space's entries after `offset`, then those that come; ends after `timeout` s of silence.
+
+        `gaps`: as in `consume_space`.
+        """
         check_name(space, "space")
         after = None if offset is None else Offset.decode(offset, space)
-        return self._follower.space(space, after, timeout)
+        return self._follower.space(space, after, timeout, check_gaps(gaps))
 
     def subscribe_to_segment(
         self, space: str, segment: str, *, timeout: float | None = None
@@ -423,7 +589,9 @@ class Store:
         """
         for partition in self._partitions(space):
             partition.refresh()
+            self._finish_erasing(partition)
             maintain(partition)
+            thin(partition)
             if partition.archived_since(1):
                 from .archive.archiver import remove_space
 
@@ -480,6 +648,8 @@ class Store:
         if known is None:
             return ArchiveReport(space)
         archive = self._archive(space)
+        for partition in known.partitions:
+            self._finish_erasing(partition)
         return archive_space(known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress)
 
     def compact(
@@ -539,6 +709,9 @@ class Store:
         self._handle.check_open()
         source._handle.check_open()
         return restore_space(source, self, space, until or 0, tier == "cold", progress)
+
+    def _eraser_lease(self, name: str, wait: float) -> Lease:
+        return self.lease(name, 60.0, wait)
 
     def _archiver_lease(self, name: str) -> Lease:
         return self.lease(name, 60.0)

@@ -1,11 +1,17 @@
-"""What went wrong and is no error for the caller goes to the logger `streamkit`."""
+"""What went wrong and is no error for the caller goes to the logger `streamkit`, and what is only good to know."""
 
 from __future__ import annotations
 
-__all__ = ["warn"]
+__all__ = ["tell", "warn"]
 
 
 def warn(message: str, *args: object) -> None:
     import logging  # not worth its import where all goes well
 
     logging.getLogger("streamkit").warning(message, *args)
+
+
+def tell(message: str, *args: object) -> None:
+    import logging
+
+    logging.getLogger("streamkit").info(message, *args)

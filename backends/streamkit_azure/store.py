@@ -19,6 +19,9 @@ from .write import Writer
 
 __all__ = ["AzureBackend"]
 
+_RATE = 2000.0
+"""Entities a second of a table partition: learn.microsoft.com/azure/storage/tables/scalability-targets."""
+
 
 class AzureBackend:
     """Made by `AzureDriver.open`."""
@@ -28,7 +31,7 @@ class AzureBackend:
         self._service = service
         self._store = store
         self._closed = False
-        self._limits = Limits(remote=True, page=page)
+        self._limits = Limits(remote=True, page=page, rate=_RATE)
         self._counts: Counter[str] = Counter()
         self._processes: dict[int, Clients] = {}
         bodies = Bodies(self._clients, account.blobs, store)

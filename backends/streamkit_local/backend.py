@@ -8,7 +8,7 @@ from typing import Final, TypeVar, TypeVarTuple
 from uuid import UUID
 
 from streamkit.backend import ANY, Etag, Expect, Grant, Limits, Range, Row, Value
-from streamkit.errors import LeaseLost, StoreClosed
+from streamkit.errors import CorruptData, LeaseLost, StoreClosed
 from streamkit.reentry import Mutex
 
 from . import leases
@@ -31,6 +31,8 @@ _LOOK: Final = 0.5
 """Seconds after which a reader looks again whether the store is still at its path; a writer always does."""
 _LIMITS: Final = Limits(remote=False, page=1000)
 _TRIES: Final = 100
+_SCRUBBED: Final = bytes(8)
+"""What a value begins with that was replaced, and then overwritten, while it was read; or one that is so itself."""
 
 
 def _check_address(partition: bytes, keys: Sequence[bytes]) -> None:
@@ -110,10 +112,15 @@ class LocalBackend:
         return log
 
     def _read(self, log: PartitionLog, work: Callable[[Reader, State, *A], T], *asked: *A) -> T:
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             word = log.word
             try:
                 return work(log.reader, log.state, *asked)
+            except CorruptData:
+                # A record that is written anew where it is, just now; or a damaged one.
+                if attempt > 3:
+                    raise
+                continue
             except FileNotFoundError as error:
                 missing = str(error.filename)
             except OSError as error:
@@ -137,6 +144,8 @@ class LocalBackend:
         for value in found:
             if value is not None:
                 requests["bytes_read"] += len(value.data)
+        if any(value is not None and value.data[:8] == _SCRUBBED for value in found) and log.words[END] != log.word:
+            return self.get(partition, keys)
         return found
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
@@ -150,11 +159,14 @@ class LocalBackend:
         if log is None:
             return [None] * len(ranges)
         found: list[bytes | None] = []
+        word = log.word
         for key, start, length, _ in ranges:
             part = self._read(log, Reader.get_part, key, start, length)
             found.append(part)
             if part is not None:
                 requests["bytes_read"] += len(part)
+                if part[:8] == _SCRUBBED and log.words[END] != word:
+                    return self.read(partition, ranges)
         return found
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
@@ -205,6 +217,13 @@ class LocalBackend:
         log = store.log(partition)
         if log is not None:
             log.delete(keys)
+
+    def scrub(self, partition: bytes) -> None:
+        """Overwrite what was replaced or deleted in a partition, and is in its files still."""
+        store = self._store()
+        log = None if store is None else store.log(partition)
+        if log is not None:
+            log.scrub()
 
     def _leases(self, *, create: bool) -> PartitionLog | None:
         self._requests["lease"] += 1

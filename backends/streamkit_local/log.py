@@ -25,7 +25,7 @@ from .files import (
 )
 from .head import BASE, DIRTY, END, SYNCED, Head, seal
 from .reading import LOGGED, Reader, etag_of, log_name
-from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, Found, pack, stored_size
+from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, Found, encode, pack, stored_size
 from .recovery import bases_in, begin_file, follow, open_state, outdated, recover
 from .rowfile import remove_orphans, row_path, write_row
 from .state import START, LogFile, State, pack_file, pack_number, pack_ranges
@@ -197,6 +197,50 @@ class PartitionLog:
         self.words[END] = self.word = seal(state.end)
         self.words[DIRTY] = 0
 
+    def _replace_logged(self, key: bytes, value: bytes, expect: Expect | Etag) -> bool:
+        """Write a row that was put with NEXT anew where it is, if it is of the same length. The lock is held."""
+        if expect != LOGGED or key in self.state.rows:
+            return False
+        there = self._find(key)
+        if there is None or there[1].size != len(value):
+            return False
+        self._overwrite(there[0], there[1], value)
+        return True
+
+    def _overwrite(self, file: LogFile, found: Found, value: bytes) -> None:
+        """Give a record another value of the same length."""
+        data = encode(found.position, found.kind, found.key, value, self.reader.seed)
+        own = file.base == self.state.base and self._file is not None
+        fd = self._file.fd if own and self._file else os.open(os.path.join(self.path, log_name(file.base)), os.O_RDWR)
+        try:
+            write_all(fd, data, found.position - file.base)
+            os.fsync(fd)
+        finally:
+            if not own:
+                os.close(fd)
+
+    def scrub(self) -> None:
+        """Overwrite with zeros what was replaced or deleted, and is in the files still."""
+        with self.mutex():
+            try:
+                self._lock()
+                self._clean()
+                state = self.state
+                dropped = state.view.dropped
+                for file in state.files:
+                    for found in self.reader.walk(file, file.base + START, file.end or state.end):
+                        name = found.key[8:] if found.kind == MOVED else found.key
+                        row = state.rows.get(name)
+                        dead = (found.kind == NEXT_ROW and dropped.end(found.position)) or (
+                            found.kind in (ROW, MOVED) and (row is None or row.position != found.position)
+                        )
+                        if dead and any(self.reader.value(file, found)):
+                            self._overwrite(file, found, bytes(found.size))
+            except OSError as error:
+                raise system_fault(error, self.path) from error
+            finally:
+                self._unlock()
+
     def put(self, key: bytes, value: bytes, expect: Expect | Etag, *, durable: bool) -> Etag:
         """Set a row, if its precondition holds."""
         size = len(value)
@@ -204,7 +248,7 @@ class PartitionLog:
             raise PermanentError(f"a row of {size} bytes is larger than {_LARGEST} bytes: split it")
         kind, file, name, named = NEXT_ROW if expect is NEXT else ROW, None, 0, False
         try:
-            if size > INLINE and expect is not NEXT:
+            if size > INLINE and expect is not NEXT and expect != LOGGED:
                 name, file = write_row(self.path, key, value, self.reader.seed)
                 kind, value = FILE, pack_file(name, size)
             with self.mutex():
@@ -218,6 +262,8 @@ class PartitionLog:
                         state = self.state
                     if kind == NEXT_ROW:
                         self._append(kind, key, value, durable)
+                        return LOGGED
+                    if self._replace_logged(key, value, expect):
                         return LOGGED
                     logged = self._find(key) if before is None else None
                     self._append(kind, key, value, durable)

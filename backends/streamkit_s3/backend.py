@@ -22,6 +22,10 @@ from .marker import Marker
 __all__ = ["S3Backend"]
 
 
+_RATE = 3500.0
+"""Writes a second of a prefix, and more reads: docs.aws.amazon.com, optimizing-performance."""
+
+
 class _Entry(NamedTuple):
     key: bytes
     object: Listed
@@ -38,7 +42,7 @@ class S3Backend:
         self._store = store
         self._path = path
         self._requests: Counter[str] = Counter()
-        self._limits = Limits(remote=True, page=page)
+        self._limits = Limits(remote=True, page=page, rate=_RATE)
         self._bucket = Bucket(connection, self._requests, page)
         self._marker = Marker(self._bucket, path)
         self._leases = Leases(self._bucket, path, self._marker)

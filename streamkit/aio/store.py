@@ -140,6 +140,15 @@ class AsyncStore:
     consume_space = iterated(Store.consume_space)
     consume = iterated(Store.consume)
 
+    # -- removing -----------------------------------------------------------------------------------------------
+
+    trim = awaited(Store.trim)
+    set_retention = awaited(Store.set_retention)
+    erase = with_progress(Store.erase)
+    delete_segment = awaited(Store.delete_segment)
+    delete_space = awaited(Store.delete_space, long=True)
+    size = awaited(Store.size)
+
     # -- following ----------------------------------------------------------------------------------------------
 
     follow_segment = followed(Store.follow_segment)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from ..log.commit import Committer
-from ..log.record_format import Header
 from ..log.request import Part, Request
 from .threads import Calls
 
@@ -25,8 +24,9 @@ class LoopRequest(Request):
     lane: Lane
     future: asyncio.Future[None]
     withdrawn = False
-    boarded: Header | None = None
-    """The transaction that it is in, from before it is sent until it is known not to be written."""
+    boarded: tuple[bytes, int] | None = None
+    """(id, number) of the transaction that it is in, from before it is sent until it is known not to be written; or
+    (id, 0) under which it is posted."""
 
     def __init__(self, parts: Sequence[Part], key: str | None = None, fence: tuple[str, int] | None = None) -> None:
         super().__init__(parts, key, fence)
@@ -37,18 +37,19 @@ class LoopRequest(Request):
     def abandoned(self) -> bool:
         return self.withdrawn and self.boarded is None
 
-    def board(self, header: Header) -> bool:
+    def board(self, id: bytes, number: int) -> bool:
         with self._lock:
             if self.withdrawn:
                 return False
-            self.boarded = header
+            self.boarded = (id, number) if self.id is None else (self.id, 0)
         return True
 
     def leave(self) -> None:
         with self._lock:
-            self.boarded = None
+            if self.withdrawn or self.id is None:
+                self.boarded = None
 
-    def withdraw(self) -> Header | None:
+    def withdraw(self) -> tuple[bytes, int] | None:
         """It is never taken into another transaction. The one that it is in already, if it is."""
         with self._lock:
             self.withdrawn = True
@@ -93,10 +94,10 @@ class Lane:
             raise request.error
 
     def _withdraw(self, request: LoopRequest) -> UUID | None:
-        header = request.withdraw()
-        if header is not None:
-            self._committer.note(header)
-            return UUID(bytes=header.id)
+        boarded = request.withdraw()
+        if boarded is not None:
+            self._committer.note(*boarded)
+            return UUID(bytes=boarded[0])
         # An idempotency key may have been answered with an earlier transaction.
         return request.trx.id if request.done and request.trx is not None else None
 

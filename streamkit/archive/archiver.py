@@ -13,6 +13,7 @@ from .location import path_name
 from .read import Archive
 from .remove import note_archived, remove_archived
 from .report import ArchiveReport
+from .trim import trim_archive
 from .write import Archived, archive_partitions
 
 __all__ = ["archive_space", "remove_space"]
@@ -74,6 +75,7 @@ def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeL
             with lease(lease_name(partition.space, partition.partition)) as held:
                 row = note_archived(partition)
                 held.check()
+                trim_archive(archive, partition)
                 removed += remove_archived(partition, archive, row)
         except (LeaseNotAcquired, TransientError, Ambiguous):
             continue

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from ..errors import CorruptData
 from ..log.offsets import Offset
-from ..log.read import Batch, Bounds, partition_batches, position_of
+from ..log.read import Batch, Bounds, intact, partition_batches, position_of
+from ..log.visible import floor_of, hides
 from .schema import check_installed, schema
 
 if TYPE_CHECKING:
@@ -100,13 +101,30 @@ def _tables(
     partition: Partition, start: tuple[int, int], end: int, columns: Sequence[str], tier: str
 ) -> Iterator[pa.Table]:
     """A partition's entries from (number, index) `start` up to transaction `end`, in order."""
-    number, skip = start
+    if hides(partition):
+        # Only the reader of entries knows which of them were removed.
+        for gathered in _gathered(partition_batches(partition, start, end, Bounds())):
+            for name in ("cold", "hot"):
+                some = [batch for batch in gathered if batch.origin.tier == name and tier in (name, "all")]
+                if some:
+                    rows = _with_constant(batches_as_table(some, columns), "tier", name)
+                    yield _with_constant(rows, "partition", partition.partition)
+        return
+    number, skip = start = max(start, (floor_of(partition).number, 0))
     archived = min(partition.head.archived, end)
+    erased = partition.head.erased > 0
     if number <= archived:
         if tier != "hot":
             archive: ArchiveOrLog = partition.archive()  # type: ignore[assignment]
-            for part in archive.tables(partition, start, archived, columns):
-                rows = batches_as_table([part], columns) if isinstance(part, Batch) else part
+            needed = [*columns, "payload"] if erased else columns
+            for part in archive.tables(partition, start, archived, needed):
+                if isinstance(part, Batch):
+                    rest = list(intact([part]))
+                    if not rest:
+                        continue
+                    rows = batches_as_table(rest, columns)
+                else:
+                    rows = part.filter(part["payload"].is_valid()) if erased else part
                 yield _with_constant(_with_constant(rows, "tier", "cold"), "partition", partition.partition)
                 del part, rows  # before the next ones are read
         number, skip = archived + 1, 0
@@ -121,7 +139,7 @@ def _gathered(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
     """Some batches at a time, of not too many rows and bytes."""
     found: list[Batch] = []
     size = rows = 0
-    for batch in batches:
+    for batch in intact(batches):
         found.append(batch)
         rows += len(batch.entries)
         size += sum([len(entry.payload) for entry in batch.entries])

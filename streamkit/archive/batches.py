@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from ..log.floors import REMOVED
 from ..log.read import Batch, Bounds
 from ..metadata import NO_METADATA, Metadata
 from ..model import NO_TRX, TRX, Entry, Origin
@@ -48,6 +51,7 @@ def batches(partition: Partition, rows: pa.Table, start: tuple[int, int], bounds
     raw_ids = [bytes.fromhex(id.replace("-", "")) for id in ids]
     raw_nodes = [bytes.fromhex(node.replace("-", "")) for node in nodes]
     plain = rows["metadata"].null_count == rows.num_rows
+    erased = rows["payload"].null_count > 0
     breaks = (np.diff(number) != 0) | (np.diff(at) != 1) | (np.diff(sequence) != 1) | (np.diff(codes["segment"]) != 0)
     cuts = np.flatnonzero(breaks) + 1
     trx, trx_code = NO_TRX, -1
@@ -77,7 +81,23 @@ def batches(partition: Partition, rows: pa.Table, start: tuple[int, int], bounds
                 trx, trx_code = TRX(raw_ids[id_code], raw_nodes[node_code], trx_number), id_code
             segment = names[segment_code]
             origin = Origin(index, partitions, place, trx_index, first, "cold", 0, None, incarnation)
-            if metadata is None:
+            if erased and None in payloads[here:stop]:
+                origin = replace(origin, holes=True)
+                gone = REMOVED["erased"]
+                entries = [
+                    Entry(
+                        space,
+                        segment,
+                        number_,
+                        moment,
+                        trx,
+                        gone if payload is None else payload,
+                        Metadata((metadata and metadata[here + number_ - first]) or ()),
+                        origin,
+                    )
+                    for number_, payload in enumerate(payloads[here:stop], first)
+                ]
+            elif metadata is None:
                 entries = [
                     Entry(space, segment, number_, moment, trx, payload, NO_METADATA, origin)
                     for number_, payload in enumerate(payloads[here:stop], first)

@@ -36,10 +36,10 @@ def compact_space(
     if snapshot is None:
         return 0, 0, 0
     before = len(snapshot.paths)
-    small, apart = list(_groups(archive, snapshot, target_bytes)), _scattered(archive, snapshot)
+    small, apart = list(_groups(archive, snapshot, target_bytes)), scattered_files(archive, snapshot)
     done, total = 0, sum(map(len, small + apart))
     for group in small + apart:
-        (_merge if len(group) > 1 and all(file.ours for file in group) else _sort)(archive, snapshot, group)
+        (_merge if len(group) > 1 and all(file.ours for file in group) else sort_files)(archive, snapshot, group)
         done += len(group)
         if progress is not None:
             progress(done, total)
@@ -113,7 +113,7 @@ def _replace(archive: Archive, old: Sequence[File], new: Sequence[File]) -> None
             return
 
 
-def _scattered(archive: Archive, snapshot: Snapshot) -> list[list[File]]:
+def scattered_files(archive: Archive, snapshot: Snapshot) -> list[list[File]]:
     """What other engines have laid out: files that can only be replaced together, for they share rows' ranges.
 
     And files of our own that no reader can hold: earlier releases made them, by their size compressed.
@@ -138,7 +138,7 @@ def _is_too_large(archive: Archive, file: File) -> bool:
     return several and file.rows > 1 and archive.files.payload_bytes(file) > 2 * scattered.WINDOW
 
 
-def _sort(archive: Archive, snapshot: Snapshot, files: Sequence[File]) -> None:
+def sort_files(archive: Archive, snapshot: Snapshot, files: Sequence[File]) -> None:
     """Write the rows of `files` anew, as an archiver would have: each file a range of transactions of a partition."""
     table = archive.table
     columns = list(snapshot.state.types)

@@ -56,6 +56,9 @@ class _Walk:
         self._number = 0
         self._position = 0
         self._timestamp = 0
+        self._rows = 0
+        self._trimmed = False
+        """Some transactions were trimmed before they were archived."""
         self._segments: dict[str, list[int]] = {}
         """For each, up to `last`: first sequence and timestamp, last ones."""
         self._reached: dict[str, int] = {}
@@ -91,11 +94,13 @@ class _Walk:
                 self.found(cluster[0].path, f"it cannot be decoded: {error!r}")
                 self._position = -1
         there = archive.table.entries(snapshot.state, self._partition)
-        if self._position not in (-1, there):
-            self.found("", f"the table says that it has {there} entries and has {self._position}")
+        if self._position != -1 and self._rows != there:
+            self.found("", f"the table says that it has {there} entries and has {self._rows}")
         if self._number > contents.last:
             self.found("", f"the table says that it ends at {contents.last} and has transaction {self._number}")
-        contents.segments = {name: SegmentRow(*ends) for name, ends in self._segments.items()}
+        contents.segments = {
+            name: SegmentRow(ends[0], ends[1], ends[2], ends[3]) for name, ends in self._segments.items()
+        }
 
     def _check_own(self, file: File) -> None:
         """What its descriptions say is what is in it: readers choose by them what they read."""
@@ -138,8 +143,11 @@ class _Walk:
         trx = rows["trx_id"].combine_chunks()
         codes = (trx.chunk(0) if hasattr(trx, "chunks") else trx).indices.to_numpy()
         path = cluster[0].path
-        if self._position not in (-1, int(position[0])):
+        if int(position[0]) < self._position:
             self.found(path, f"it begins at entry {position[0]} and not at {self._position}")
+        if int(position[0]) > max(self._position, 0):
+            self._trimmed = True
+        self._rows += rows.num_rows
         next_one = np.diff(number)
         same = next_one == 0
         wrong = (next_one < 0) | (np.diff(position) != 1) | (np.diff(timestamp) < 0)
@@ -154,6 +162,7 @@ class _Walk:
         contents.entries += int(some.sum())
         if some.any():
             contents.timestamp = int(timestamp[some][-1])
+            contents.position = int(position[some][-1]) + 1
         self._take_segments(path, rows, sequence, timestamp, some)
 
     def _take_segments(self, path: str, rows: pa.Table, sequence: Any, timestamp: Any, some: Any) -> None:
@@ -168,6 +177,8 @@ class _Walk:
             of_it = order[begin:end]
             name, numbers = names[codes[of_it[0]]], sequence[of_it]
             first = self._reached.get(name, 0) + 1
+            if self._trimmed and numbers[0] > first:
+                first = int(numbers[0])
             if numbers[0] != first or (np.diff(numbers) != 1).any():
                 self.found(path, f"segment {name!r} does not go on at {first} without a gap")
             self._reached[name] = int(numbers[-1])

@@ -197,6 +197,9 @@ class ArchiveOrLog:
             low, high = (middle + 1, high) if header.timestamp < timestamp else (low, middle)
         return low
 
+    def first_of(self, partition: Partition, segment: str, least: int) -> int | None:
+        return self._archive.first_of(partition, segment, least)
+
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
         try:
             yield from list(self._archive.touched(partition, first, last))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..errors import CorruptData
+from ..log.floors import Removed
 from ..log.record_format import decode_header, decode_transaction
 from ..model import Entry
 from .schema import schema
@@ -35,7 +36,7 @@ class FileBuilder:
         self._transactions: list[tuple[bytes, int]] = []
         """(id, place of the node)"""
         self._frames = array("q")
-        self._payloads: list[bytes] = []
+        self._payloads: list[bytes | None] = []
         """Those that are not in `_chunks` yet."""
         self._loose = 0
         self._chunks: list[pa.Array] = []
@@ -58,7 +59,9 @@ class FileBuilder:
         made = decoded[0][0].timestamp if decoded else decode_header(record, partition.seed).timestamp
         if made > until:
             return False
-        for head, _, some in decoded:
+        holes = False
+        for head, origin, some in decoded:
+            holes |= origin.holes
             if head.number != number:
                 raise CorruptData(f"a frame of transaction {head.number} is in its place")
             if not some:
@@ -84,8 +87,10 @@ class FileBuilder:
         metadata = [entry.metadata for entry in entries]
         if any(metadata):
             self._metadata.update((self.rows + at, data) for at, data in enumerate(metadata) if data)
-        payloads = [entry.payload for entry in entries]
-        size = sum(map(len, payloads))
+        payloads: list[bytes | None] = [entry.payload for entry in entries]
+        if holes:  # what was erased has a row without a payload
+            payloads = [None if isinstance(payload, Removed) else payload for payload in payloads]
+        size = sum([len(entry.payload) for entry in entries])
         self._payloads += payloads
         self._loose += size
         self.rows += len(payloads)

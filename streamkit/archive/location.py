@@ -78,10 +78,11 @@ class ArchiveLocation(NamedTuple):
             )
         return Damaged(f"{what}: restore the table; or, if the archive is kept elsewhere, name it with {elsewhere}")
 
-    def delete(self, store: UUID) -> None:
-        """Remove the archives of a store. None is fine."""
+    def delete(self, store: UUID, space: str | None = None) -> None:
+        """Remove the archives of a store, or of one of its spaces. None is fine."""
+        url = self.store(store) if space is None else self.table(store, space)
         if self.root.startswith("file://"):
-            path = unquote(self.store(store).removeprefix("file://"))
+            path = unquote(url.removeprefix("file://"))
             try:
                 shutil.rmtree(path)
             except FileNotFoundError:
@@ -92,7 +93,6 @@ class ArchiveLocation(NamedTuple):
         import pyarrow.fs as fs
         from deltalake.fs import DeltaStorageHandler
 
-        url = self.store(store)
         with mapped(url, self.options):
             files = fs.PyFileSystem(DeltaStorageHandler(url, self.options))
             for found in files.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True)):

@@ -63,7 +63,7 @@ def write_file(table: Table, rows: pa.Table | Rows) -> File:
         with pq.ParquetWriter(sink, first.schema, **_OPTIONS) as file:
             for begin in range(0, rows.num_rows, group):
                 part = rows.slice(begin, group)
-                payload += pc.sum(pc.binary_length(part["payload"])).as_py()
+                payload += pc.sum(pc.binary_length(part["payload"])).as_py() or 0
                 file.write_table(_with_own_words(part))
                 for name in ("position", "sequence", "timestamp"):
                     low, high = _ends(part, name)

@@ -256,7 +256,7 @@ class Archive:
             for cluster in snapshot.clusters(partition.partition):
                 for file in cluster:
                     if file.numbers[1] <= number:
-                        total += file.rows
+                        total = max(total, file.positions[1] + 1)
                     elif file.numbers[0] <= number:
                         which = (file.path, file.partition)
                         with self._lock:
@@ -264,7 +264,7 @@ class Archive:
                         if known is None:
                             numbers = [rows["number"].to_numpy() for rows in self.files.narrow(file, ["number"])]
                             known = self._numbers = (which, np.sort(np.concatenate(numbers)))
-                        total += int(np.searchsorted(known[1], number, "right"))
+                        total = max(total, file.positions[0] + int(np.searchsorted(known[1], number, "right")))
             return total
 
         return self._asked(partition, number, ask)
@@ -409,6 +409,21 @@ class Archive:
                     return
 
         return self._retry(partition, partition.head.archived if archived is None else archived, walk)
+
+    def first_of(self, partition: Partition, segment: str, least: int) -> int | None:
+        import pyarrow.compute as pc
+
+        def ask(snapshot: Snapshot) -> int | None:
+            for cluster in snapshot.clusters(partition.partition):
+                files = [file for file in cluster if file.numbers[1] >= least and _may_hold(file, segment, 1, 1 << 62)]
+                for rows in self._of_segment(files, partition.partition, segment, 1, 1 << 62):
+                    some = rows.filter(pc.field("number") >= least)
+                    if some.num_rows:
+                        found: int = some["sequence"][0].as_py()
+                        return found
+            return None
+
+        return self._asked(partition, partition.head.archived, ask)
 
     def _of_segment(
         self, files: Sequence[File], partition: int, segment: str, first: int, last: int

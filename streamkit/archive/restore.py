@@ -8,12 +8,16 @@ from urllib.parse import unquote
 
 from ..clock import SYSTEM_CLOCK
 from ..errors import CorruptData, PermanentError
+from ..log.floors import Control, Removal
 from ..log.idempotency import all_uses
+from ..log.index_rows import decode_index_row
+from ..log.keys import SEGMENTS, segment_name
 from ..log.read import Batch, Bounds, merge, partition_batches
 from ..log.record_format import encode_body
 from ..log.request import Part, Request
-from ..log.rows import Head, Settings
+from ..log.rows import Head, SegmentRow, Settings
 from ..log.statuses import written
+from ..log.visible import shown
 from ..model import Record, SegmentStatus
 from ..store import inner
 from .errors import mapped
@@ -29,7 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["archived_spaces", "read_archived", "restore_space"]
 
-"""Bytes that stand for an idempotency key."""
+_TOGETHER = 1000
+"""Segments that one transaction says to begin later."""
 
 
 def archived_spaces(store: Store) -> list[str]:
@@ -126,6 +131,8 @@ def restore_space(
         if progress is not None:
             progress(1, sum(len(batch.entries) for batch in transaction))
     copy.check_end()
+    for one in [] if cold else partitions:
+        copy.go_on(one)
     return RestoreReport(space, copy.transactions, copy.entries, copy.present, copy.keys, copy.keys_left)
 
 
@@ -183,22 +190,47 @@ class _Copy:
         whole = key is not None and key.segments == {batch.entries[0].segment for batch in transaction}
         # What is too large for the target is refused where every other write is.
         whole = whole and sum(_size(batch) for batch in transaction) <= inner(self._target).most_bytes
-        statuses = self._with_key(transaction, key) if key is not None and whole else self._without_key(transaction)
+        self._make_floors(transaction)
+        statuses = self._written(transaction, key if whole else None)
         self._last = (max(status.last_timestamp for status in statuses.values()), partition)
         self.transactions += 1
         self.entries += sum(len(batch.entries) for batch in transaction)
         self.keys += whole
         self.keys_left += has_key and not whole
 
-    def _without_key(self, transaction: Sequence[Batch]) -> dict[str, SegmentStatus]:
-        with self._target.transaction(self._known.name) as trx:
-            for batch in transaction:
-                records = [Record(entry.payload, entry.metadata or None, entry.sequence) for entry in batch.entries]
-                trx.produce(batch.entries[0].segment, records)
-        return trx.statuses
+    def _make_floors(self, transaction: Sequence[Batch]) -> None:
+        """Segments begin where those of the source do: what is before was removed there."""
+        removals = []
+        for batch in transaction:
+            entry = batch.entries[0]
+            partition = self._known.partition(entry.segment)
+            first = min(other.entries[0].sequence for other in transaction if other.entries[0].segment == entry.segment)
+            if partition.status(entry.segment).last_sequence < first - 1 and entry.sequence == first:
+                removals.append(Removal(entry.segment, first - 1, "trimmed"))
+        self._remove(transaction[0].origin.partition, removals)
 
-    def _with_key(self, transaction: Sequence[Batch], key: _Key) -> dict[str, SegmentStatus]:
-        """The key's text is not known, only what stands for it: that goes into the request as it is."""
+    def _remove(self, partition: int, removals: Sequence[Removal]) -> None:
+        if removals:
+            request = Request(())
+            request.control = Control(tuple(removals))
+            self._known.committers[partition].commit(request)
+
+    def go_on(self, source: Partition) -> None:
+        """Segments of which nothing is left go on after their last sequence, as they do in the source."""
+        index, removals = source.index, list[Removal]()
+        for key, value in index.scan(*map(bytes, SEGMENTS.children())) if source.watermark else ():
+            name = segment_name(key)
+            row = source.with_tail(name, decode_index_row(SegmentRow, key, value))
+            there = self._known.partitions[source.partition].status(name).last_sequence
+            if there < row.last_sequence and not shown(source, row):
+                removals.append(Removal(name, row.last_sequence, row.gaps[-1][1] if row.gaps else "trimmed"))
+            if len(removals) >= _TOGETHER:
+                self._remove(source.partition, removals)
+                removals = []
+        self._remove(source.partition, removals)
+
+    def _written(self, transaction: Sequence[Batch], key: _Key | None) -> dict[str, SegmentStatus]:
+        """A key's text is not known, only what stands for it: that goes into the request as it is."""
         parts = []
         for batch in transaction:
             payloads, first = [entry.payload for entry in batch.entries], batch.entries[0]
@@ -206,7 +238,12 @@ class _Copy:
             body = encode_body(payloads, metadata if any(metadata) else None)
             parts.append(Part(first.segment, body, _size(batch), first.sequence - 1))
         request = Request(parts)
-        request.key, request.content = key.digest, key.content
+        if key is not None:
+            request.key, request.content = key.digest, key.content
+        if sum(part.size for part in parts) > inner(self._target).most_bytes:
+            with self._target.transaction(self._known.name) as trx:  # says what to do
+                for batch in transaction:
+                    trx.produce(batch.entries[0].segment, [Record(entry.payload) for entry in batch.entries])
         committer = self._known.committers[transaction[0].origin.partition]
         committer.commit(request)
         assert request.trx is not None

@@ -366,6 +366,18 @@ class Table(TableFiles):
         with self.mapped():
             return self._append(state, actions, CommitProperties(max_commit_retries=0, app_transactions=marks))
 
+    def drop(self, state: LogState, old: Sequence[File], partition: int) -> bool:
+        """Forget files of a partition, whose transactions were trimmed. False if the table has moved on."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import RemoveAction
+
+        now = time.time_ns() // 1_000_000
+        actions: list[Any] = [RemoveAction(file.path, True, now, file.size, {}) for file in old]
+        left = self.entries(state, partition) - sum(file.rows for file in old)
+        marks = [self._verified(state), Transaction(_entries(partition), left)]
+        with self.mapped():
+            return self._append(state, actions, CommitProperties(max_commit_retries=0, app_transactions=marks))
+
     def _append(self, state: LogState, actions: list[Any], properties: Any) -> bool:
         """Commit to exactly the version of `state`; False if the table has moved on."""
         from deltalake.exceptions import CommitFailedError

@@ -164,9 +164,9 @@ def _files(
     partition: Partition, table: Table, reached: int, last: int, until: int, target_bytes: int
 ) -> Iterator[tuple[File | None, int]]:
     """Each file, and the transaction that they go up to by then; a last one without a file."""
-    number = reached
+    number = max(reached, partition.floor.number - 1)  # what was trimmed before it was archived is not archived
     builder = FileBuilder(partition)
-    for _, record in records(partition, reached + 1, last):
+    for _, record in records(partition, number + 1, last):
         try:
             if not builder.add(number + 1, record, until):
                 last = number

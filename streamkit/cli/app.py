@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from streamkit import StreamkitError, __version__, errors
 
 from . import archive as cold
-from . import lease, look, read, upkeep, write
+from . import lease, look, read, removing, upkeep, write
 from . import views as following
 from .options import Archive, StoreId, Url
 from .output import print_line, print_note
@@ -59,6 +59,10 @@ for command in (
     cold.archive,
     cold.compact,
     cold.restore,
+    removing.trim,
+    removing.erase,
+    removing.size,
+    removing.rm,
     lease.lease,
     following.views,
     following.view,

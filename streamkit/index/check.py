@@ -54,7 +54,7 @@ def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
             log.found(key, str(error))
             continue
         if pieces is None:
-            if cold not in (None, status):
+            if cold is not None and _ends(cold) != _ends(status) and not log.trimmed(segment):
                 log.found(key, f"the index says {status}, the archive {cold}")
             continue
         at = bisect_left(pieces, status.last_sequence, key=lambda piece: piece.last_sequence)
@@ -64,6 +64,8 @@ def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
                 log.found(key, f"the index ends it at {status.last_sequence}, the log at {reached}")
         elif pieces[at].last_sequence == status.last_sequence and pieces[at].timestamp != status.last_timestamp:
             log.found(key, f"the index says that its last entry is of {status.last_timestamp}, the log does not")
+        if log.trimmed(segment):
+            continue
         begin = (pieces[0].first_sequence, pieces[0].timestamp)
         if cold is not None:
             begin = (cold.first_sequence, cold.first_timestamp)
@@ -73,10 +75,16 @@ def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
         log.found(segment_key(segment), "the index does not know the segment")
 
 
+def _ends(row: SegmentRow) -> tuple[int, int, int, int]:
+    """What the archive knows of a segment."""
+    return row.first_sequence, row.first_timestamp, row.last_sequence, row.last_timestamp
+
+
 def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
     """Every piece is where the log has it, and all up to the watermark are there."""
     truth = {(segment, piece.first_sequence): piece for segment, pieces in log.pieces.items() for piece in pieces}
-    expected = {segment: pieces[0].first_sequence for segment, pieces in log.pieces.items()}
+    removed = log.removed
+    expected = {name: max(some[0].first_sequence, removed.get(name, 0) + 1) for name, some in log.pieces.items()}
     hiding: dict[str, tuple[bytes, int]] = {}
     for key, data in rows:
         segment = key[len(DATA) + 1 : -9].decode(errors="replace")
@@ -92,7 +100,7 @@ def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
         for piece in found:
             real = truth.get((segment, piece.first_sequence))
             if real is None:
-                if piece.number > log.head.archived:
+                if piece.number >= log.first:
                     log.found(key, f"the log has nothing of {segment!r} that begins at {piece.first_sequence}")
             elif msgspec.structs.replace(piece, frame=None) != real:
                 log.found(key, f"the index points to another place than the log for {piece.first_sequence}")
@@ -123,11 +131,11 @@ def _check_keys(log: LogWalk, rows: dict[bytes, bytes]) -> None:
         except StreamkitError as error:
             log.found(key, str(error))
             continue
-        if row not in uses[len(indexed) - 1 if indexed else 0 :] and (indexed or row.number > log.head.archived):
+        if row not in uses[len(indexed) - 1 if indexed else 0 :] and (indexed or row.number >= log.first):
             log.found(key, "the index says of the idempotency key what the log does not")
     for key, data in rows.items():
         try:
-            if decode_index_row(KeyRow, key, data).number > log.head.archived:
+            if decode_index_row(KeyRow, key, data).number >= log.first:
                 log.found(key, "the index knows an idempotency key that the log does not")
         except StreamkitError as error:
             log.found(key, str(error))

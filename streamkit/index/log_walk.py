@@ -13,6 +13,7 @@ from ..backend import Etag
 from ..checksum import crc32
 from ..errors import CorruptData, StreamkitError
 from ..log.archive_reader import Contents
+from ..log.floors import Floor, Retained
 from ..log.idempotency import key_row
 from ..log.keys import HEAD
 from ..log.manifest import RunGone
@@ -66,11 +67,37 @@ class LogWalk:
         """(number, token) of each lease: when it wrote with a higher one than before."""
         self.transactions = 0
         self.entries = 0
+        self.removed: dict[str, int] = {}
+        """The last sequence of each segment that the log says was removed."""
+        self.retention: Retained | None = None
+        self.size = 0
+        """Bytes of payload, by the last transaction that was read."""
+        self.floor = Floor()
+        """As the log itself says."""
         self.cold: dict[str, SegmentRow] | None = {}
         """The archive's part of each segment; None if that cannot be relied on."""
 
     def found(self, key: bytes, problem: str) -> None:
         self.findings.append(Finding(self.partition.space, self.partition.partition, bytes(key), problem))
+
+    @property
+    def first(self) -> int:
+        """The first transaction that the log must hold."""
+        return max(self.head.archived + 1, self.head.floor.number)
+
+    def trimmed(self, segment: str) -> bool:
+        """Whether a segment does not begin where log and archive do."""
+        return self.head.floor.number > 1 or segment in self.removed or self.head.retention is not None
+
+    def begin_at_floor(self) -> None:
+        """Pass over what was trimmed."""
+        floor = self.head.floor
+        if floor.number > 1:
+            self.cold = None  # it tells less of segments than there was
+        if floor.number - 1 > self.last:
+            self.last, self.position, self.timestamp = floor.number - 1, floor.position, floor.timestamp
+            self.size = floor.size
+            self.cold = None
 
     def read_head(self) -> bool:
         """Whether there is one that can be read."""
@@ -191,8 +218,15 @@ class LogWalk:
         if self.position not in (-1, header.position) or (number == 1 and header.position):
             self.found(key, f"{max(self.position, 0)} entries are before it and it says {header.position}")
         self.timestamp, self.position = header.timestamp, header.position + header.count
+        self.size = header.after
         if len(frames) != len(header.frames):
             self.found(key, f"it has {len(frames)} frames and its header says {len(header.frames)}")
+        if header.control is not None:
+            for removal in header.control.removals:
+                self.removed[removal.segment] = max(removal.last, self.removed.get(removal.segment, 0))
+            self.retention = header.control.retention or self.retention
+            if header.control.floor is not None and header.control.floor.number > self.floor.number:
+                self.floor = header.control.floor
         for ref, frame in zip(header.frames, frames, strict=False):
             try:
                 head, _, entries = decode_entries(
@@ -206,15 +240,28 @@ class LogWalk:
             if told != (ref.segment, ref.first_sequence, ref.count, number, header.id, header.timestamp):
                 self.found(key, f"the frame of {head.segment!r} is not what the header says")
             pieces = self.pieces.setdefault(ref.segment, [])
-            if pieces and pieces[-1].last_sequence + 1 != ref.first_sequence:
+            removed = self.removed.get(ref.segment, 0)
+            if pieces and max(pieces[-1].last_sequence, removed) + 1 != ref.first_sequence:
                 before = pieces[-1].last_sequence
                 self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
-            elif not pieces and self.cold is not None:
-                before = self.cold[ref.segment].last_sequence if ref.segment in self.cold else 0
+            elif not pieces and self.cold is not None and self.head.floor.number == 1:
+                before = max(removed, self.cold[ref.segment].last_sequence if ref.segment in self.cold else 0)
                 if ref.first_sequence != before + 1:
                     self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
             start = base + ref.start
-            pieces.append(Piece(number, header.timestamp, ref.first_sequence, ref.count, start, ref.length))
+            pieces.append(
+                Piece(
+                    number,
+                    header.timestamp,
+                    ref.first_sequence,
+                    ref.count,
+                    start,
+                    ref.length,
+                    None,
+                    ref.before,
+                    ref.size,
+                )
+            )
             self.sums[ref.segment, ref.first_sequence] = crc32(frame)
         for use in header.keys:
             row = key_row(header, use)
@@ -239,4 +286,6 @@ class LogWalk:
             self.cold = None
             return
         self.cold = contents.segments
-        self.position, self.timestamp = contents.entries, contents.timestamp
+        # Of what was trimmed the archive may know nothing.
+        self.position = contents.position if contents.position or not last else -1
+        self.timestamp = contents.timestamp

@@ -16,9 +16,20 @@ from ..log.archive_reader import Contents
 from ..log.held import archive_row, whole_from
 from ..log.idempotency import key_row
 from ..log.index_rows import decode_index_row, encode_index_row
-from ..log.keys import ARCHIVE, CATALOG, FENCES, HEAD, KEYS, segment_key, space_key, transaction_number
+from ..log.keys import (
+    ARCHIVE,
+    CATALOG,
+    FENCES,
+    HEAD,
+    KEYS,
+    SEGMENTS,
+    segment_key,
+    segment_name,
+    space_key,
+    transaction_number,
+)
 from ..log.pack_format import MOST
-from ..log.partition import Partition
+from ..log.partition import NOTHING, Partition
 from ..log.record_format import Header, frames_start
 from ..log.records import all_records
 from ..log.rows import ArchiveRow, FenceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
@@ -87,15 +98,22 @@ def _repair(partition: Partition) -> int:
         note = ArchiveRow(note.removed, kept)
         log.head = msgspec.structs.replace(log.head, archived=only)
     log.take_archive(only, contents)
+    log.begin_at_floor()
     if not there:
         log.partition.packs = found_packs(partition)
     log.walk()
     if there and log.head.watermark > log.last:
         log.gap(log.head.watermark + 1)
+    if not there and log.floor.number > 1:
+        # What was trimmed is not lost.
+        log.head = msgspec.structs.replace(log.head, floor=log.floor)
+        early = log.partition.transaction_key(1)
+        log.findings = [one for one in log.findings if one.key != early]
     lost = [finding for finding in log.findings[damaged:] if finding.key != HEAD]
     if lost:
         raise CorruptData(f"the log itself is damaged, and nothing else knows what it said: {lost[0].problem}")
-    known = _check(log) if there else None
+    known, statuses = _check(log) if there else (None, {})
+    contents.segments = {**contents.segments, **statuses}
     faults = len(log.findings) + (there and listed != archived)
     if not there and not damaged and (log.last or partition.partition == 0):
         faults += 1
@@ -106,19 +124,26 @@ def _repair(partition: Partition) -> int:
     return faults + damaged_note
 
 
-def _check(log: LogWalk) -> dict[bytes, bytes] | None:
-    """Say what is wrong with the index; and its rows of idempotency keys and leases, None if it cannot be read."""
+def _check(log: LogWalk) -> tuple[dict[bytes, bytes] | None, dict[str, SegmentRow]]:
+    """Say what is wrong with the index; and its rows of idempotency keys and leases, None if it cannot be read. And the
+    statuses of segments that log and archive do not tell from their beginning, as some of it was removed."""
     rows = read_index(log)
     if rows is None:
-        return None
+        return None, {}
     try:
         check_index(log, rows)
+        statuses = {}
+        for key, data in rows[bytes(SEGMENTS)]:
+            name = segment_name(key)
+            if log.trimmed(name):
+                statuses[name] = decode_index_row(SegmentRow, key, data)
         keys = {key: decode_index_row(KeyRow, key, data) for key, data in rows[bytes(KEYS)]}
         leases = {key: encode_index_row(decode_index_row(FenceRow, key, data)) for key, data in rows[bytes(FENCES)]}
-        return {key: encode_index_row(row) for key, row in keys.items() if row.number <= log.head.archived} | leases
+        early = {key: encode_index_row(row) for key, row in keys.items() if row.number < log.first}
+        return early | leases, statuses
     except CorruptData as error:
         log.found(KEYS, str(error))
-        return None
+        return None, {}
 
 
 def _rebuild(
@@ -142,7 +167,17 @@ def _rebuild(
         )
     # Newer than what was there, whatever that was.
     version = before.version + 1 if there else partition.clock.now()
-    head = Head(partition.settings, version=version, archived=archived)
+    head = Head(
+        partition.settings,
+        version=version,
+        archived=archived,
+        floor=log.head.floor,
+        trimmed=before.trimmed,
+        thinned=max([before.thinned, *log.removed.values()]) and log.last,
+        retention=log.retention or before.retention,
+        erasing=before.erasing,
+        erased=before.erased,
+    )
     # What is in packs is read by the old head, until the new one has packed it anew.
     made: list[bytes] = []
     rows = {segment_key(name): encode_index_row(row) for name, row in contents.segments.items()}
@@ -153,7 +188,7 @@ def _rebuild(
         run, _ = write_files(partition, (keys, [rows[key] for key in keys]), encode(partition, 1, only, ()), made)
         head = replace(head, manifest=head.manifest.with_run(run))
     builder = _Builder(partition, contents.segments)
-    first = only + 1
+    first = max(only + 1, head.floor.number)
     for number, record in all_records(partition, partition.packs, first):
         builder.take(partition.decode_header(record, number), record)
         if builder.frames >= _FRAMES or builder.bytes >= _BYTES or number == log.last:
@@ -169,6 +204,7 @@ def _rebuild(
         position=max(log.position, 0),
         cleared=before.cleared,
         released=only,
+        size=log.size,
     )
     _put_head(partition, head, log.etag)
     partition.look_at_head()
@@ -205,20 +241,27 @@ class _Builder:
         self._tail: dict[str, list[Piece]] = {}
         self._keys: dict[bytes, KeyRow] = {}
         self._fences: dict[str, int] = {}
+        self._removed: set[str] = set()
         self.records: dict[int, bytes] = {}
         self.frames = self.bytes = 0
 
     def take(self, header: Header, record: bytes) -> None:
         base = frames_start(record)
+        for removal in header.control.removals if header.control is not None else ():
+            row = self._statuses.get(removal.segment, NOTHING)
+            self._statuses[removal.segment] = row.without(removal)
+            self._removed.add(removal.segment)
         for ref in header.frames:
             start, first = base + ref.start, ref.first_sequence
             frame = record[start : start + ref.length] if ref.length <= self._most else None
-            piece = Piece(header.number, header.timestamp, first, ref.count, start, ref.length, frame)
+            piece = Piece(
+                header.number, header.timestamp, first, ref.count, start, ref.length, frame, ref.before, ref.size
+            )
             self._tail.setdefault(ref.segment, []).append(piece)
             self.frames += 1
-            row = self._statuses.get(ref.segment) or SegmentRow(first, header.timestamp, 0, 0)
-            self._statuses[ref.segment] = SegmentRow(
-                row.first_sequence, row.first_timestamp, piece.last_sequence, header.timestamp
+            row = self._statuses.get(ref.segment, NOTHING)
+            self._statuses[ref.segment] = row.with_entries(
+                header.number, header.timestamp, first, ref.count, piece.after
             )
         for use in header.keys:
             self._keys[use.key] = key_row(header, use)
@@ -229,7 +272,8 @@ class _Builder:
 
     def rows(self) -> Rows:
         """Those of what was taken since the last call."""
-        rows = index_rows(self._tail, self._statuses, self._keys, self._fences)
+        touched = {segment: self._statuses[segment] for segment in {**self._tail, **dict.fromkeys(self._removed)}}
+        rows = index_rows(self._tail, touched, self._keys, self._fences)
         self._clear()
         return rows
 

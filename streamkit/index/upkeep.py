@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ..backend import ABSENT, Ambiguous, Conflict, Etag, Range
 from ..errors import CorruptData, StoreClosed, TransientError, Unavailable, UnsupportedVersion
+from ..log.inbox import clear_inbox
 from ..log.index_rows import encode_index_row
 from ..log.keys import HEAD, data_key, fence_key, idempotency_key, run_key, segment_key
 from ..log.manifest import Merge, Run, RunGone
@@ -24,13 +25,26 @@ from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow, encode_row
-from .compaction import Expiry
+from ..log.visible import floor_of
+from .compaction import Expiry, Rules
 from .merge import FANOUT, merge_inline, merge_step, next_merge
 from .run_format import build_section, decode_inline, encode_inline
 from .runs import Runs
 from .sweep import ids_of, sweep
 
-__all__ = ["Rows", "bring_forward", "encode", "index_rows", "merge_some", "store_file", "write_files"]
+__all__ = [
+    "Rows",
+    "bring_forward",
+    "encode",
+    "gone_up_to",
+    "index_rows",
+    "merge_all_with",
+    "merge_some",
+    "move_head",
+    "records_in",
+    "store_file",
+    "write_files",
+]
 
 Rows = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys in order, and their values."""
@@ -85,12 +99,13 @@ def bring_forward(partition: Partition) -> bool:
     return _move(partition, head, etag, extended, made)
 
 
-def merge_some(partition: Partition) -> bool:
-    """A step of a merge, if one is due; a bounded part of it. False if another process was at it."""
+def merge_some(partition: Partition, rules: Rules | None = None) -> bool:
+    """A step of a merge, if one is due; a bounded part of it. False if another process was at it. `rules`: in the place
+    of those that every merge goes by."""
     head, etag = _head(partition)
     made: list[bytes] = []
     try:
-        after = _merged(partition, head, made)
+        after = _merged(partition, head, made, rules)
     except RunGone as error:
         return _overtaken(partition, etag, made, error)
     return etag is None or after == head or _move(partition, head, etag, after, made)
@@ -110,6 +125,7 @@ def maintain(partition: Partition) -> None:
     partition.look_at_head()
     _file_inline(partition)
     _merge_all(partition)
+    trim_log(partition)
     purge(partition)
     head, etag = _head(partition)
     if etag is None:
@@ -123,6 +139,52 @@ def maintain(partition: Partition) -> None:
         if after != head:
             _move(partition, head, etag, after, ())
     sweep(partition)
+    clear_inbox(partition)
+
+
+def trim_log(partition: Partition) -> None:
+    """Give back what is below the floor: packs at once, and rows of the log where no writer can come too late."""
+    _move_floor(partition)
+    _drop_packs(partition)
+    head, etag = _head(partition)
+    last = min(head.floor.number - 1, head.watermark)
+    if partition.remote:
+        last = min(last, _over(partition, head))
+    if etag is None or last <= head.trimmed:
+        return
+    # What was packed is mostly not there any more; all that comes after it is.
+    start, end = (partition.transaction_key(number) for number in (head.trimmed + 1, min(last, head.cleared) + 1))
+    keys = [row.key for row in partition.backend.scan(partition.key, start, end, values=False)] if start < end else []
+    keys += [partition.transaction_key(number) for number in range(max(head.trimmed, head.cleared) + 1, last + 1)]
+    for at in range(0, len(keys), _CLEAR):
+        partition.backend.delete(partition.key, keys[at : at + _CLEAR])
+    head, etag = _head(partition)
+    if head.trimmed < last:
+        _move(partition, head, etag, replace(head, trimmed=last, cleared=max(head.cleared, last)), ())
+
+
+def _move_floor(partition: Partition) -> None:
+    """The floor that a retention draws by now, into the head."""
+    head, etag = _head(partition)
+    floor = floor_of(partition)
+    if etag is not None and floor.number > head.floor.number:
+        _move(partition, head, etag, replace(head, floor=floor), ())
+
+
+def _drop_packs(partition: Partition) -> None:
+    """Forget the packs below the floor, and write that anew which holds little else."""
+    head, etag = _head(partition)
+    floor = head.floor.number
+    first = next((at for at, file in enumerate(head.packs) if file.last >= floor), len(head.packs))
+    packs, made = head.packs[first:], list[bytes]()
+    try:
+        if packs and packs[0].first < floor and floor - packs[0].first > packs[0].last - floor:
+            packs = _packs_merged(partition, replace(head, packs=packs), packs[:1], made).packs
+    except RunGone as error:
+        _overtaken(partition, etag, made, error)
+        return
+    if packs != head.packs and etag is not None:
+        _move(partition, head, etag, replace(head, packs=packs), made)
 
 
 def _file_inline(partition: Partition) -> None:
@@ -157,24 +219,37 @@ def _is_due(partition: Partition, head: Head) -> bool:
 
 
 def purge(partition: Partition) -> None:
-    """Write the index anew without the rows of what only the archive holds."""
+    """Write the index anew without the rows of what the log does not hold any more."""
     partition.look_at_head()
     head, etag = _head(partition)
-    released, manifest = head.released, head.manifest
-    if etag is None or head.purged >= released:
+    gone = gone_up_to(head)
+    if etag is None or head.purged >= gone:
         return
-    rules = Expiry(released, head.forgotten)
+    if merge_all_with(partition, Expiry(gone, head.forgotten).__call__):
+        head, etag = _head(partition)
+        if etag is not None:
+            _move(partition, head, etag, replace(head, purged=gone), ())
+
+
+def merge_all_with(partition: Partition, rules: Rules) -> bool:
+    """Write the whole index anew by `rules`. False if another process was at it."""
+    head, etag = _head(partition)
+    manifest = head.manifest
+    if etag is None:
+        return False
     if manifest.inline:
-        keys, values = merge_inline(decode_inline(manifest.inline, partition.seed), {}, rules.__call__)
+        keys, values = merge_inline(decode_inline(manifest.inline, partition.seed), {}, rules)
         inline = encode_inline(keys, values, partition.seed)
         manifest = manifest.with_inline(inline, manifest.inline_first, manifest.inline_last)
     if manifest.runs:
         manifest = replace(manifest, merges=(Merge(manifest.runs[-1].first, manifest.runs[0].last),))
-    if _move(partition, head, etag, replace(head, manifest=manifest), ()):
-        _merge_all(partition)
+    if not _move(partition, head, etag, replace(head, manifest=manifest), ()):
+        return False
+    while True:
         head, etag = _head(partition)
-        if etag is not None:
-            _move(partition, head, etag, replace(head, purged=released), ())
+        if etag is None or not _is_due(partition, head):
+            return etag is not None
+        merge_some(partition, rules)
 
 
 def release(partition: Partition, number: int) -> None:
@@ -191,7 +266,7 @@ def release(partition: Partition, number: int) -> None:
     raise Unavailable(f"space {partition.space!r}: the head is written to all the time, try again later")
 
 
-def _merged(partition: Partition, head: Head, made: list[bytes]) -> Head:
+def _merged(partition: Partition, head: Head, made: list[bytes], rules: Rules | None = None) -> Head:
     """`head` after a step of a merge of runs or packs, if one is due. The index is that of the head before."""
     policy = partition.policy
     group = packs_to_merge(head.packs, policy.merge)
@@ -203,8 +278,8 @@ def _merged(partition: Partition, head: Head, made: list[bytes]) -> Head:
         index = partition.open_index(head)
         assert isinstance(index, Runs)
         forgotten = _forgotten(partition, head)
-        rules = Expiry(head.released, forgotten)
-        step = merge_step(index, merge, policy.merge, id, partition.seed, rules.__call__)
+        own = rules or Expiry(gone_up_to(head), forgotten).__call__
+        step = merge_step(index, merge, policy.merge, id, partition.seed, own)
         etag = ""
         if step.data is not None:
             made.append(id)
@@ -216,17 +291,20 @@ def _merged(partition: Partition, head: Head, made: list[bytes]) -> Head:
 
 
 def _packs_merged(partition: Partition, head: Head, group: Sequence[PackFile], made: list[bytes]) -> Head:
-    first, last = group[0].first, group[-1].last
-    pack = encode(partition, first, last, _records_of(partition, group))
+    floor, last = head.floor.number, group[-1].last
+    first, at = max(group[0].first, floor), head.packs.index(group[0])
+    kept = ((number, record) for number, record in records_in(partition, group) if number >= floor)
+    pack = encode(partition, first, last, kept) if first <= last else None
+    if pack is None or not pack.records:
+        return replace(head, packs=(*head.packs[:at], *head.packs[at + len(group) :]))
     id = urandom(16)
     made.append(id)
     etag = store_file(partition, id, pack.data)
     merged = PackFile(id, etag, 0, len(pack.data), pack.table, first, last, pack.timestamp)
-    at = head.packs.index(group[0])
     return replace(head, packs=(*head.packs[:at], merged, *head.packs[at + len(group) :]))
 
 
-def _records_of(partition: Partition, packs: Sequence[PackFile]) -> Iterator[tuple[int, bytes]]:
+def records_in(partition: Partition, packs: Sequence[PackFile]) -> Iterator[tuple[int, bytes]]:
     """(number, record) of all that is in `packs`, which are read as a whole, in one call."""
     backend, key, seed = partition.backend, partition.key, partition.seed
     ranges = [Range(run_key(pack.id), pack.start, pack.length, pack.etag or None) for pack in packs]
@@ -272,20 +350,33 @@ def _move(partition: Partition, head: Head, etag: Etag | None, after: Head, made
     return True
 
 
+def move_head(partition: Partition, head: Head, after: Head, made: Sequence[bytes]) -> bool:
+    """Replace `head`, which is the partition's, by `after`. False if it is another one by now: then what was `made`
+    goes."""
+    known, etag = _head(partition)
+    if known is head and etag is not None:
+        return _move(partition, head, etag, after, made)
+    _remove(partition, made)
+    return False
+
+
 def _put_head(partition: Partition, after: Head, etag: Etag | None, made: Sequence[bytes]) -> bool:
     """Whether `after` is in the place of the head with the etag `etag`. Unavailable if no answer comes."""
     expect = etag or partition.foreign_head or ABSENT
     data = encode_row(HEAD, after)
+    lost = False
     for attempt in range(_TRIES):
         try:
             new = partition.backend.put(partition.key, bytes(HEAD), data, expect)
         except Conflict:
-            # It may be this very head that was there already, delivered twice, or one that goes on from it.
+            # It may be this very head that was there already, delivered twice, or one that goes on from it. Where the
+            # head has not moved, an earlier try can still land: then its files must be there.
             looked = _catch_up(partition, made)
-            if looked and partition.head != after:
+            if looked and partition.head != after and (not lost or partition.head_etag != etag):
                 _remove(partition, set(made) - ids_of(partition.head))
             return partition.head == after
         except Ambiguous:
+            lost = True
             # It can still land, so its files must be there; to send it again does no harm.
             if _catch_up(partition, ()) and (partition.head == after or partition.head_etag != etag):
                 return partition.head == after
@@ -294,6 +385,11 @@ def _put_head(partition: Partition, after: Head, etag: Etag | None, made: Sequen
             partition.indexed(after, new, etag)
             return True
     raise Unavailable(f"space {partition.space!r}: the storage's answers are lost one after the other; try again")
+
+
+def gone_up_to(head: Head) -> int:
+    """The index needs no rows of entries up to this number."""
+    return max(head.released, head.floor.number - 1)
 
 
 def _remove(partition: Partition, ids: Iterable[bytes]) -> None:
@@ -378,7 +474,7 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
             head, etag = partition.head, partition.head_etag
             if partition.watermark == partition.number:
                 return head, etag, head, None
-            names = list(partition.tail)
+            names = list({**partition.tail, **partition.removals})
             known = partition.known
             missing = [name for name in names if name not in known]
             if not missing:
@@ -388,6 +484,11 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
                     watermark=partition.number,
                     timestamp=partition.timestamp,
                     position=partition.position,
+                    size=partition.size,
+                    floor=partition.floor,
+                    thinned=partition.thinned,
+                    retention=partition.retention,
+                    erasing=partition.erasing,
                 )
                 statuses = {name: known[name] for name in names}
                 tail = {name: list(pieces) for name, pieces in partition.tail.items()}
@@ -411,8 +512,8 @@ def index_rows(
 ) -> Rows:
     """The rows of the index for `tail`, whose segments are as `statuses` say after it, in order."""
     rows: list[tuple[bytes, bytes]] = []
+    rows += [(segment_key(segment), encode_index_row(row)) for segment, row in statuses.items()]
     for segment, pieces in tail.items():
-        rows.append((segment_key(segment), encode_index_row(statuses[segment])))
         rows += _data_rows(segment, pieces)
     rows += [(idempotency_key(digest), encode_index_row(row)) for digest, row in keys.items()]
     rows += [(fence_key(name), encode_index_row(FenceRow(token))) for name, token in fences.items()]
@@ -450,11 +551,12 @@ def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], 
     first = manifest.inline_first or tail.first
     records = tail.records
     inline_block = decode_inline(manifest.inline, seed) if manifest.inline else None
-    keys, values = merge_inline(inline_block, dict(zip(*tail.rows, strict=True)), Expiry(head.released).__call__)
+    rules = Expiry(gone_up_to(head))
+    keys, values = merge_inline(inline_block, dict(zip(*tail.rows, strict=True)), rules.__call__)
     if head.pack:
         packs = partition.open_packs(replace(head, packs=()))
         records = {**dict(packs.all()), **records}  # a large transaction is in no pack: there are holes
-    numbers = sorted(records)
+    numbers = sorted(number for number in records if number >= head.floor.number)
     size = sum(map(len, keys)) + sum(map(len, values)) + sum(map(len, records.values()))
     pack = encode(partition, first, head.watermark, [(number, records[number]) for number in numbers])
     if inline and size <= _SHRINKS * partition.policy.inline:

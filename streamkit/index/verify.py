@@ -105,6 +105,7 @@ def _examine(partition: Partition, progress: Progress | None) -> LogWalk:
             log.found(f"archive/{path}".encode(), problem)
         log.take_archive(head.archived, contents)
         log.transactions, log.entries = head.archived, contents.entries
+    log.begin_at_floor()
     total = 0
     if progress is not None:
         start, end = partition.transaction_key(log.last + 1), partition.transaction_key(1 << 64)

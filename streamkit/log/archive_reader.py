@@ -21,6 +21,8 @@ class Contents:
         self.last = 0
         """The last transaction that the table has, of all."""
         self.entries = 0
+        self.position = 0
+        """Entries in the partition up to there, those of them that were trimmed before they were archived too."""
         self.timestamp = 0
         self.segments: dict[str, SegmentRow] = {}
         self.elsewhere = False
@@ -53,6 +55,14 @@ class Cold(Protocol):
 
     def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
         """The first transaction in first..last that is not older than `timestamp`; last + 1 if there is none."""
+        ...
+
+    def first_of(self, partition: Partition, segment: str, least: int) -> int | None:
+        """The first sequence of a segment that a transaction from `least` on wrote; None if none did."""
+        ...
+
+    def entries_until(self, partition: Partition, number: int) -> int:
+        """Entries of the partition up to transaction `number`."""
         ...
 
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:

@@ -10,12 +10,25 @@ from collections.abc import Generator, Iterator, Sequence
 from msgspec.structs import force_setattr
 
 from ..errors import CorruptData, UnsupportedVersion
+from ..gaps import Gap
+from .first_at import first_at
 from .offsets import Offset
 from .partition import Partition
-from .read import Batch, Bounds, NotLogged, first_at, load, pieces_of, position_of
+from .read import (
+    Batch,
+    Bounds,
+    NotLogged,
+    load,
+    pieces_of,
+    position_of,
+    told,
+    without_erased,
+    without_hidden,
+)
 from .record_format import decode_transaction
 from .records import records
-from .rows import Piece
+from .rows import Piece, SegmentRow
+from .visible import floor_of, hides, number_gap, row_of, sequence_gaps, still_there
 
 __all__ = ["logged_backwards", "segment_backwards", "space_backwards"]
 
@@ -34,12 +47,30 @@ def space_backwards(
         return
     ends = [partition.refresh((), since) for partition in partitions]
     starts = [position_of(partition, offset, end) for partition, end in zip(partitions, ends, strict=True)]
+    gaps: list[Batch] = []
+    for at, partition in enumerate(partitions):
+        floor = floor_of(partition)
+        if starts[at][0] < floor.number:
+            gap = number_gap(partition, starts[at], floor) if starts[at] > (1, 0) else None
+            if gap is not None and (batch := told(gap, bounds.gaps)) is not None:
+                gaps.append(batch)
+            starts[at] = (floor.number, 0)
+    yield from _space_backwards(partitions, starts, ends, offset.timestamp if offset else 0, bounds)
+    yield from gaps
+
+
+def _space_backwards(
+    partitions: Sequence[Partition],
+    starts: Sequence[tuple[int, int]],
+    ends: Sequence[int],
+    watermark: int,
+    bounds: Bounds,
+) -> Iterator[Batch]:
     parts = zip(partitions, starts, ends, strict=True)
     logs = [_partition(partition, start, end, bounds) for partition, start, end in parts]
     if len(logs) == 1:
         yield from logs[0]
         return
-    watermark = offset.timestamp if offset else 0
     heads: dict[int, Batch] = {}
     for at, log in enumerate(logs):
         if (head := next(log, None)) is not None:
@@ -47,6 +78,11 @@ def space_backwards(
     while heads:
         at = max(heads, key=lambda at: (heads[at].timestamp, at))
         batch = heads.pop(at)
+        if batch.gap is not None:
+            yield batch
+            if (head := next(logs[at], None)) is not None:
+                heads[at] = head
+            continue
         # What a reader that goes forwards from here has passed in the others: all that is still to come.
         others = tuple(_after(heads[other]) if other in heads else starts[other] for other in range(len(logs)))
         force_setattr(batch.origin, "others", others)
@@ -63,6 +99,11 @@ def _after(batch: Batch) -> tuple[int, int]:
 
 
 def _partition(partition: Partition, start: tuple[int, int], end: int, bounds: Bounds) -> Iterator[Batch]:
+    batches = _shown(partition, start, end, bounds)
+    return without_hidden(partition, batches, bounds.gaps) if hides(partition) else batches
+
+
+def _shown(partition: Partition, start: tuple[int, int], end: int, bounds: Bounds) -> Iterator[Batch]:
     number, skip = start
     if bounds.max_timestamp and number <= end:
         end = first_at(partition, bounds.max_timestamp + 1, number, end) - 1
@@ -78,6 +119,12 @@ def _partition(partition: Partition, start: tuple[int, int], end: int, bounds: B
         begin = (number, skip) if number > archived else (archived + 1, 0)
         end, missing = yield from logged_backwards(partition, begin, end)
         if missing and not partition.archived_since(missing):
+            if not still_there(partition, missing):
+                gap = Gap(partition.space, "", number, floor_of(partition).number - 1, floor_of(partition).reason)
+                if (batch := told(gap, bounds.gaps)) is not None:
+                    yield batch
+                number, skip = floor_of(partition).number, 0
+                continue
             raise CorruptData(f"{partition.where(missing)} is missing from the log")
 
 
@@ -136,7 +183,19 @@ def segment_backwards(partition: Partition, segment: str, bounds: Bounds, since:
     if bounds.empty:
         return
     partition.refresh((segment,), since, load=True)
-    row = partition.status(segment)
+    row = row_of(partition, segment)
+    batches = _segment_backwards(partition, segment, bounds, row)
+    gaps: list[Batch] = []
+    if bounds.min_sequence and bounds.min_sequence < row.first_sequence:
+        until = bounds.max_sequence or row.last_sequence
+        for gap in reversed(sequence_gaps(partition, segment, row, bounds.min_sequence, until)):
+            if (batch := told(gap, bounds.gaps)) is not None:
+                gaps.append(batch)
+    yield from without_erased(partition, batches) if partition.erasing else batches
+    yield from gaps
+
+
+def _segment_backwards(partition: Partition, segment: str, bounds: Bounds, row: SegmentRow) -> Iterator[Batch]:
     first = max(bounds.min_sequence, row.first_sequence, 1)
     last = min(row.last_sequence, bounds.max_sequence or row.last_sequence)
     low, high = bounds.min_timestamp, bounds.max_timestamp or 1 << 63
@@ -175,7 +234,14 @@ def segment_backwards(partition: Partition, segment: str, bounds: Bounds, since:
                         yield batch
                     last = batch.entries[0].sequence - 1
             if last == reached:
-                raise CorruptData(str(error)) from None
+                partition.refresh()
+                row = row_of(partition, segment)
+                if row.first_sequence <= first:
+                    raise CorruptData(str(error)) from None
+                for gap in reversed(sequence_gaps(partition, segment, row, first, last)):
+                    if (told_of := told(gap, bounds.gaps)) is not None:
+                        yield told_of
+                first = row.first_sequence
 
 
 def _loaded(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:

@@ -27,12 +27,15 @@ from ..backend import NEXT, Ambiguous, Conflict
 from ..errors import AccessDenied, OutcomeUnknown, StreamkitError, Unavailable
 from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
-from .outcome import Outcome, outcome_of, tag_of
+from .floors import join_controls
+from .inbox import Inbox
+from .outcome import Outcome, made_at, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan, Snapshot
-from .record_format import Body, Header, KeyUse, encode_transaction
+from .record_format import NOBODY, VOID, Body, Header, KeyUse, encode_transaction
 from .request import Request
 from .rows import SegmentRow
+from .settled import recall
 
 __all__ = ["Committer", "Upkeep", "new_id"]
 
@@ -40,7 +43,7 @@ _MOST_FRAMES = 4096
 _ATTEMPTS = 6
 _LOSSES = 1000
 _TAIL_BYTES = 16 << 20
-_TAIL_FRAMES = 1 << 15
+_TAIL_FRAMES = 1 << 14
 """Whoever opens the space reads them first, in a microsecond each."""
 _TURNS = 4
 """Between two times that the index is brought forward, something may be merged at three others."""
@@ -56,10 +59,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_chance.seed)
 
 
-def new_id(milliseconds: int, tag: int) -> bytes:
-    """A version 7 UUID: unique, and it tells when it was made, and by its tag of 24 bits for which partition."""
-    bits = _chance.getrandbits(50)
-    high, middle, low = bits >> 38, bits >> 32 & 0x3F, bits & 0xFFFFFFFF
+def new_id(milliseconds: int, tag: int, *, posted: bool = False) -> bytes:
+    """A version 7 UUID: unique, and it tells when it was made, by its tag of 24 bits for which partition, and by one
+    bit whether it is of a posted request or of a transaction."""
+    bits = _chance.getrandbits(49)
+    high, middle, low = bits >> 37, bits >> 32 & 0x1F | posted << 5, bits & 0xFFFFFFFF
     whole = milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | middle << 56 | tag << 32 | low
     return whole.to_bytes(16, "big")
 
@@ -72,6 +76,8 @@ class Flight:
     """A transaction that is being written."""
 
     failed: StreamkitError | None = None
+    winner: bytes | None = None
+    """The transaction that has its number."""
 
     def __init__(
         self,
@@ -112,7 +118,8 @@ class Committer:
         self.node = node
         self.most_bytes = most_bytes
         self.unknown: dict[bytes, int] = {}
-        """Transactions whose outcome could not be learned, and the numbers they were for."""
+        """Transactions whose outcome could not be learned, and the numbers they were for; posted requests, and 0."""
+        self.inbox = Inbox(partition, node, self._new_id) if partition.remote else None
         self._bring_forward = bring_forward
         self._merge = merge
         self._turn = max(1, partition.policy.upkeep // _TURNS) if partition.remote else 1 << 62
@@ -156,7 +163,7 @@ class Committer:
                 self._pass_on(request)
         if request.error is not None:
             raise request.error
-        self.keep_index()
+        self.keep_index(request)
 
     def submit(self, request: Request) -> None:
         """Queue a request that no thread waits for. Its `wake` is called when it is done, or when someone has to
@@ -263,6 +270,9 @@ class Committer:
         flight = self._flight
         if flight is not None and request in flight.requests:
             raise self._unknown(flight.header)
+        if request.id is not None and not request.done:
+            self.note(request.id, 0)
+            raise request.unknown(request.id)
         if not request.done:
             raise refused()
 
@@ -291,6 +301,8 @@ class Committer:
         try:
             if left is None:
                 self._commit(requests)
+                if self.inbox is not None:
+                    self.inbox.leave(len(requests))
             else:
                 self._settle_left(left)
         except StreamkitError as error:
@@ -300,11 +312,18 @@ class Committer:
                 requests = list(flight.requests)
             for request in requests:
                 if not request.done:
+                    if self.partition.ended:
+                        request.id = None  # nobody commits it any more
                     request.fail_like(error)
+                    if request.id is not None:
+                        self.note(request.id, 0)
             self._flight = None
         for request in requests:
-            if request.done and (request.turn is not None or request.thread == 0):
-                request.wake()
+            self._wake(request)
+
+    def _wake(self, request: Request) -> None:
+        if request.done and (request.turn is not None or request.thread == 0):
+            request.wake()
 
     def _take(self) -> list[Request]:
         """From the head of the queue, as much as one transaction may hold; they stay queued until they are done."""
@@ -334,19 +353,37 @@ class Committer:
 
     def _commit(self, requests: list[Request]) -> None:
         self._taken = requests
-        partition = self.partition
+        partition, inbox = self.partition, self.inbox
+        if inbox is not None:
+            inbox.arrive()
         segments = [part.segment for request in requests for part in request.parts]
         sure = not partition.is_fresh(partition.looked)
         if sure:
             partition.refresh(segments)
         alone = len(requests) == 1 and not self._submitted
         lost = 0
+        again, begun = False, list(requests)
         while True:
+            if again:
+                again = False
+                for request in requests:
+                    self._wake(request)
+                if self._leader.done or all(request.done for request in begun):
+                    return  # whoever is next goes on with the others
+                requests[:] = self._take()
+                segments = [part.segment for request in requests for part in request.parts]
+                alone = len(requests) == 1 and not self._submitted
             snapshot = Snapshot(partition)
             plan = Plan(partition, snapshot, partition.learn(segments))
             for request in requests:
-                if not request.done and not request.withdrawn and (alone or not request.abandoned):
+                if request.withdrawn:
+                    request.leave()
+                elif not request.done and (alone or not request.abandoned):
                     plan.add(request)
+            if plan.behind:
+                for request in requests:
+                    recall(partition, request)
+                continue
             if snapshot.generation != partition.generation:
                 continue  # what was looked up is not of the snapshot
             if plan.unconfirmed and not sure:
@@ -360,8 +397,12 @@ class Committer:
             # What was left out depends on a neighbour that is not committed yet: it is planned again after that is.
             if not plan.ready:
                 return
+            if inbox is not None and inbox.enter(plan, lost, len(self._queue) > len(requests)):
+                sure = again = True
+                continue
             flight = self._prepare(plan)
-            if self._submitted and not all(request.board(flight.header) for request in flight.requests):
+            header = flight.header
+            if self._submitted and not all(request.board(header.id, header.number) for request in flight.requests):
                 # One was withdrawn, and others may build on it.
                 flight.clear()
                 continue
@@ -382,9 +423,16 @@ class Committer:
                     f"space {partition.space!r}, partition {partition.partition}: {lost} commits in a row met others' "
                     "writes; spread the writers over more partitions, or try again"
                 )
-            if partition.remote and lost > 2:
-                partition.clock.sleep(random.random() * min(0.01 * 2**lost, 0.5))
-            partition.refresh(segments)
+            if inbox is None:
+                partition.refresh(segments)
+            else:
+                if lost > 6 and not partition.answers.lead:
+                    # Not for long: what is posted by now may be answered, or its process be named to lead.
+                    partition.clock.sleep(random.random() * 0.05)
+                if flight.winner is not None:
+                    partition.accept(flight.winner, header.number, flight.looked)
+                partition.catch_up()
+                again = True
             sure = True
 
     def _prepare(self, plan: Plan) -> Flight:
@@ -392,22 +440,29 @@ class Committer:
         partition, snapshot = self.partition, plan.snapshot
         now = partition.clock.now()
         number = snapshot.number + 1
-        timestamp = max(now, snapshot.timestamp)
+        timestamp = max([now, snapshot.timestamp, *[made_at(request.id) for request in plan.ready if request.id]])
         before = plan.before
         after: dict[str, SegmentRow] = {}
         results: list[dict[str, SegmentRow]] = []
         parts: list[tuple[str, int, Body]] = []
+        sizes: list[tuple[int, int]] = []
         keys: list[KeyUse] = []
+        answers: list[tuple[bytes, int]] = []
         count = 0
         for request in plan.ready:
+            if request.id is not None:
+                answers.append((request.id, len(parts)))
+            elif request.void is not None:
+                answers.append((request.void, VOID))
             result: dict[str, SegmentRow] = {}
             for part in request.parts:
                 segment, body = part.segment, part.body
                 row = after.get(segment) or before[segment]
                 if body is not None:
-                    first, last = row.last_sequence + 1, row.last_sequence + body.count
+                    first = row.last_sequence + 1
                     parts.append((segment, first, body))
-                    row = SegmentRow(row.first_sequence or first, row.first_timestamp or timestamp, last, timestamp)
+                    sizes.append((row.size, part.size))
+                    row = row.with_entries(number, timestamp, first, body.count, row.size + part.size)
                     after[segment] = row
                     count += body.count
                 result[segment] = row
@@ -424,7 +479,13 @@ class Committer:
             parts=parts,
             keys=tuple(keys),
             fences=plan.new_fences,
+            answers=tuple(answers) + tuple((id, VOID) for id in plan.voids),
+            lead=plan.lead,
+            waiting=plan.waiting,
             seed=partition.seed,
+            sizes=sizes,
+            size=snapshot.size,
+            control=join_controls(request.control for request in plan.ready),
         )
         return Flight(plan, results, header, partition.transaction_key(number), record, count)
 
@@ -436,6 +497,10 @@ class Committer:
         for request, result in zip(flight.requests, flight.results, strict=True):
             if not request.done:
                 request.succeed(result, trx, count)
+            if request.foreign:
+                partition.counters["combined"] += 1
+        if header.lead not in (b"", NOBODY, self.node):
+            partition.counters["handed_over"] += 1
         self._flight = None
 
     def _settle_left(self, flight: Flight) -> None:
@@ -489,6 +554,8 @@ class Committer:
                 if lost:
                     partition.counters["settled"] += 1
                 if there.id != header.id:
+                    assert value is not None
+                    flight.winner = value.data
                     return False
                 partition.counters["settled"] += not lost
                 return self._still_counts(flight)
@@ -501,9 +568,7 @@ class Committer:
         raise self._unknown(header)
 
     def _unknown(self, header: Header) -> OutcomeUnknown:
-        if len(self.unknown) >= _UNKNOWN:
-            self.unknown.pop(next(iter(self.unknown)), None)
-        self.unknown[header.id] = header.number
+        self.note(header.id, header.number)
         transaction_id = UUID(bytes=header.id)
         return OutcomeUnknown(
             f"{self.partition.where(header.number)}: the answer to the commit was lost and reading it back failed; "
@@ -530,10 +595,17 @@ class Committer:
             raise self._unknown(header) from error
         return False
 
-    def keep_index(self) -> None:
+    def keep_index(self, request: Request | None = None) -> None:
         """Bring the index forward if it is far behind. Whoever comes along pays; the others go on."""
         partition = self.partition
         upkeep = partition.policy.upkeep
+        if self.inbox is not None:
+            self.inbox.sweep()
+        if partition.answers.lead:
+            # Who leads has no time, and of those that it has answered one is enough.
+            partition.shorten_tail()
+            if request is None or not request.first:
+                return
         behind = partition.number - partition.watermark
         due = self._bring_forward
         if behind < upkeep and partition.tail_bytes < _TAIL_BYTES and partition.tail_frames < _TAIL_FRAMES:
@@ -551,11 +623,15 @@ class Committer:
                 partition.counters["upkeep_failures"] += 1
                 warn("%s: the index could not be brought forward: %s", partition.where(partition.number), error)
 
-    def note(self, header: Header) -> None:
-        """Somebody who does not wait for the outcome of this transaction may ask for it."""
+    def note(self, id: bytes, number: int) -> None:
+        """Somebody who does not wait for the outcome of this transaction, or posted request, may ask for it."""
         if len(self.unknown) >= _UNKNOWN:
             self.unknown.pop(next(iter(self.unknown)), None)
-        self.unknown[header.id] = header.number
+        self.unknown[id] = number
+
+    def _new_id(self) -> bytes:
+        """For a request that is posted."""
+        return new_id(self.partition.clock.now(), tag_of(self.partition), posted=True)
 
     # -- lost answers -------------------------------------------------------------------------------------------
 
@@ -563,9 +639,11 @@ class Committer:
         """What became of a transaction, finally. For the rest see `outcome_of`."""
 
         def take_place() -> None:
+            taker = Request(())
+            taker.void = id
             try:
-                self.commit(Request(()))
+                self.commit(taker)
             except AccessDenied as error:
                 raise OutcomeUnknown(f"its place in the log cannot be taken: {error}", UUID(bytes=id)) from error
 
-        return outcome_of(self.partition, id, self.unknown.get(id), take_place)
+        return outcome_of(self.partition, id, self.unknown.get(id) or None, take_place)

@@ -32,7 +32,7 @@ def end_log(partition: Partition) -> list[bytes]:
 
     It competes with the writers that are still there, as they do with each other.
     """
-    first = _first_unseen(partition)
+    first = _first_unseen(partition) if partition.remote else 1 << 62
     last = _end(partition)
     numbers = range(min(first, last), last)
     if numbers:

@@ -14,6 +14,7 @@ from ..model import SegmentStatus
 from .notifier import Notifier
 from .partition import Partition
 from .records import records
+from .visible import floor_of, still_there
 
 __all__ = ["Following", "PollTimer", "watch", "watch_all"]
 
@@ -183,6 +184,7 @@ def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:
     """The segments that transactions after `after` up to `until` wrote to, each once, the last touched last."""
     found: dict[str, None] = {}
     while after < until:
+        after = max(after, floor_of(partition).number - 1)
         archived = min(partition.head.archived, until)
         if after < archived:
             for segment in partition.archive().touched(partition, after + 1, archived):
@@ -191,10 +193,12 @@ def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:
             after = archived
             continue
         for number, record in records(partition, after + 1, until):
-            for ref in partition.decode_header(record, number).frames:
-                found.pop(ref.segment, None)
-                found[ref.segment] = None
+            header = partition.decode_header(record, number)
+            removed = [removal.segment for removal in header.control.removals] if header.control is not None else []
+            for segment in (*removed, *(ref.segment for ref in header.frames)):
+                found.pop(segment, None)
+                found[segment] = None
             after = number
-        if after < until and not partition.archived_since(after + 1):
+        if after < until and not partition.archived_since(after + 1) and still_there(partition, after + 1):
             raise CorruptData(f"{partition.where(after + 1)} is missing from the log")
     yield from found

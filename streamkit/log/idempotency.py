@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ..model import TRX
 from .index_rows import decode_index_row
 from .keys import KEYS, idempotency_key
@@ -63,7 +65,7 @@ def first_result(partition: Partition, use: KeyRow) -> tuple[dict[str, SegmentRo
     """What the first caller with the key was given."""
     now = partition.learn(segment for segment, _ in use.segments)
     rows = {
-        segment: SegmentRow(now[segment].first_sequence, now[segment].first_timestamp, last, use.timestamp)
+        segment: replace(now[segment], last_sequence=last, last_timestamp=use.timestamp)
         for segment, last in use.segments
     }
     return rows, TRX(use.id, use.node, use.number)

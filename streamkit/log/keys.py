@@ -7,6 +7,7 @@
 | space, partition | INV, ARCHIVE | what of the log was removed after archiving |
 | space, partition | TXN, incarnation, number | a transaction |
 | space, partition | RUN, id | a file of the index |
+| space, partition, INB | incarnation, number, id | requests that another process is to commit: see letters.py |
 
 The rows of the index, which are in its files:
 
@@ -39,6 +40,7 @@ __all__ = [
     "data_range",
     "fence_key",
     "idempotency_key",
+    "inbox_key",
     "partition_key",
     "run_key",
     "segment_key",
@@ -76,6 +78,11 @@ def space_key(space: str) -> LexKey:
 
 def partition_key(space: str, partition: int) -> LexKey:
     return LexKey.encode(space, Unsigned(partition))
+
+
+def inbox_key(space: str, partition: int) -> LexKey:
+    """What it takes of a service that limits each partition is not taken from the log."""
+    return LexKey.encode(space, Unsigned(partition), "INB")
 
 
 def segment_key(segment: str) -> bytes:

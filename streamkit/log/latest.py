@@ -27,6 +27,17 @@ class Latest:
     def get(self, segment: str) -> Entry | None:
         return self._entries.get(segment)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._entries = {}
+            self._bytes = 0
+
+    def drop(self, segment: str) -> None:
+        with self._lock:
+            old = self._entries.pop(segment, None)
+            if old is not None:
+                self._bytes -= _size(old)
+
     def keep(self, entry: Entry) -> None:
         size = _size(entry)
         if size > self._most >> 4:

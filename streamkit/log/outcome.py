@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Literal
+from uuid import UUID
 
-from ..errors import CorruptData
+from ..errors import CorruptData, OutcomeUnknown
+from .held import archive_row
 from .partition import Partition
+from .record_format import VOID
 from .records import records
 
-__all__ = ["Outcome", "is_id", "outcome_of", "tag_of"]
+__all__ = ["Outcome", "is_id", "made_at", "outcome_of", "tag_of"]
 
 Outcome = Literal["committed", "absent"]
 
@@ -36,7 +39,12 @@ def _is_of(id: bytes, partition: Partition) -> bool:
     return int.from_bytes(id[9:12], "big") == tag_of(partition)
 
 
-def _made_at(id: bytes) -> int:
+def is_posted(id: bytes) -> bool:
+    """Whether it is of a request that was posted, or else of a transaction."""
+    return id[8] & 0x20 != 0
+
+
+def made_at(id: bytes) -> int:
     """When the id was made, in ms by the clock of its maker; the timestamp of its transaction is not below."""
     return int.from_bytes(id[:6], "big")
 
@@ -49,13 +57,34 @@ def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: 
     """
     partition.look_at_head()
     last = partition.refresh()
+    if is_posted(id):
+        return _outcome_of_posted(partition, id, last, take_place)
     if number is not None:
         if last < number:
             take_place()
         return "committed" if _is_at(partition, id, number) else "absent"
-    first = _first_not_below(partition, _made_at(id), last)
+    first = _first_not_below(partition, made_at(id), last, partition.head.archived)
     if _is_from(partition, id, first):
         return "committed"
+    if _is_of(id, partition):
+        take_place()
+        if _is_from(partition, id, last + 1):
+            return "committed"
+    return "absent"
+
+
+def _outcome_of_posted(partition: Partition, id: bytes, last: int, take_place: Callable[[], None]) -> Outcome:
+    """OutcomeUnknown where only the archive would know: it holds no answers."""
+    removed = archive_row(partition).removed if partition.head.archived else 0
+    first = _first_not_below(partition, made_at(id), last, removed)
+    if _is_from(partition, id, first):
+        return "committed"
+    if first == removed + 1 and removed:
+        raise OutcomeUnknown(
+            f"space {partition.space!r}: the log was removed after it was archived, and the archive does not say what "
+            "became of a request; look for its entries",
+            UUID(bytes=id),
+        )
     if _is_of(id, partition):
         take_place()
         if _is_from(partition, id, last + 1):
@@ -73,9 +102,9 @@ def _is_at(partition: Partition, id: bytes, number: int) -> bool:
     return header.id == id
 
 
-def _first_not_below(partition: Partition, timestamp: int, last: int) -> int:
-    """The first transaction in the log that is not older than `timestamp`; last + 1 if there is none."""
-    first, after = partition.head.archived + 1, last + 1
+def _first_not_below(partition: Partition, timestamp: int, last: int, removed: int) -> int:
+    """The first transaction above `removed` that is not older than `timestamp`; last + 1 if there is none."""
+    first, after = removed + 1, last + 1
     while first < after:
         middle = (first + after) // 2
         header = partition.header(middle)
@@ -95,12 +124,16 @@ def _is_from(partition: Partition, id: bytes, first: int) -> bool:
     last = partition.refresh()
     number = first
     for number, record in records(partition, first, last):
-        if partition.decode_header(record, number).id == id:
+        header = partition.decode_header(record, number)
+        if header.id == id:
             return True
+        for settled, frame in header.answers:
+            if settled == id:
+                return frame != VOID
         number += 1
     if number <= last and not partition.archived_since(number):
         raise CorruptData(f"{partition.where(number)} is missing from the log")
-    if partition.head.archived and partition.archive().has(partition, id, None, _made_at(id)):
+    if partition.head.archived and not is_posted(id) and partition.archive().has(partition, id, None, made_at(id)):
         return True
     # What is left was archived and removed while it was read; go on behind it.
     return number <= last and _is_from(partition, id, partition.head.archived + 1)

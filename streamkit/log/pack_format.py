@@ -114,7 +114,7 @@ class PackTable:
     def first_at(self, timestamp: int) -> int:
         """A number before which every transaction is older than `timestamp`: at the beginning of a block."""
         at = bisect_right(self.blocks, timestamp - 1, key=lambda block: block.timestamp) - 1
-        return self._numbers[max(at, 0)]
+        return self._numbers[max(at, 0)] if self._numbers else self.first
 
     @property
     def size(self) -> int:
@@ -143,7 +143,7 @@ def encode_pack(
             return
         raw = b"".join(batch)
         stored, flags = raw, 0
-        if len(raw) < _LARGE or len(batch) > 1:
+        if len(raw) < _LARGE or len(batch) > 1 or raw.count(0) * 2 > len(raw):
             packed = load_zstd().compress(raw, 1)
             if len(packed) < len(raw):
                 stored, flags = packed, _ZSTD

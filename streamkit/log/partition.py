@@ -13,9 +13,11 @@ from typing import TypeVar
 from ..backend import Etag
 from ..checksum import crc32
 from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion
+from .answers import Answers
 from .archive_reader import Cold
 from .context import Context
 from .fences import Fences
+from .floors import Control, Erasure, Floor, Removal, Retained
 from .freshness import Freshness, Look
 from .idempotency import key_row
 from .index_reader import Index, RunGone
@@ -34,7 +36,8 @@ __all__ = ["NOTHING", "Partition"]
 _T = TypeVar("_T")
 
 NOTHING = SegmentRow(0, 0, 0, 0)
-_KNOWN = 200_000
+_KNOWN = 1 << 16
+"""Segments, 280 bytes each."""
 
 
 class Partition:
@@ -73,10 +76,25 @@ class Partition:
         self.number = 0
         self.timestamp = 0
         self.position = 0
+        self.size = 0
+        """Bytes of payload."""
+        self.floor = Floor()
+        self.expired = Floor()
+        """The last one that the retention drew, where a search goes on."""
+        self.retention: Retained | None = None
+        self.thinned = 0
+        """As in the head: the transaction that removed entries of segments last, or 0."""
+        self.erasing: tuple[Erasure, ...] = ()
+        """Gone for every reader, and not yet everywhere: of the head, and of the tail."""
+        self.removals: dict[str, list[tuple[int, Removal]]] = {}
+        """(transaction, what it removes) of each segment in the tail."""
         self._counted = (0, 0)
         """A transaction's number, and how many entries it has."""
         self.watermark = 0
         self.fences = Fences(self)
+        self.answers = Answers()
+        self.ended = False
+        """The store was deleted: nothing is committed any more."""
         self.tail: dict[str, list[Piece]] = {}
         """Pieces of each segment in transactions after the watermark."""
         self.records: dict[int, bytes] = {}
@@ -128,6 +146,11 @@ class Partition:
         self.look_at_head()
         return self.head.archived >= number
 
+    def trimmed_since(self, number: int) -> bool:
+        """Whether `number`, which is not in the log, was trimmed by now."""
+        self.refresh()
+        return self.floor.number > number
+
     def known_end(self) -> tuple[int, int, int]:
         """(number, index in the transaction) after the last entry that is known, and its timestamp."""
         with self.lock:
@@ -167,20 +190,25 @@ class Partition:
                 continue
             if record is None:
                 value = self.backend.get(self.key, [self.transaction_key(number)])[0]
-                if value is not None and not self.is_current(head):
+                if value is not None and not self.is_current(head, number):
                     if archived < number <= self.head.archived:
                         return None
                 elif value is not None or not self.packed_since(packs, number):
                     return None if value is None else value.data
         return record
 
-    def is_current(self, head: Head) -> bool:
-        """Whether rows of the log that were read after `head` are what was committed: nothing that it does not name
-        can have been removed before they were read. Else a writer that came too late may have left them where
-        others were, which are in a pack or in the archive by now."""
-        if self.remote and self.head is head and not self.is_fresh(self._confirmed):
+    def is_current(self, head: Head, number: int) -> bool:
+        """Whether a row of the log, `number` or a later one, that was read after `head` is what was committed.
+
+        It is if it cannot have been removed before: else a writer that came too late may have left it where another one
+        was, which is in a pack or in the archive by now.
+        """
+        if not self.remote:
+            return True
+        if not self.is_fresh(self._confirmed):
             self.look_at_head()
-        return not self.remote or self.head is head
+        now = self.head
+        return now is head or number > max(now.watermark, now.archived)
 
     def packed_since(self, packs: Packs, number: int) -> bool:
         """Whether `number`, which was neither in `packs` nor in the log, is in a pack by now."""
@@ -208,6 +236,27 @@ class Partition:
     def check_reentry(self) -> None:
         """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
         self._refresher.check_reentry()
+
+    def poll(self) -> bool:
+        """Take the next transaction, if it is there: one request. It does not replace `refresh`, after which nothing
+        is missing."""
+        return self._refresher.poll()
+
+    def accept(self, record: bytes, number: int, look: Look | None) -> None:
+        """Take a transaction that was read after `look`, if it is the next one."""
+        self._refresher.accept(record, number, look)
+
+    def catch_up(self) -> None:
+        """Take what others have written since. Where that is much the head is faster, which has passed it over."""
+        self._refresher.catch_up()
+
+    def jump(self) -> None:
+        """Go on from the head, if it is further than what is known here."""
+        self._refresher.jump()
+
+    def shorten_tail(self) -> None:
+        """Learn now and then how far others have brought the index, and forget the tail up to there."""
+        self._refresher.shorten_tail()
 
     def look_at_head(self) -> None:
         """Learn how far the index is by now, whoever brought it there."""
@@ -265,19 +314,34 @@ class Partition:
             self._start_from(head)
         else:
             self.drop_tail(head.watermark)
+            self._take_removed(head)
         self.head_etag = etag
+
+    def _take_removed(self, head: Head) -> None:
+        """What the head says of what was removed; what is in the tail comes later. The caller holds the lock."""
+        if head.floor.number > self.floor.number:
+            self.floor = head.floor
+        if self.thinned <= head.watermark:
+            self.thinned = head.thinned
+        later = tuple(erasure for erasure in self.erasing if erasure.number > head.watermark)
+        self.erasing = head.erasing + later
 
     def _start_from(self, head: Head) -> None:
         """Forget what was folded, and go on from the index, which is ahead of it; the caller holds the lock."""
         self.tail.clear()
         self.records.clear()
         self.tail_keys.clear()
+        self.removals.clear()
         self.tail_bytes = self.tail_frames = 0
         self.known.clear()
         self.generation += 1
-        self.timestamp, self.position = head.timestamp, head.position
+        self.timestamp, self.position, self.size = head.timestamp, head.position, head.size
+        self.floor, self.retention, self.thinned = head.floor, head.retention, head.thinned
+        self.erasing = head.erasing
+        self.latest.clear()
         self.fences.forget()
         self.watermark = head.watermark
+        self.answers.restart(head.watermark)
         self.number = head.watermark
 
     # -- folding ------------------------------------------------------------------------------------------------
@@ -296,6 +360,7 @@ class Partition:
                     f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}"
                 )
             if header.ended:
+                self.ended = True
                 raise StoreClosed(f"the store with {self.where(number)} was deleted: open it again to start anew")
             self.take(header, record)
 
@@ -306,12 +371,14 @@ class Partition:
         most = self.policy.frame
         base = frames_start(record)
         count = 0
+        if header.control is not None:
+            self._take_control(header.control, number)
         for ref in header.frames:
             segment, first = ref.segment, ref.first_sequence
             count += ref.count
             start, length = base + ref.start, ref.length
             frame = record[start : start + length] if length <= most else None
-            piece = Piece(number, timestamp, first, ref.count, start, length, frame)
+            piece = Piece(number, timestamp, first, ref.count, start, length, frame, ref.before, ref.size)
             pieces = tail.get(segment)
             if pieces is None:
                 tail[segment] = [piece]
@@ -320,14 +387,9 @@ class Partition:
             row = known.get(segment)
             if row is None:
                 if first == 1:
-                    self.know(segment, SegmentRow(1, timestamp, ref.count, timestamp))
+                    self.know(segment, NOTHING.with_entries(number, timestamp, 1, ref.count, ref.size))
             elif first > row.last_sequence:
-                known[segment] = SegmentRow(
-                    row.first_sequence or first,
-                    row.first_timestamp or timestamp,
-                    first + ref.count - 1,
-                    timestamp,
-                )
+                known[segment] = row.with_entries(number, timestamp, first, ref.count, ref.before + ref.size)
         if len(record) <= MOST:
             self.records[number] = record
             self.tail_bytes += len(record)
@@ -336,12 +398,39 @@ class Partition:
             self.tail_keys[use.key] = key_row(header, use)
         if header.fences:
             self.fences.take(number, header.fences)
+        if header.answers or header.lead:
+            self.answers.take(header)
         self.timestamp = timestamp
         self.position = header.position + count
+        self.size = header.after
         self._counted = number, count
         self.number = number
         self.news.tell()
         return count
+
+    def _take_control(self, control: Control, number: int) -> None:
+        """What a transaction that is folded removes; the caller holds the lock. Twice is as once."""
+        for removal in control.removals:
+            removals = self.removals.setdefault(removal.segment, [])
+            if not removals or removals[-1][0] < number or (number, removal) not in removals:
+                removals.append((number, removal))
+            row = self.known.get(removal.segment)
+            if row is not None:
+                self.known[removal.segment] = row.without(removal)
+            self.latest.drop(removal.segment)
+            self.thinned = number
+        floor = control.floor
+        if floor is not None and floor.number > self.floor.number:
+            self.floor = floor
+            self.latest.clear()
+        if control.retention is not None:
+            self.retention = control.retention
+            self.expired = Floor()
+        for erasure in control.erasures:
+            erasure = Erasure(erasure.segment, erasure.first, erasure.last, number)
+            if erasure not in self.erasing:
+                self.erasing += (erasure,)
+            self.latest.drop(erasure.segment)
 
     def committed(self, header: Header, record: bytes, before: Mapping[str, SegmentRow]) -> None:
         """A transaction of this process is in the log; `before` are its segments' statuses without it."""
@@ -369,6 +458,11 @@ class Partition:
                 elif pieces[0].number <= watermark:
                     # A new list: a reader may hold the old one.
                     self.tail[segment] = [piece for piece in pieces if piece.number > watermark]
+            for segment, removals in list(self.removals.items()):
+                if removals[0][0] <= watermark:
+                    self.removals[segment] = [one for one in removals if one[0] > watermark]
+                    if not self.removals[segment]:
+                        del self.removals[segment]
             self.tail_frames = sum([len(pieces) for pieces in self.tail.values()])
             self.records = {number: record for number, record in self.records.items() if number > watermark}
             self.tail_bytes = sum(map(len, self.records.values()))
@@ -464,18 +558,26 @@ class Partition:
                 row = self.known.get(name)
                 if row is None:
                     row = NOTHING if value is None else decode_index_row(SegmentRow, segment_key(name), value)
-                    pieces = self.tail.get(name)
-                    if pieces and pieces[-1].last_sequence > row.last_sequence:
-                        first, last = pieces[0], pieces[-1]
-                        row = SegmentRow(
-                            row.first_sequence or first.first_sequence,
-                            row.first_timestamp or first.timestamp,
-                            last.last_sequence,
-                            last.timestamp,
-                        )
+                    row = self.with_tail(name, row)
                     self.know(name, row)
                 found[name] = row
         return found
+
+    def with_tail(self, segment: str, row: SegmentRow) -> SegmentRow:
+        """An index row, and what the tail has of its segment."""
+        pieces, removals = self.tail.get(segment, ()), self.removals.get(segment, ())
+        for number, removal in removals:
+            before = [piece for piece in pieces if piece.number < number]
+            row = _extended(row, before).without(removal)
+        return _extended(row, pieces)
+
+    def resolved(self, segment: str, row: SegmentRow, now: SegmentRow) -> bool:
+        """Remember that `row` is `now` by what was removed of the space. False if it has changed meanwhile."""
+        with self.lock:
+            if self.known.get(segment, row) != row:
+                return False
+            self.know(segment, now)
+            return True
 
     def know(self, segment: str, row: SegmentRow) -> None:
         known = self.known
@@ -503,3 +605,13 @@ class Partition:
         """As of the last refresh, or later."""
         row = self.known.get(segment)
         return self.learn((segment,))[segment] if row is None else row
+
+
+def _extended(row: SegmentRow, pieces: Sequence[Piece]) -> SegmentRow:
+    """`row` after the pieces that follow on it, which are in order."""
+    if not pieces or pieces[-1].last_sequence <= row.last_sequence:
+        return row
+    first = next(piece for piece in pieces if piece.last_sequence > row.last_sequence)
+    last = pieces[-1]
+    row = row.with_entries(first.number, first.timestamp, first.first_sequence, first.count, 0)
+    return row.with_entries(last.number, last.timestamp, last.first_sequence, last.count, last.after)

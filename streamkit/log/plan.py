@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..errors import Fenced, SequenceMismatch, TransactionIdMismatch
+from .answers import WINDOW
 from .idempotency import find_use, first_result
 from .partition import Partition
 from .request import Request
+from .room import check_room
 from .rows import SegmentRow
+from .settled import settle
 from .statuses import written
 
 __all__ = ["Plan", "Snapshot", "mismatch"]
@@ -17,7 +20,7 @@ __all__ = ["Plan", "Snapshot", "mismatch"]
 class Snapshot:
     """What a commit builds on; taken in one moment, and stated by the commit's precondition."""
 
-    __slots__ = ("fences", "generation", "looked", "number", "position", "timestamp")
+    __slots__ = ("fences", "generation", "looked", "number", "position", "size", "timestamp")
 
     def __init__(self, partition: Partition) -> None:
         with partition.lock:
@@ -25,6 +28,7 @@ class Snapshot:
             self.number = partition.number
             self.timestamp = partition.timestamp
             self.position = partition.position
+            self.size = partition.size
             self.fences = partition.fences
             self.looked = partition.looked
             """By which the number after `number` was free for what is committed on it."""
@@ -36,21 +40,39 @@ class Plan:
     def __init__(self, partition: Partition, snapshot: Snapshot, before: Mapping[str, SegmentRow]) -> None:
         self.partition = partition
         self.snapshot = snapshot
-        self.before = before
+        self.before = dict(before)
         self.ready: list[Request] = []
         self.unconfirmed: list[tuple[Request, SequenceMismatch]] = []
         """Refused by what is known here, which may be old."""
+        self.posted: list[Request] = []
+        """Of those that are ready: what was posted, or may be, as it depends on no neighbour here."""
+        self.behind = False
+        """Something was posted, and the log was not read since then."""
+        self.lead = b""
+        """What the transaction says of who writes the next one."""
+        self.waiting = 0
+        self.voids: list[bytes] = []
+        """Ids that are settled by it, and name nothing in it."""
         self.new_fences: dict[str, int] = {}
+        self._ids: set[bytes] = set()
         self._last: dict[str, int] = {}
         self._keys: set[bytes] = set()
+        self._added: dict[str, tuple[int, int]] = {}
+        """(entries, bytes) by segment, and in all, of what is ready."""
 
     def add(self, request: Request) -> None:
         """Take `request` in, answer or refuse it; or leave it as it is, where that depends on a neighbour's fate."""
+        if request.id is not None and not self._is_open(request, request.id):
+            return
         if request.key is not None:
             if request.key in self._keys:
                 return
             if self._answer(request, request.key):
                 return
+        full = check_room(self.partition, request, self._added, self.before)
+        if full is not None:
+            request.fail(full)
+            return
         if request.fence is not None:
             name, token = request.fence
             highest = self.snapshot.fences.get(name, 0)
@@ -60,6 +82,7 @@ class Plan:
             if token < self.new_fences.get(name, 0):
                 return
         last: dict[str, int] = {}
+        alone = request.void is None
         for part in request.parts:
             segment = part.segment
             committed = self.before[segment].last_sequence
@@ -69,8 +92,19 @@ class Plan:
                     error = mismatch(self.partition.space, segment, part.expected, committed, last.get(segment))
                     self.unconfirmed.append((request, error))
                 return
+            # What depends on nothing but the log, and does not hold, will never hold again.
+            alone = alone and (part.expected in (None, last.get(segment, committed)))
             last[segment] = now + (part.body.count if part.body is not None else 0)
+        for part in request.parts:
+            if part.body is not None:
+                for name in (part.segment, ""):
+                    count, size = self._added.get(name, (0, 0))
+                    self._added[name] = count + part.body.count, size + part.size
         self._last.update(last)
+        if request.id is not None:
+            self._ids.add(request.id)
+        if alone:
+            self.posted.append(request)
         if request.key is not None:
             self._keys.add(request.key)
         if request.fence is not None:
@@ -78,6 +112,38 @@ class Plan:
             if token > self.snapshot.fences.get(name, 0):
                 self.new_fences[name] = token
         self.ready.append(request)
+
+    def _is_open(self, request: Request, id: bytes) -> bool:
+        """Whether a posted request is still to be committed; it is answered if it is settled."""
+        answers = self.partition.answers
+        settled = answers.get(id)
+        if settled is not None:
+            settle(self.partition, request, *settled)
+            return False
+        if request.checked < answers.since:
+            self.behind = True
+            return False
+        if self.snapshot.number >= request.since + WINDOW:
+            request.id = None  # nobody commits it any more
+            request.leave()
+            return not request.foreign
+        return id not in self._ids
+
+    def add_posted(self, requests: Sequence[Request]) -> bool:
+        """Take in what other processes have posted, as far as it can be. False: plan again, the log has gone on."""
+        partition, snapshot = self.partition, self.snapshot
+        self.before.update(partition.learn([part.segment for request in requests for part in request.parts]))
+        if snapshot.generation != partition.generation:
+            return False
+        for request in requests:
+            if request.since > snapshot.number or request.checked < partition.answers.since:
+                continue  # it knows more than this process, or may be settled
+            count = len(self.unconfirmed)
+            self.add(request)
+            for refused, error in self.unconfirmed[count:]:
+                refused.fail(error)  # it held when it was posted, so that it never will again
+            del self.unconfirmed[count:]
+        return True
 
     def refuse_unconfirmed(self) -> None:
         self.partition.counters["conflicts"] += len(self.unconfirmed)

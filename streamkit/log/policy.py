@@ -26,13 +26,23 @@ class Policy(NamedTuple):
     """Seconds for which what is packed is in the log a second time, at most; the space's archive grace may be less."""
     poll: tuple[float, float]
     """Seconds between two looks while following: at first, and at most when nothing happens."""
+    losses: int = 1 << 62
+    """Commits in a row that meet others', after which a request is posted in the inbox; never where a call is cheap."""
 
 
 LOCAL = Policy(
     upkeep=1024, frame=4 << 10, inline=8 << 10, merge=8 << 20, fanout=8, runs=48, clear=60.0, poll=(0.002, 0.05)
 )
 REMOTE = Policy(
-    upkeep=21, frame=32 << 10, inline=48 << 10, merge=2 << 20, fanout=4, runs=5, clear=float("inf"), poll=(0.25, 5.0)
+    upkeep=21,
+    frame=32 << 10,
+    inline=48 << 10,
+    merge=2 << 20,
+    fanout=4,
+    runs=5,
+    clear=float("inf"),
+    poll=(0.25, 5.0),
+    losses=2,
 )
 
 

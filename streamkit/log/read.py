@@ -12,20 +12,25 @@ from itertools import chain
 from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from ..backend import Range
 from ..errors import CorruptData, UnsupportedVersion
+from ..gaps import Gap
+from ..metadata import NO_METADATA
 from ..model import Entry, Origin
+from .first_at import first_at
+from .floors import REMOVED, Erasure, Gaps, Removed
 from .index_reader import Index, RunGone
 from .index_rows import decode_index_row
 from .keys import data_range
 from .offsets import Offset
 from .packs import Frame
 from .partition import Partition
-from .record_format import decode_entries, decode_records, decode_transaction
+from .record_format import decode_entries, decode_frames, decode_records, decode_transaction
 from .records import records
 from .rows import DataRow, Piece
+from .visible import floor_of, hides, missing_error, number_gap, raises, row_of, sequence_gaps, still_there
 
 __all__ = [
     "Batch",
@@ -34,6 +39,7 @@ __all__ = [
     "NotLogged",
     "end_of",
     "first_at",
+    "intact",
     "last_entry",
     "load",
     "logged",
@@ -58,6 +64,7 @@ class Bounds(NamedTuple):
     max_sequence: int = 0
     min_timestamp: int = 0
     max_timestamp: int = 0
+    gaps: Gaps = "skip"
 
     @property
     def by_time(self) -> bool:
@@ -72,12 +79,13 @@ class Bounds(NamedTuple):
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """Entries of one frame, at least one."""
+    """Entries of one frame, at least one; or what is missing before those of the next."""
 
     timestamp: int
     number: int
     origin: Origin
     entries: list[Entry]
+    gap: Gap | None = None
 
 
 def partition_batches(
@@ -94,9 +102,24 @@ def partition_batches(
     With `announce` a batch without entries comes before each transaction of the log, which is not decoded yet. With
     `together` small transactions of the log are one batch, which tells its last one's place.
     """
-    together = together and not bounds.by_time
+    hiding = hides(partition)
+    together = together and not bounds.by_time and not hiding
+    batches = _partition_batches(partition, start, end, bounds, announce=announce, together=together)
+    return without_hidden(partition, batches, bounds.gaps) if hiding else batches
+
+
+def _partition_batches(
+    partition: Partition, start: tuple[int, int], end: int, bounds: Bounds, *, announce: bool, together: bool
+) -> Iterator[Batch]:
     number, skip = start
     while number <= end:
+        floor = floor_of(partition)
+        if number < floor.number:
+            gap = number_gap(partition, (number, skip), floor) if (number, skip) > (1, 0) else None
+            if gap is not None and (at := told(gap, bounds.gaps)) is not None:
+                yield at
+            number, skip = floor.number, 0
+            continue
         archived = min(partition.head.archived, end)
         if number <= archived:
             yield from partition.archive().transactions(partition, (number, skip), archived, bounds)
@@ -113,8 +136,94 @@ def partition_batches(
             reached = yield from logged(partition, (number, skip), until, bounds, announce=announce)
         if reached > number:
             number, skip = reached, 0
-        if number <= until and not partition.archived_since(number):
+        if number <= until and not partition.archived_since(number) and still_there(partition, number):
             raise CorruptData(f"{partition.where(number)} is missing from the log")
+
+
+def told(gap: Gap, gaps: Gaps) -> Batch | None:
+    """What a reader is told of a gap. EntriesRemoved if it is to be stopped."""
+    if gaps == "raise" and raises(gap):
+        raise missing_error(gap)
+    return Batch(0, 0, _NOWHERE, [], gap) if gaps == "yield" else None
+
+
+def without_hidden(partition: Partition, batches: Iterator[Batch], gaps: Gaps) -> Iterator[Batch]:
+    """`batches` of a log, without entries of segments that begin later by now, or were erased."""
+    for batch in without_erased(partition, batches):
+        if batch.entries:
+            first = batch.entries[0]
+            row = row_of(partition, first.segment)
+            count = row.first_sequence - first.sequence
+            if count > 0:
+                entries = batch.entries[count:]
+                if gaps == "yield":
+                    last = min(row.first_sequence - 1, batch.entries[-1].sequence)
+                    for gap in sequence_gaps(partition, first.segment, row, first.sequence, last):
+                        yield Batch(batch.timestamp, batch.number, batch.origin, [], gap)
+                if entries:
+                    yield Batch(batch.timestamp, batch.number, batch.origin, entries)
+                continue
+        yield batch
+
+
+def without_erased(partition: Partition, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """`batches`, with the entries marked that are erased and not yet everywhere."""
+    erasing: dict[str, list[Erasure]] = {}
+    for erasure in partition.erasing:
+        erasing.setdefault(erasure.segment, []).append(erasure)
+    for batch in batches:
+        entries = batch.entries
+        ranges = erasing.get(entries[0].segment) if entries else None
+        if ranges and any(one.first <= entries[-1].sequence and entries[0].sequence <= one.last for one in ranges):
+            origin = replace(batch.origin, holes=True)
+            marked = [
+                replace(entry, payload=REMOVED["erased"], metadata=NO_METADATA, origin=origin)
+                if any(one.first <= entry.sequence <= one.last for one in ranges)
+                else replace(entry, origin=origin)
+                for entry in entries
+            ]
+            batch = Batch(batch.timestamp, batch.number, origin, marked)
+        yield batch
+
+
+def intact(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """`batches` without what is gone: those around it are batches of their own."""
+    for batch in batches:
+        if batch.gap is not None:
+            continue
+        if not batch.origin.holes:
+            yield batch
+            continue
+        run: list[Entry] = []
+        for entry in batch.entries:
+            if not isinstance(entry.payload, Removed):
+                run.append(entry)
+            elif run:
+                yield Batch(batch.timestamp, batch.number, batch.origin, run)
+                run = []
+        if run:
+            yield Batch(batch.timestamp, batch.number, batch.origin, run)
+
+
+def left(batch: Batch, gaps: Gaps) -> list[Entry | Gap]:
+    """What a reader is given of a batch of which entries are gone."""
+    if batch.gap is not None:
+        return [batch.gap]
+    if not batch.origin.holes:
+        return list(batch.entries)
+    found: list[Entry | Gap] = []
+    for entry in batch.entries:
+        payload = entry.payload
+        if not isinstance(payload, Removed):
+            found.append(entry)
+        elif gaps == "yield":
+            before = found[-1] if found else None
+            first = entry.sequence
+            if isinstance(before, Gap) and before.reason == payload.reason and before.last_sequence == first - 1:
+                first = before.first_sequence
+                found.pop()
+            found.append(Gap(entry.space, entry.segment, first, entry.sequence, payload.reason))
+    return found
 
 
 def logged(
@@ -172,26 +281,6 @@ def _transaction_batches(
     return True
 
 
-def first_at(partition: Partition, timestamp: int, first: int, end: int) -> int:
-    """The first transaction from `first` on that is not older than `timestamp`; end + 1 if there is none."""
-    hot = max(first, min(partition.head.archived, end) + 1)
-    found, last = partition.ask_packs(lambda packs: packs.narrow(timestamp, hot, end))
-    while found < last:
-        middle = (found + last) // 2
-        header = partition.header(middle)
-        if header is None:
-            if partition.archived_since(middle):
-                return first_at(partition, timestamp, first, end)
-            raise CorruptData(f"{partition.where(middle)} is missing from the log")
-        if header.timestamp < timestamp:
-            found = middle + 1
-        else:
-            last = middle
-    if found > hot or hot == first:
-        return found
-    return partition.archive().first_at(partition, timestamp, first, hot - 1)
-
-
 # -- one segment ----------------------------------------------------------------------------------------------------
 
 
@@ -200,14 +289,25 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: i
     if bounds.empty:
         return
     partition.refresh((segment,), since, load=True)
-    last = partition.status(segment).last_sequence
-    first = max(bounds.min_sequence, partition.status(segment).first_sequence, 1)
-    last = min(last, bounds.max_sequence or last)
+    batches = _segment_batches(partition, segment, bounds)
+    yield from without_erased(partition, batches) if partition.erasing else batches
+
+
+def _segment_batches(partition: Partition, segment: str, bounds: Bounds) -> Iterator[Batch]:
+    row = row_of(partition, segment)
+    last = min(row.last_sequence, bounds.max_sequence or row.last_sequence)
+    first = max(bounds.min_sequence or row.first_sequence, 1)
     low, high = bounds.min_timestamp, bounds.max_timestamp
     while first <= last:
+        if first < row.first_sequence:
+            for gap in sequence_gaps(partition, segment, row, first, last):
+                if (at := told(gap, bounds.gaps)) is not None:
+                    yield at
+            first = row.first_sequence
+            continue
         elsewhere = None
         try:
-            for batch in _logged(partition, segment, first, last, low):
+            for batch in _logged(partition, segment, first, last, low, together=not bounds.by_time):
                 if high and batch.timestamp > high:
                     return
                 entries = batch.entries
@@ -232,7 +332,9 @@ def segment_batches(partition: Partition, segment: str, bounds: Bounds, since: i
                 first = batch.entries[-1].sequence + 1
         if first == reached:
             partition.look_at_head()
-            if partition.head.archived == archived:
+            partition.refresh()
+            row = row_of(partition, segment)
+            if partition.head.archived == archived and row.first_sequence <= first:
                 raise CorruptData(str(elsewhere))
 
 
@@ -240,12 +342,18 @@ class NotLogged(CorruptData):
     """The log does not hold what was looked for."""
 
 
-def _logged(partition: Partition, segment: str, first: int, last: int, low: int) -> Iterator[Batch]:
-    """What the log and its index hold of first..last, from timestamp `low` on. NotLogged where they do not."""
+def _logged(partition: Partition, segment: str, first: int, last: int, low: int, *, together: bool) -> Iterator[Batch]:
+    """What the log and its index hold of first..last, from timestamp `low` on. NotLogged where they do not.
+
+    With `together` several small frames are one batch, which tells its last one's place.
+    """
     for pieces in pieces_of(partition, segment, first, last):
         if pieces[0].number <= partition.head.archived:
             raise _hole(partition, segment, pieces[0].first_sequence)
-        yield from load(partition, segment, [piece for piece in pieces if piece.timestamp >= low])
+        if together:
+            yield from _load_together(partition, segment, pieces)
+        else:
+            yield from load(partition, segment, [piece for piece in pieces if piece.timestamp >= low])
 
 
 def logged_segment(partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
@@ -320,23 +428,40 @@ def _hole(partition: Partition, segment: str, sequence: int) -> NotLogged:
     )
 
 
+def _load_together(partition: Partition, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:
+    space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
+    frames = _frames_of(partition, pieces)
+    for number, entries in decode_frames(
+        space, index, settings.partitions, segment, frames, seed, settings.incarnation, partition.located
+    ):
+        latest = entries[-1]
+        yield Batch(latest.timestamp, number, latest.origin, entries)
+
+
 def load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int = 0) -> Iterator[Batch]:
-    absent = [(piece.number, piece.start, piece.length) for piece in pieces if piece.frame is None]
-    loaded = iter(_frames(partition, absent) if absent else ())
     space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
     partitions, incarnation = settings.partitions, settings.incarnation
+    for number, first, frame in _frames_of(partition, pieces):
+        try:
+            head, origin, entries = decode_entries(space, index, partitions, frame, seed, start, incarnation)
+        except CorruptData as error:
+            raise partition.located(error, number) from error
+        if head.segment != segment or head.first_sequence != first or head.number != number:
+            where = partition.where(number)
+            raise CorruptData(f"{where}: the index points at a frame of {head.segment!r} instead of {segment!r}")
+        yield Batch(head.timestamp, head.number, origin, entries)
+
+
+def _frames_of(partition: Partition, pieces: Sequence[Piece]) -> Iterator[tuple[int, int, bytes]]:
+    """(number, first sequence, frame) of each piece, all that is not in the index read at once. NotLogged where one is
+    missing."""
+    absent = [(piece.number, piece.start, piece.length) for piece in pieces if piece.frame is None]
+    loaded = iter(_frames(partition, absent) if absent else ())
     for piece in pieces:
         frame: bytes | None = piece.frame if piece.frame is not None else next(loaded)
         if frame is None:
             raise NotLogged(f"{partition.where(piece.number)} is missing from the log")
-        try:
-            head, origin, entries = decode_entries(space, index, partitions, frame, seed, start, incarnation)
-        except CorruptData as error:
-            raise partition.located(error, piece.number) from error
-        if head.segment != segment or head.first_sequence != piece.first_sequence or head.number != piece.number:
-            where = partition.where(piece.number)
-            raise CorruptData(f"{where}: the index points at a frame of {head.segment!r} instead of {segment!r}")
-        yield Batch(head.timestamp, head.number, origin, entries)
+        yield piece.number, piece.first_sequence, frame
 
 
 def _frames(partition: Partition, wanted: Sequence[Frame]) -> list[bytes | None]:
@@ -353,7 +478,7 @@ def _frames(partition: Partition, wanted: Sequence[Frame]) -> list[bytes | None]
         ranges = [Range(partition.transaction_key(wanted[at][0]), *wanted[at][1:]) for at in rest]
         for at, part in zip(rest, partition.backend.read(partition.key, ranges) if ranges else (), strict=True):
             parts[at] = part
-        if rest and not partition.is_current(head):
+        if rest and not partition.is_current(head, min(wanted[at][0] for at in rest)):
             if any(archived < wanted[at][0] <= partition.head.archived for at in rest):
                 return [None] * len(wanted)
             continue
@@ -366,8 +491,8 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
     """The latest entry of a segment, or None. For `since` see Partition.refresh."""
     partition.refresh((), since)
     for _ in range(8):
-        row = partition.status(segment)
-        if not row.last_sequence:
+        row = row_of(partition, segment)
+        if row.empty:
             return None
         entry = partition.latest.get(segment)
         if (
@@ -379,12 +504,25 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
             return entry
         partition.counters["cache_misses"] += 1
         entry = _find_last(partition, segment, row.last_sequence)
+        if entry is not None and (type(entry.payload) is not bytes or partition.erasing):
+            return _last_left(partition, segment)
         if entry is not None:
             partition.latest.keep(entry)
             return entry
         partition.unlearn((segment,))
         partition.refresh()
     raise CorruptData(str(_hole(partition, segment, row.last_sequence)))
+
+
+def _last_left(partition: Partition, segment: str) -> Entry | None:
+    """The latest entry of a segment that was not erased."""
+    from .backwards import segment_backwards
+
+    for batch in segment_backwards(partition, segment, Bounds(), None):
+        for entry in reversed(batch.entries):
+            if type(entry.payload) is bytes:
+                return entry
+    return None
 
 
 def _find_last(partition: Partition, segment: str, last: int) -> Entry | None:
@@ -458,6 +596,9 @@ class Cursor:
             yield from logs[0]
         else:
             for at, batch in _merge_by_time(logs):
+                if batch.gap is not None:
+                    yield batch
+                    continue
                 self._watermark = max(self._watermark, batch.timestamp)
                 # Made for this reading, and not handed out yet: the entries of a frame share one origin.
                 force_setattr(batch.origin, "others", tuple(positions))
@@ -510,7 +651,7 @@ def _merge_by_time(logs: Sequence[Iterator[Batch]]) -> Iterator[tuple[int, Batch
             heads[at] = batch
     while heads:
         at = min(heads, key=lambda at: (heads[at].timestamp, at))
-        if heads[at].entries:
+        if heads[at].entries or heads[at].gap is not None:
             yield at, heads[at]
         del heads[at]  # only one transaction is decoded at a time, however many logs there are
         following = next(logs[at], None)

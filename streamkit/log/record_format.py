@@ -18,7 +18,7 @@ import hashlib
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,9 +26,12 @@ from ..checksum import crc32
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
+from .floors import REMOVED, Control, Removed
 
 __all__ = [
     "ENDED",
+    "NOBODY",
+    "VOID",
     "Body",
     "FrameHead",
     "FrameRef",
@@ -36,6 +39,7 @@ __all__ = [
     "KeyUse",
     "decode_body",
     "decode_entries",
+    "decode_frames",
     "decode_header",
     "decode_records",
     "decode_transaction",
@@ -43,11 +47,17 @@ __all__ = [
     "encode_transaction",
     "load_zstd",
     "split_frames",
+    "without_entries",
+    "without_frames",
 ]
 
 VERSION = 1
 ENDED = bytes(16)
 """The node of the transaction that ends a log; no process has it."""
+NOBODY = b"-"
+"""As the lead: everybody writes for himself again."""
+VOID = -1
+"""Instead of a frame."""
 _MAGIC = b"SKTX"
 _PREFIX = struct.Struct("<4sIBxxxIQ")
 _PREFIX_REST = struct.Struct("<BxxxIQ")
@@ -57,6 +67,13 @@ _FRAME = struct.Struct("<IHBxII")
 _FRAME_REST = struct.Struct("<HBxII")
 _ZSTD = 1
 _METADATA = 2
+_HOLES = 4
+"""Some payloads are gone: a number is in their place. `raw` is how much of the body is used; the rest are zeros."""
+_GONE = 8
+"""All are, and the body is zeros."""
+_BELOW = 16
+"""They were trimmed, not erased."""
+_REASONS = {1: REMOVED["trimmed"], 3: REMOVED["erased"]}
 _SMALL = 512
 _SAMPLE = 4096
 _MOST = 1 << 31
@@ -73,6 +90,10 @@ class FrameRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     count: int
     start: int
     length: int
+    before: int = 0
+    """Bytes of payload that the segment was given before,"""
+    size: int = 0
+    """and those in the frame."""
 
 
 class KeyUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,10 +115,26 @@ class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
     frames: tuple[FrameRef, ...]
     keys: tuple[KeyUse, ...] = ()
     fences: dict[str, int] = {}
+    answers: tuple[tuple[bytes, int], ...] = ()
+    """Posted requests that are settled here, by id: the first frame of one that is in this transaction, VOID for one
+    that is in none, ever."""
+    lead: bytes = b""
+    """Who is to write the next transaction and take along what others have posted: the node of this one, or who has
+    posted the request of this id; NOBODY, or nothing said."""
+    waiting: int = 0
+    """How many processes were seen to post, of late."""
+    size: int = 0
+    """Bytes of payload in the partition before this transaction."""
+    control: Control | None = None
 
     @property
     def count(self) -> int:
         return sum(frame.count for frame in self.frames)
+
+    @property
+    def after(self) -> int:
+        """Bytes of payload in the partition after this transaction."""
+        return self.size + sum([frame.size for frame in self.frames])
 
     @property
     def ended(self) -> bool:
@@ -138,6 +175,7 @@ _headers = msgspec.msgpack.Decoder(Header)
 _frame_heads = msgspec.msgpack.Decoder(FrameHead)
 _payloads = msgspec.msgpack.Decoder(tuple[list[bytes]])
 _payloads_metadata = msgspec.msgpack.Decoder(tuple[list[bytes], list[dict[str, str] | None]])
+_holes = msgspec.msgpack.Decoder(tuple[list[bytes | Literal[1, 3]], list[dict[str, str] | None] | None])
 _zstd: Any = None
 _sampler: Any = None
 """Makes frames of samples that are thrown away. To make a compressor takes longer than to use it."""
@@ -159,6 +197,8 @@ def encode_body(
     payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None, *, digest: bool = False
 ) -> Body:
     """The records of one segment; compressed if a sample of them shrinks and all of them do."""
+    if any(isinstance(payload, Removed) for payload in payloads):
+        return _encode_holes(payloads, metadata)
     parts: list[Any] = [payloads] if metadata is None else [payloads, metadata]
     data = _encoder.encode(parts)
     raw = len(data)
@@ -173,9 +213,20 @@ def encode_body(
     return Body(data, raw, flags, len(payloads), content)
 
 
+def _encode_holes(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> Body:
+    """Of a copy of entries that are gone."""
+    if all(isinstance(payload, Removed) for payload in payloads):
+        return Body(b"", 0, _GONE, len(payloads))
+    left: list[Any] = [3 if isinstance(payload, Removed) else payload for payload in payloads]
+    data = _encoder.encode([left, metadata])
+    return Body(data, len(data), _HOLES, len(payloads))
+
+
 def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
     """(payloads, metadata). Raises ValueError of some kind if `body` is not what encode_body made."""
     data: bytes | memoryview = body.data
+    if body.flags & (_GONE | _HOLES):
+        return _decode_holes(body)
     if body.flags & _ZSTD:
         if body.raw > _MOST:
             raise ValueError("the body claims to be larger than any body is")
@@ -197,6 +248,88 @@ def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | 
     return payloads, metadata
 
 
+def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
+    if body.flags & _GONE:
+        if any(body.data):
+            raise ValueError("the body holds something where all is said to be gone")
+        return [_REASONS[1 if body.flags & _BELOW else 3]] * body.count, None
+    data: bytes | memoryview = body.data[: body.raw]
+    if body.flags & _ZSTD:
+        zstd = _zstd or load_zstd()
+        try:
+            data = zstd.ZstdDecompressor().decompress(data, max_length=_MOST)
+        except (zstd.ZstdError, EOFError) as error:
+            raise ValueError("the body cannot be decompressed") from error
+    found, metadata = _holes.decode(data)
+    payloads = [payload if isinstance(payload, bytes) else _REASONS[payload] for payload in found]
+    if len(payloads) != body.count or (metadata is not None and len(metadata) != len(payloads)):
+        raise ValueError("the body has not as many payloads as the frame says")
+    return payloads, metadata
+
+
+def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], str]) -> bytes | None:
+    """A frame of the same length in which the entries are empty for whose sequence `gone` gives "trimmed" or "erased"
+    instead of "". None if it is so already. CorruptData if a bit of it has changed.
+
+    CorruptData also where what is left, compressed anew, needs more bytes than all of it did.
+    """
+    crc, head_bytes, flags, body_bytes, raw = _FRAME.unpack_from(frame)
+    if len(frame) != _FRAME.size + head_bytes + body_bytes or crc32(frame[4:], seed) != crc:
+        raise CorruptData("a frame of the transaction is damaged")
+    head_data = bytes(frame[_FRAME.size : _FRAME.size + head_bytes])
+    head = _frame_heads.decode(head_data)
+    reasons = [gone(sequence) for sequence in range(head.first_sequence, head.first_sequence + head.count)]
+    if not any(reasons) or flags & _GONE:
+        return None
+    try:
+        payloads, metadata = decode_body(Body(frame[_FRAME.size + head_bytes :], raw, flags, head.count))
+    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise CorruptData("the body of a frame cannot be decoded") from error
+    if all(isinstance(payload, Removed) for payload, reason in zip(payloads, reasons, strict=True) if reason):
+        return None
+    codes: list[int] = []
+    for payload, reason in zip(payloads, reasons, strict=True):
+        code = (3 if reason == "erased" else 1) if reason else 0
+        codes.append((3 if payload.reason == "erased" else 1) if isinstance(payload, Removed) else code)
+    if all(codes):
+        flags, raw, data = _GONE | (0 if 3 in codes else _BELOW), 0, b""
+    else:
+        left: list[Any] = [code or payload for code, payload in zip(codes, payloads, strict=True)]
+        some = metadata and [None if code else data for code, data in zip(codes, metadata, strict=True)]
+        parts: list[Any] = [left, some]
+        flags, data = _HOLES, _encoder.encode(parts)
+        for level in (1, 9, 19, 22):
+            if len(data) <= body_bytes:
+                break
+            flags, data = _HOLES | _ZSTD, load_zstd().compress(_encoder.encode(parts), level)
+        if len(data) > body_bytes:
+            raise CorruptData(
+                f"sequence {head.first_sequence} of segment {head.segment!r}: what is left of its frame cannot be "
+                "compressed into its place"
+            )
+        raw = len(data)
+    front = _FRAME_REST.pack(head_bytes, flags, body_bytes, raw) + head_data
+    body = data + bytes(body_bytes - len(data))
+    return _CRC.pack(crc32(body, crc32(front, seed))) + front + body
+
+
+def without_frames(record: bytes, seed: int, gone: Callable[[str, int], str]) -> bytes | None:
+    """The record in which the entries are empty for whose (segment, sequence) `gone` gives a reason. Everything else
+    stays where it is. None if it is so already."""
+    header = decode_header(record, seed)
+    start = frames_start(record)
+    changed: bytearray | None = None
+    for ref in header.frames:
+        frame = record[start + ref.start : start + ref.start + ref.length]
+        segment = ref.segment
+        emptied = without_entries(frame, seed, lambda sequence, segment=segment: gone(segment, sequence))  # type: ignore[misc]
+        if emptied is not None:
+            if changed is None:
+                changed = bytearray(record)
+            changed[start + ref.start : start + ref.start + ref.length] = emptied
+    return None if changed is None else bytes(changed)
+
+
 def encode_transaction(
     *,
     number: int,
@@ -207,13 +340,22 @@ def encode_transaction(
     parts: Sequence[tuple[str, int, Body]],
     keys: tuple[KeyUse, ...] = (),
     fences: dict[str, int] | None = None,
+    answers: tuple[tuple[bytes, int], ...] = (),
+    lead: bytes = b"",
+    waiting: int = 0,
     seed: int = 0,
+    sizes: Sequence[tuple[int, int]] = (),
+    size: int = 0,
+    control: Control | None = None,
 ) -> tuple[Header, bytes]:
-    """The header and the record of `parts`, each (segment, first sequence, body). `seed` starts every checksum."""
+    """The header and the record of `parts`, each (segment, first sequence, body). `seed` starts every checksum.
+
+    `sizes`: of each part, bytes of payload that its segment was given before, and its own.
+    """
     frames: list[bytes | memoryview] = []
     refs: list[FrameRef] = []
     start = index = 0
-    for segment, first_sequence, body in parts:
+    for at, (segment, first_sequence, body) in enumerate(parts):
         data, count = body.data, body.count
         head = _encoder.encode(
             FrameHead(number, timestamp, id, node, position + index, index, segment, first_sequence, count)
@@ -221,10 +363,24 @@ def encode_transaction(
         front = _FRAME_REST.pack(len(head), body.flags, len(data), body.raw) + head
         frames += (_CRC.pack(crc32(data, crc32(front, seed))), front, data)
         length = 4 + len(front) + len(data)
-        refs.append(FrameRef(segment, first_sequence, count, start, length))
+        refs.append(FrameRef(segment, first_sequence, count, start, length, *(sizes[at] if sizes else ())))
         start += length
         index += count
-    header = Header(number, timestamp, id, node, position, tuple(refs), keys, fences or {})
+    header = Header(
+        number,
+        timestamp,
+        id,
+        node,
+        position,
+        tuple(refs),
+        keys,
+        fences or {},
+        answers,
+        lead,
+        waiting,
+        size,
+        control,
+    )
     packed = _encoder.encode(header)
     rest = _PREFIX_REST.pack(VERSION, len(packed), _HEADER_AT + len(packed) + start) + packed
     return header, b"".join((_MAGIC, _CRC.pack(crc32(rest, seed)), rest, *frames))
@@ -397,6 +553,75 @@ def decode_records(
         yield last, entries
 
 
+def decode_frames(
+    space: str,
+    partition: int,
+    partitions: int,
+    segment: str,
+    frames: Iterable[tuple[int, int, bytes]],
+    seed: int,
+    incarnation: bytes,
+    located: Callable[[StreamkitError, int], StreamkitError],
+) -> Iterator[tuple[int, list[Entry]]]:
+    """(last number, entries) of a segment's `frames`, each (number, first sequence, frame): those of many small ones
+    together.
+
+    CorruptData for one that is damaged or of something else, `located`, after all that is before it.
+    """
+    unpack, head_at = _FRAME.unpack_from, _FRAME.size
+    decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
+    entries: list[Entry] = []
+    last = 0
+    try:
+        for number, first, frame in frames:
+            # One look at each part, as in decode_records.
+            size = len(frame)
+            if head_at < size <= _SHORT:
+                crc, head_bytes, flags, body_bytes, raw = unpack(frame)
+                body = head_at + head_bytes
+                if not flags and raw == body_bytes == size - body and crc32(frame[4:], seed) == crc:
+                    try:
+                        head = decode_head(frame[head_at:body])
+                        (payloads,) = decode_payloads(frame[body:])
+                    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                        raise located(CorruptData("a frame of the transaction is damaged"), number) from error
+                    if (
+                        len(payloads) == 1 == head.count
+                        and head.number == number
+                        and head.first_sequence == first
+                        and head.segment == segment
+                    ):
+                        origin = Origin(
+                            partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation
+                        )
+                        trx = TRX(head.id, head.node, number)
+                        entries.append(
+                            Entry(space, segment, first, head.timestamp, trx, payloads[0], NO_METADATA, origin)
+                        )
+                        last = number
+                        if len(entries) >= _TOGETHER:
+                            yield last, entries
+                            entries = []
+                        continue
+            try:
+                head, _, found = decode_entries(space, partition, partitions, frame, seed, 0, incarnation)
+            except CorruptData as error:
+                raise located(error, number) from error
+            if head.segment != segment or head.first_sequence != first or head.number != number:
+                wrong = CorruptData(f"the index points at a frame of {head.segment!r} instead of {segment!r}")
+                raise located(wrong, number)
+            if entries:
+                yield last, entries
+                entries = []
+            yield number, found
+    except StreamkitError:
+        if entries:
+            yield last, entries
+        raise
+    if entries:
+        yield last, entries
+
+
 def _decode_at(
     space: str,
     partition: int,
@@ -428,7 +653,8 @@ def _decode_at(
     except (ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise CorruptData("the body of a frame cannot be decoded") from error
     first, segment, timestamp = head.first_sequence, head.segment, head.timestamp
-    origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation)
+    holes = flags & (_HOLES | _GONE) != 0
+    origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation, False, holes)
     trx = TRX(head.id, head.node, head.number)
     if start > first:
         payloads = payloads[start - first :]

@@ -36,7 +36,7 @@ def records(partition: Partition, first: int, last: int) -> Iterator[tuple[int, 
             until = last
         if number <= until:
             for at, record, kept in _rows(partition, number, until):
-                if remote and not kept and not partition.is_current(head):
+                if remote and not kept and not partition.is_current(head, at):
                     break
                 yield at, record
                 number = at + 1

@@ -23,6 +23,7 @@ __all__ = ["Refresher"]
 
 _TAIL_BYTES = 16 << 20
 """Of a tail that has grown by so much it is looked up whether others have indexed it."""
+_FEW = 4
 _WHOLE = 256 << 20
 """The most bytes of a row."""
 
@@ -97,12 +98,59 @@ class Refresher:
                     partition.news.tell()
                     self._shortened = partition.number, partition.tail_bytes
                 else:
-                    self._shorten_tail()
+                    self.shorten_tail()
                 return
             self.look_at_head()
             listing = True
 
-    def _shorten_tail(self) -> None:
+    def poll(self) -> bool:
+        """Take the next transaction, if it is there."""
+        partition = self._partition
+        self.check_reentry()
+        if self._looking and inside_backend():
+            raise refused()
+        with self._refreshing:
+            self._looking = True
+            known, look, number = partition.looked, partition.freshness.begin(), partition.number
+            record = self._records([partition.transaction_key(number + 1)])[0]
+            self._confirm(known)
+            if partition.number > number:
+                pass
+            elif record is not None:
+                partition.fold(record, number + 1)
+                self.shorten_tail()
+            elif partition.is_fresh(known):
+                partition.saw(look)
+            else:
+                self.look_at_head()
+            self._looking = False
+            return partition.number > number
+
+    def accept(self, record: bytes, number: int, look: Look | None) -> None:
+        with self._refreshing:
+            self._confirm(look)
+            if self._partition.number == number - 1:
+                self._partition.fold(record, number)
+
+    def catch_up(self) -> None:
+        taken = 0
+        while self.poll():
+            taken += 1
+            if taken % _FEW == 0:
+                self.jump()
+
+    def jump(self) -> None:
+        partition = self._partition
+        generation = partition.generation
+        self.look_at_head()
+        if partition.generation != generation and partition.number == partition.watermark:
+            # Who leads stands in a header that was passed over.
+            header = partition.header(partition.number)
+            with partition.lock:
+                if header is not None and header.number == partition.number:
+                    partition.answers.take(header)
+
+    def shorten_tail(self) -> None:
         """A reader learns in this way how far others have brought the index, and forgets the tail up to there."""
         partition = self._partition
         number, size = self._shortened

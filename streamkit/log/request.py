@@ -7,10 +7,13 @@ import copy
 import hashlib
 import threading
 from collections.abc import Sequence
+from uuid import UUID
 
+from ..errors import OutcomeUnknown
 from ..model import TRX
+from .floors import Control
 from .idempotency import digest_of
-from .record_format import Body, Header
+from .record_format import Body
 from .rows import SegmentRow
 
 __all__ = ["Part", "Request"]
@@ -44,8 +47,22 @@ class Request:
     """Of the caller."""
     leads = False
     """Its thread has begun to lead; it is not only named as the next one."""
+    control: Control | None = None
+    """What it removes; its parts have no bodies then."""
     withdrawn = False
     """Its caller has given up: it must not be written any more."""
+    id: bytes | None = None
+    """Under which it is posted in the inbox: then others may commit it, up to `since` + WINDOW."""
+    since = 0
+    """The last transaction when it was posted."""
+    checked = 0
+    """It is in none up to this one."""
+    foreign = False
+    """It was posted by another process."""
+    first = False
+    """It is the first one that its transaction answers."""
+    void: bytes | None = None
+    """The id of a request, or of a transaction, that is never to be committed after this one."""
     turn: threading.Lock | None = None
     """Held while the caller waits for another thread; released when it may be done, or may lead."""
 
@@ -62,8 +79,9 @@ class Request:
         """Nobody waits for it any more."""
         return not self.alive.locked()
 
-    def board(self, header: Header) -> bool:
-        """The transaction with `header` is about to be written, with this request in it. False: it was withdrawn."""
+    def board(self, id: bytes, number: int) -> bool:
+        """It is about to be posted under `id`, or written with the transaction of this id and number (0: any number).
+        False: it was withdrawn."""
         return True
 
     def leave(self) -> None:
@@ -79,12 +97,26 @@ class Request:
 
     def fail_like(self, error: BaseException) -> None:
         """Fail with an error of its own: several threads raise it, and each adds its traceback."""
+        if self.id is not None:
+            unknown = self.unknown(self.id)
+            unknown.__cause__ = error
+            self.fail(unknown)
+            return
         try:
             own = copy.copy(error)
             own.__cause__ = error.__cause__
         except Exception:
             own = error  # not ours, and cannot be copied
         self.fail(own)
+
+    def unknown(self, id: bytes) -> OutcomeUnknown:
+        """It was posted under `id`: whatever happens here, another process may commit it."""
+        transaction_id = UUID(bytes=id)
+        return OutcomeUnknown(
+            "it was left to other processes to commit, and what became of it could not be learned; ask "
+            f"store.outcome({str(transaction_id)!r})",
+            transaction_id,
+        )
 
     def wake(self) -> None:
         """Have the caller look again. Only a hint, so that it may come twice, or too early, or be lost."""

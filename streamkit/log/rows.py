@@ -9,6 +9,7 @@ import msgspec
 
 from ..checksum import crc32
 from ..errors import CorruptData, UnsupportedVersion
+from .floors import Erasure, Floor, Reason, Removal, Retained, with_gap
 from .manifest import Manifest
 from .marks import Marks
 from .packs import PackFile
@@ -74,6 +75,21 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     """Idempotency keys that were used up to here may be forgotten."""
     version: int = 0
     """One more with each head: of two, the greater one is the newer. No head is ever written again."""
+    size: int = 0
+    """Bytes of payload up to the watermark."""
+    floor: Floor = Floor()
+    """What is before it is gone for every reader,"""
+    trimmed: int = 0
+    """and up to this number it is not in the log any more."""
+    thinned: int = 0
+    """The transaction that removed entries of segments last; 0 if none did."""
+    retention: Retained | None = None
+    erasing: tuple[Erasure, ...] = ()
+    """Gone for every reader, and not yet everywhere."""
+    erased: int = 0
+    """The watermark when something was erased last: there may be entries without payloads; 0 if there are none."""
+    thin: int = 0
+    """What transactions up to this one removed of segments has left the index, and packs that held little else."""
 
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -81,6 +97,54 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first_timestamp: int
     last_sequence: int
     last_timestamp: int
+    first_number: int = 0
+    last_number: int = 0
+    """The transactions of the first and the last entry."""
+    size: int = 0
+    """Bytes of payload that it was given,"""
+    first_size: int = 0
+    """and those of them before its first entry."""
+    gaps: tuple[tuple[int, Reason], ...] = ()
+    """What is gone before its first entry: each (last sequence, why)."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether no entry is left, or none ever was. Where all were removed, the first would be the next."""
+        return self.last_sequence < self.first_sequence or not self.last_sequence
+
+    def with_entries(self, number: int, timestamp: int, first: int, count: int, size: int) -> SegmentRow:
+        """After transaction `number` has written `count` entries from `first` on; `size` is its payload by then."""
+        return SegmentRow(
+            self.first_sequence or first,
+            self.first_timestamp or timestamp,
+            first + count - 1,
+            timestamp,
+            self.first_number or number,
+            number,
+            size,
+            self.first_size,
+            self.gaps,
+        )
+
+    def without(self, removal: Removal) -> SegmentRow:
+        """After a removal."""
+        last = removal.last
+        if last < self.first_sequence:
+            return self
+        gaps = with_gap(self.gaps, last, removal.reason)
+        if last >= self.last_sequence:
+            return SegmentRow(last + 1, 0, last, self.last_timestamp, 0, self.last_number, self.size, self.size, gaps)
+        return SegmentRow(
+            last + 1,
+            removal.timestamp,
+            self.last_sequence,
+            self.last_timestamp,
+            removal.number,
+            self.last_number,
+            self.size,
+            removal.size,
+            gaps,
+        )
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,6 +158,14 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start: int
     length: int
     frame: bytes | None = None
+    before: int = 0
+    """Bytes of payload that the segment was given before,"""
+    size: int = 0
+    """and those in the frame."""
+
+    @property
+    def after(self) -> int:
+        return self.before + self.size
 
     @property
     def last_sequence(self) -> int:

@@ -102,6 +102,8 @@ def arrow_filter(piece: Piece, tests: Sequence[Test]) -> RowFilter:
             keep((number != piece.first) | (index >= piece.skip), "number", "index")
         if piece.stop:
             keep((number != piece.last) | (index < piece.stop), "number", "index")
+        if piece.erased:
+            keep(pc.field("payload").is_valid(), "payload")
     if piece.min_timestamp:
         moment = pa.scalar(piece.min_timestamp * 1000, pa.timestamp("us", "UTC"))
         keep(pc.field("timestamp") >= moment, "timestamp")

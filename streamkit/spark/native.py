@@ -202,6 +202,8 @@ def _parquet(
     files = [piece.file for piece in group if piece.file is not None]
     frame = _files(spark, tables, [file.path for file in files])
     paths = [f"{_hadoop(tables[file.path])}/{file.path}" for file in files]
+    if any(piece.erased for piece in group):
+        frame = frame.where(F.col("payload").isNotNull())
     piece = group[0]
     if not _whole(piece):
         frame = _cut(frame, piece, files[0])

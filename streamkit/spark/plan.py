@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from ..errors import PermanentError
 from ..log.offsets import Offset
 from ..log.partition import Partition
 from ..log.read import first_at, position_of
+from ..log.visible import floor_of, hides
 from ..store import Store, inner
 from .options import LATEST, Options
 
@@ -70,6 +71,8 @@ class Piece:
     """About how many it has."""
     tier: str = "hot"
     """Of what is read from the log; empty: as each entry is by then."""
+    erased: bool = False
+    """The file may have rows without payloads: they were erased."""
 
 
 def partitions_of(client: Client, options: Options) -> Iterator[tuple[Store, str, Partition]]:
@@ -101,6 +104,7 @@ def spans(client: Client, options: Options) -> list[Span]:
     for store, space, partition in partitions_of(client, options):
         end = partition.refresh()
         first, skip = begin_of(options.first, partition, end)
+        first, skip = max((first, skip), (floor_of(partition).number, 0))
         last, stop = _end_of(options.last, partition, end)
         archived = min(partition.head.archived, last)
         incarnation = partition.settings.incarnation.hex()
@@ -140,17 +144,22 @@ def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]
         if known is None:
             raise PermanentError(f"the space {span.space!r} of the store {span.store} is gone")
         archived = min(span.archived, span.last)  # it may have been made shorter since
-        if span.first <= archived and options.tier != "hot":
+        partition = known.partitions[span.partition]
+        if hides(partition) and span.archived >= span.first and options.tier != "hot":
+            # Only the reader of entries knows which of them were removed.
+            hot += _ranges(partition, span, span.first, options.split, archived)
+        elif span.first <= archived and options.tier != "hot":
             snapshot = inner(store).archive(span.space).snapshot(span.partition, archived)
             for cluster in snapshot.clusters(span.partition):
                 for file in cluster:
                     if file.numbers[0] <= archived and file.numbers[1] >= span.first:
                         first, last = max(span.first, file.numbers[0]), min(archived, file.numbers[1])
                         whole = file.numbers[1] - file.numbers[0] + 1
-                        cold.append(_piece(span, first, last, file.rows * (last - first + 1) // whole, file))
+                        piece = _piece(span, first, last, file.rows * (last - first + 1) // whole, file)
+                        cold.append(replace(piece, erased=partition.head.erased > 0))
         begin = max(span.first, span.archived + 1)
         if begin <= span.last and options.tier != "cold":
-            hot += _ranges(known.partitions[span.partition], span, begin, options.split)
+            hot += _ranges(partition, span, begin, options.split, span.last)
     return cold + hot
 
 
@@ -211,8 +220,9 @@ def limited(client: Client, planned: Sequence[Span], rows: int) -> list[Span]:
 
 def entries_until(partition: Partition, number: int) -> int:
     """Entries of the partition up to transaction `number`."""
-    if number == 0:
-        return 0
+    floor = floor_of(partition)
+    if number < floor.number:
+        return floor.position
     if number > partition.head.archived:
         header = partition.header(number)
         if header is not None:
@@ -234,11 +244,12 @@ def reaching(begin: int, end: int, entries: int, until: Callable[[int], int]) ->
     return low
 
 
-def _ranges(partition: Partition, span: Span, first: int, split: int) -> Iterator[Piece]:
+def _ranges(partition: Partition, span: Span, first: int, split: int, last: int) -> Iterator[Piece]:
     """Ranges of transactions first..last of about `split` entries, as far as the log can tell cheaply."""
-    begin, end = partition.header(first), partition.header(span.last)
+    begin, end = partition.header(first), partition.header(last)
     entries = end.position + end.count - begin.position if begin and end else 0
     parts = max(1, -(-entries // split))
-    step = -(-(span.last - first + 1) // parts)
-    for at in range(first, span.last + 1, step):
-        yield _piece(span, at, min(at + step - 1, span.last), -(-entries // parts))
+    step = -(-(last - first + 1) // parts)
+    for at in range(first, last + 1, step):
+        piece = _piece(span, at, min(at + step - 1, last), -(-entries // parts))
+        yield replace(piece, tier="") if at <= span.archived else piece

@@ -9,7 +9,7 @@ from ..archive.columns import as_ours
 from ..archive.table import schema as table_schema
 from ..client import Client
 from ..errors import PermanentError, StoreClosed
-from ..log.read import Batch, Bounds, partition_batches
+from ..log.read import Batch, Bounds, intact, partition_batches
 from ..space import Space
 from ..store import Store, inner
 from .filters import Test, arrow_filter, groups_that_may
@@ -130,7 +130,7 @@ def _hot(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.R
     kept = arrow_filter(piece, tests)
     gathered: list[Batch] = []
     rows = 0
-    for batch in _up_to(piece, partition_batches(partition, (piece.first, piece.skip), piece.last, Bounds())):
+    for batch in intact(_up_to(piece, partition_batches(partition, (piece.first, piece.skip), piece.last, Bounds()))):
         gathered.append(batch)
         rows += len(batch.entries)
         if rows >= _ROWS:

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from ..client import Client
 from ..errors import PermanentError
 from ..log.partition import Partition
+from ..log.visible import floor_of
 from ..warn import warn
 from .filters import tests_of
 from .options import Options
@@ -167,6 +168,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store, space = key
         low = self.options.first if isinstance(self.options.first, int) else 0
         incarnation = partition.settings.incarnation.hex()
+        floor = floor_of(partition).number - 1
+        if begin < floor:
+            if begin or skip:
+                self._lost(key, f"transactions up to {floor} of partition {partition.partition} were removed")
+            begin, skip = min(floor, end), 0
         parts, before, count = 1, 0, 0
         if end - begin > 1:
             before = self._position(partition, begin) + skip

@@ -27,6 +27,7 @@ from ..backend import (
     Limits,
     Range,
     Row,
+    Scrubs,
     ServiceTime,
     Value,
 )
@@ -148,6 +149,10 @@ class FaultyBackend:
             self.faults.end(turn, f"Unavailable after {effect}", turn.fault)
             raise Unavailable("injected: some rows could not be deleted")
         self.faults.perform(turn, lambda: self.inner.delete(partition, keys))
+
+    def scrub(self, partition: bytes) -> None:
+        if isinstance(self.inner, Scrubs):
+            self.inner.scrub(partition)
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         turn = self._begin("acquire", repr(name))

@@ -33,11 +33,14 @@ from .store_checks.naming import Naming
 from .store_checks.paging import Paging
 from .store_checks.producing import Producing
 from .store_checks.reading import Reading
+from .store_checks.removing import Removing
 
 __all__ = ["StoreConformance", "run_store_conformance"]
 
 
-class StoreConformance(Naming, Producing, Committing, Reading, Paging, Living, Following, Contending, Leading):
+class StoreConformance(
+    Naming, Producing, Committing, Reading, Paging, Living, Following, Contending, Leading, Removing
+):
     """All checks. Override `make_client`; `rounds` and `patience` where the service is slow."""
 
     skip: ClassVar[Mapping[str, str]] = {}

@@ -22,7 +22,7 @@ from unittest.mock import patch
 from uuid import UUID, uuid4
 
 from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
-from streamkit.log import commit, partition, request
+from streamkit.log import commit, partition, refresher, request
 from streamkit.testing.clock import ManualClock
 from streamkit.testing.fault_plan import CRASHES, SURVIVABLE, Plan
 from streamkit.testing.injector import Crash
@@ -183,7 +183,7 @@ def _turn_locks(turns: Turns) -> Iterator[None]:
         Lock=lambda: _TurnLock(turns, False), RLock=lambda: _TurnLock(turns, True), get_ident=threading.get_ident
     )
     with ExitStack() as stack:
-        for module in (commit, partition, request):
+        for module in (commit, partition, refresher, request):
             stack.enter_context(patch.object(module, "threading", shim))
         yield
 

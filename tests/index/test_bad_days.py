@@ -20,7 +20,7 @@ from harness.cramped import CLEAR, cramped
 from streamkit import Client, CorruptData, Record, Store, StreamkitError, Unavailable, UnsupportedVersion
 from streamkit.backend import Backend, Driver
 from streamkit.index import upkeep
-from streamkit.log.keys import HEAD, partition_key, run_key
+from streamkit.log.keys import HEAD, data_range, partition_key, run_key
 from streamkit.log.rows import Head, decode_row, encode_row
 from streamkit.testing import ManualClock
 from streamkit.testing.fault_plan import Fault, Plan
@@ -122,7 +122,9 @@ def test_a_run_that_is_harmed_is_an_error_and_repaired_while_the_log_has_it(
     whole = world.read()
     head = world.head()
     assert head.cleared == 0, "the log has all of it"
-    file = max(head.manifest.files(), key=lambda file: file.length)
+    start, end = data_range("a", 1)
+    files = [file for run in head.manifest.runs for file in run.files if file.first_key < end and file.last_key > start]
+    file = max(files, key=lambda file: file.length)
     key = run_key(file.id)
     (value,) = world.backend.get(P, [key])
     assert value is not None

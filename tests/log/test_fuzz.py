@@ -21,6 +21,7 @@ from types import SimpleNamespace
 
 import pytest
 from fix_covered import EXHAUSTIVE
+from msgspec.structs import replace
 
 import streamkit
 import streamkit_azure
@@ -29,6 +30,7 @@ import streamkit_memory
 import streamkit_s3
 from streamkit import LexKey
 from streamkit.errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, UnsupportedVersion
+from streamkit.index.run_format import Block, build_section, decode_block, decode_inline, decode_tail, encode_inline
 from streamkit.log.index_rows import decode_index_row, encode_index_row
 from streamkit.log.keys import HEAD
 from streamkit.log.manifest import Manifest, Merge, Run, RunFile
@@ -299,6 +301,77 @@ def test_the_table_of_a_pack(covered: Callable[[str, int], None]) -> None:
 
     assert attack("pack table", tables, believable_table, decode, (CorruptData, UnsupportedVersion))
     covered("fuzzed tables of packs", COUNT)
+
+
+def run_of(count: int) -> tuple[bytes, RunFile]:
+    keys = [b"INV\x00SEGMENTS\x00%05d" % number for number in range(count)]
+    return build_section(b"i" * 16, 0, keys, [b"value %d" % number * (number % 300) for number in range(count)])
+
+
+def believable_block(dice: Random, data: bytes) -> bytes:
+    """Mostly with a checksum that is right again; of a block that begins its section."""
+    return (
+        data
+        if dice.random() < 0.2
+        else zlib.crc32(data[4:], zlib.crc32(b"i" * 16) ^ 8).to_bytes(4, "little") + data[4:]
+    )
+
+
+def read_block(block: Block) -> None:
+    keys, values = block.keys(0, block.rows), block.values(0, block.rows)
+    assert len(keys) == len(values) == block.rows
+    for key in (keys[0], keys[-1], b"", b"INV\x00SEGMENTS\x0000001", b"\xff"):
+        block.get(key)
+        assert 0 <= block.seek(key) <= block.rows
+
+
+def test_a_block_of_a_run(covered: Callable[[str, int], None]) -> None:
+    samples, file = [], run_of(1)[1]
+    for count in (1, 3, 40):
+        data, file = run_of(count)
+        samples.append(data[8 : decode_tail(data[-file.tail :], file, 0).offsets[1]])
+    read = lambda data: read_block(decode_block(data, file, 8, 0))  # noqa: E731
+    assert attack("block", samples, believable_block, read, (CorruptData,))
+    covered("fuzzed blocks of runs", COUNT)
+
+
+def test_the_tail_of_a_run(covered: Callable[[str, int], None]) -> None:
+    """Of a file that is as long as it should be, with a checksum that is mostly right again."""
+    files = [run_of(count) for count in (1, 3, 400)]
+    tails = {data[-file.tail :]: file for data, file in files}
+
+    def read(data: bytes) -> None:
+        for file in tails.values():
+            before = file.length - file.tail
+            told = replace(file, tail=len(data), length=before + len(data))
+            crc = zlib.crc32(data[:-8], zlib.crc32(b"i" * 16) ^ before).to_bytes(4, "little")
+            with suppress(CorruptData):
+                tail = decode_tail(data[:-8] + crc + data[-4:], told, 0)
+                for key in (b"", *tail.firsts[:3], b"\xff"):
+                    assert 0 <= tail.block_of(key) < len(tail.firsts)
+                    tail.last_block(key)
+                tail.may_hold(12345, 1)
+                return
+        raise CorruptData("it is none of them")
+
+    assert attack("tail", [*tails], lambda dice, data: data, read, (CorruptData, UnsupportedVersion))
+    covered("fuzzed tails of runs", COUNT)
+
+
+def test_the_run_of_a_head(covered: Callable[[str, int], None]) -> None:
+    keys = [b"INV\x00KEYS\x00%05d" % number for number in range(60)]
+    samples = [encode_inline(keys[:count], keys[:count], 0) for count in (1, 5, 60)]
+
+    def believable(dice: Random, data: bytes) -> bytes:
+        if dice.random() < 0.2:
+            return data
+        block = zlib.crc32(data[9:]).to_bytes(4, "little") + data[9:] if dice.random() < 0.9 else data[5:]
+        rest = data[4:5] + block
+        return zlib.crc32(rest).to_bytes(4, "little") + rest
+
+    read = lambda data: read_block(decode_inline(data, 0))  # noqa: E731
+    assert attack("inline run", samples, believable, read, (CorruptData, UnsupportedVersion))
+    covered("fuzzed runs of heads", COUNT)
 
 
 def test_an_offset(covered: Callable[[str, int], None]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkit import CorruptData, UnsupportedVersion
+from streamkit import CorruptData, StreamkitError, UnsupportedVersion
 from streamkit.log import rows
 from streamkit.log.index_rows import decode_index_row, encode_index_row, join_data, piece_count
 from streamkit.log.manifest import Manifest, Merge, Run, RunFile
@@ -22,6 +22,7 @@ from streamkit.log.record_format import (
     KeyUse,
     decode_body,
     decode_entries,
+    decode_frames,
     decode_header,
     decode_transaction,
     encode_body,
@@ -124,6 +125,52 @@ def test_a_damaged_frame_is_never_taken_for_another_one(record: bytes) -> None:
             if broken != frame:
                 with pytest.raises(REFUSED):
                     decode_entries("space", 0, 1, broken, SEED)
+                with pytest.raises(REFUSED):
+                    list(decode_frames("space", 0, 1, "s", [(7, 1, broken)], SEED, b"", located))
+
+
+def located(error: StreamkitError, number: int) -> StreamkitError:
+    return type(error)(f"transaction {number}: {error}")
+
+
+def frame_of(number: int, first: int, payloads: list[bytes], segment: str = "s") -> tuple[int, int, bytes]:
+    body = encode_body(payloads, None)
+    _, record = encode_transaction(
+        number=number, timestamp=5, id=bytes(16), node=bytes(16), position=0, parts=[(segment, first, body)], seed=SEED
+    )
+    return number, first, bytes(split_frames(record, SEED)[0])
+
+
+def test_a_segments_small_frames_are_handed_out_together_and_a_large_one_alone() -> None:
+    frames = [frame_of(at, at, [b"%d" % at]) for at in range(1, 4)] + [frame_of(9, 4, [b"4", b"5"])]
+    found = list(decode_frames("space", 0, 1, "s", frames, SEED, b"", located))
+    assert [(number, [entry.payload for entry in entries]) for number, entries in found] == [
+        (3, [b"1", b"2", b"3"]),
+        (9, [b"4", b"5"]),
+    ]
+    one_by_one = [entry for _, _, frame in frames for entry in decode_entries("space", 0, 1, frame, SEED)[2]]
+    assert [entry for _, entries in found for entry in entries] == one_by_one
+    assert [entry.space_offset for _, entries in found for entry in entries] == [
+        entry.space_offset for entry in one_by_one
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ((2, 2, frame_of(2, 2, [b"2"])[2][:-1] + b"x"), "transaction 2: .*damaged"),
+        ((2, 2, b""), "transaction 2: .*damaged"),
+        ((2, 2, frame_of(2, 2, [b"2"], "another")[2]), "transaction 2: .*'another' instead of 's'"),
+        ((2, 2, frame_of(3, 2, [b"2"])[2]), "transaction 2: .*points at"),
+        ((2, 2, frame_of(2, 3, [b"2"])[2]), "transaction 2: .*points at"),
+    ],
+)
+def test_what_is_before_a_wrong_frame_of_a_segment_comes_first(wrong: tuple[int, int, bytes], told: str) -> None:
+    found = decode_frames("space", 0, 1, "s", [frame_of(1, 1, [b"1"]), wrong], SEED, b"", located)
+    number, entries = next(found)
+    assert (number, [entry.payload for entry in entries]) == (1, [b"1"])
+    with pytest.raises(CorruptData, match=told):
+        next(found)
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
@@ -199,7 +246,6 @@ ROWS: dict[str, Any] = {
         1_700_000_000_000,
         41,
         5,
-        {"leader": 9},
         Manifest(b"inline", 41, 47, (Run(1, 40, 1, (FILE,)),), (Merge(1, 40, (FILE,), b"resume"),)),
         (PACK,),
         b"pack",

@@ -293,7 +293,7 @@ def test_upkeep_costs_few_writes_and_nobody_waits_for_long(capsys: pytest.Captur
         print(
             f"\n{total.writes / count:.4f} writes an append, the longest wait {longest['trips'] - 1} requests", end=""
         )
-    assert total.writes <= 1.06 * count
+    assert total.writes <= 1.06 * count + count / 64  # one look into the inbox, at most, for so many
     assert longest["trips"] - 1 <= 4
     assert sum(1 for _ in store.consume_space("space")) == count + 1
     assert store.verify().ok
@@ -336,7 +336,7 @@ def test_a_space_is_read_in_few_requests() -> None:
 def test_the_tail_is_longer_than_what_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     name, store_id = f"requests-{uuid4()}", uuid4()
     store, _ = fresh(name, store_id)
-    monkeypatch.setattr(commit.Committer, "keep_index", lambda committer: None)
+    monkeypatch.setattr(commit.Committer, "keep_index", lambda committer, request: None)
     for number in range(100):
         store.produce("space", "order", [Record(b"%d" % number)])
     reader, driver = fresh(name, store_id)

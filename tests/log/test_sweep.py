@@ -167,6 +167,18 @@ def test_a_head_that_was_delivered_twice_keeps_its_files(covered: Covered) -> No
 
 
 @pytest.mark.usefixtures("tight")
+@pytest.mark.parametrize("delay", [3, 6])
+def test_a_head_that_lands_after_its_second_try_was_refused_keeps_its_files(delay: int, covered: Covered) -> None:
+    """As a service does that is still busy with the first try, of which the answer was lost."""
+    sweep = Sweep(MEMORY["remote"], hurried)
+    puts = [call for call in sweep.trace if call.kind == "put"]
+    heads = [nth for nth, call in enumerate(puts) if "if etag" in call.what]
+    for nth in heads if EXHAUSTIVE else heads[::2]:
+        sweep.run(Plan((At(nth, Fault.LATE, "put", delay=delay), At(nth + 1, Fault.CONFLICT, "put"))))
+    covered("heads that landed after a conflict, memory", sweep.points)
+
+
+@pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_a_file_whose_first_put_lands_late_is_the_one_that_the_head_names(backend: str, covered: Covered) -> None:
     sweep = Sweep(MEMORY[backend], hurried)

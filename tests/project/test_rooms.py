@@ -27,7 +27,7 @@ LAYERS = (
         "seconds",
         "terminal",
     },
-    {"model", "backend"},
+    {"gaps", "retention", "model", "backend"},
     {"retry", "log"},
     {"index", "leases"},
     # the store, and what it is composed of
@@ -35,7 +35,7 @@ LAYERS = (
     {"store", "client", "", "aio"},
     {"run"},
     # clients of the store
-    {"archive", "testing", "views", "routes", "eventsourcing", "members"},
+    {"archive", "testing", "views", "routes", "eventsourcing", "members", "removing"},
     {"spark", "cli"},
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
@@ -70,6 +70,16 @@ UPWARD = {
     ("streamkit.store", "streamkit.routes.state"): "`get_routes()` of the facade",
     ("streamkit.store", "streamkit.views.open_view"): "`view()` of the facade; SQLite is imported then",
     ("streamkit.store", "streamkit.views.view"): "for the type checker",
+    ("streamkit.store", "streamkit.archive.erase"): "`erase()` of the facade; the archive's libraries are optional",
+    ("streamkit.errors", "streamkit.gaps"): "for the type checker: an error carries a gap",
+    ("streamkit.store", "streamkit.removing.arguments"): "`erase()` of the facade",
+    ("streamkit.store", "streamkit.removing.erase"): "`erase()` of the facade",
+    ("streamkit.store", "streamkit.removing.limits"): "`trim()` and `set_retention()` of the facade",
+    ("streamkit.store", "streamkit.removing.report"): "what `trim()`, `erase()` and `size()` of the facade return",
+    ("streamkit.store", "streamkit.removing.rewrite"): "for the type checker",
+    ("streamkit.store", "streamkit.removing.size"): "`size()` of the facade",
+    ("streamkit.store", "streamkit.removing.space"): "`delete_space()` of the facade",
+    ("streamkit.store", "streamkit.removing.trim"): "`trim()` of the facade",
 }
 """(module, imported module): why it may import upward all the same."""
 

@@ -71,7 +71,7 @@ class Producing(StoreSubject):
             self.agree(space)
 
     def test_entries_are_immutable(self) -> None:
-        """A field of an entry, a record or a status could be changed."""
+        """A field of an entry, a record or a status could be changed, or an entry's metadata."""
         status = self.store.produce("space", "s", [Record(b"1", {"k": "v"})])
         for value, field in ((self.store.peek("space", "s"), "sequence"), (status, "space"), (Record(b""), "payload")):
             try:
@@ -81,6 +81,10 @@ class Producing(StoreSubject):
             raise Broken(f"{type(value).__name__}.{field} could be set")
         entry = self.store.peek("space", "s")
         hold(hash(entry.trx) == hash(status.trx), "two equal transactions have different hashes")
+        for metadata in (entry.metadata, next(self.store.consume_segment("space", "s")).metadata):
+            with refusing(TypeError, "a change of an entry's metadata"):
+                metadata["k"] = "x"  # type: ignore[index]
+        same(dict(self.store.peek("space", "s").metadata), {"k": "v"}, "the metadata as a later reader gets it")
 
     def test_any_iterable_of_records_is_taken(self) -> None:
         """A generator or tuple of records was not taken as a list is."""

@@ -1,0 +1,152 @@
+"""Erasing from the archive: files that hold what is erased are written anew, and the old ones are deleted.
+
+What is erased keeps its row, with neither payload nor metadata, so that everything else stays where it is. Older
+versions of the table lose their files too, and so do files that no version names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unavailable
+from .delta_log import DIRECTORY
+from .parquet import write_file
+from .snapshot import File, Gone, Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .read import Archive
+
+__all__ = ["erase_archived"]
+
+_TRIES = 20
+
+Spans = Mapping[str, Sequence[tuple[int, int]]]
+"""Of segments, the first and last sequences of what is erased."""
+
+
+def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
+    """Erase from a partition's files; how many were written anew. Whoever compacts meanwhile may have it done again."""
+    table, count = archive.table, 0
+    for _ in range(_TRIES):
+        table.forget()
+        snapshot = table.snapshot()
+        if snapshot is None:
+            return count
+        try:
+            clean = True
+            for file in _candidates(snapshot, partition, spans):
+                done = _erase_file(archive, snapshot, file, spans)
+                if done is not None:
+                    count += done
+                    clean = False
+                    break
+            if clean:
+                _delete_old(archive, snapshot, spans)
+                return count
+        except Gone:
+            continue
+    raise Unavailable(f"{table.url} is compacted by others all the time; erase again later")
+
+
+def _candidates(snapshot: Snapshot, partition: int, spans: Spans) -> Iterator[File]:
+    for file in snapshot.files:
+        if file.partition == partition and any(
+            file.segments[0] <= segment <= file.segments[1]
+            and any(first <= file.sequences[1] and file.sequences[0] <= last for first, last in parts)
+            for segment, parts in spans.items()
+        ):
+            yield file
+
+
+def _erase_file(archive: Archive, snapshot: Snapshot, file: File, spans: Spans) -> int | None:
+    """None if there is nothing of it in the file; else how many files were written anew, 0 if others were faster."""
+    if not file.ours:
+        if not _holds(archive, file.path, spans):
+            return None
+        from .compact import scattered_files, sort_files
+
+        for group in scattered_files(archive, snapshot):
+            if file.path in {other.path for other in group}:
+                sort_files(archive, snapshot, group)
+        return 0
+    if not _holds(archive, file.path, spans):
+        return None
+    table = archive.table
+    rows = archive.files.read(file, list(snapshot.state.types))
+    new = write_file(table, _without(rows, spans))
+    return 1 if table.replace(snapshot.state, [file], [new]) else 0
+
+
+def _marked(rows: pa.Table, spans: Spans) -> Any:
+    """Which rows are to be erased, as a mask."""
+    import numpy as np
+
+    sequence = rows["sequence"].to_numpy()
+    segments = rows["segment"].combine_chunks()
+    segments = segments.chunk(0) if hasattr(segments, "chunks") else segments
+    if not hasattr(segments, "dictionary"):
+        segments = segments.dictionary_encode()
+    names, codes = segments.dictionary.to_pylist(), segments.indices.to_numpy()
+    mask = np.zeros(len(sequence), bool)
+    for code, name in enumerate(names):
+        parts = spans.get(name, ())
+        if parts:
+            own = codes == code
+            for first, last in parts:
+                mask |= own & (sequence >= first) & (sequence <= last)
+    return mask
+
+
+def _without(rows: pa.Table, spans: Spans) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mask = pa.array(_marked(rows, spans))
+    for at, field in enumerate(rows.schema):
+        if field.name in ("payload", "metadata"):
+            column = rows.column(at)
+            kept = pc.if_else(mask, pa.scalar(None, column.type), column)
+            rows = rows.set_column(at, pa.field(field.name, column.type, True), kept)
+    return rows
+
+
+def _holds(archive: Archive, path: str, spans: Spans) -> bool:
+    """Whether a file has payloads of what is erased."""
+    import numpy as np
+
+    with archive.table.open(path, read_dictionary=["segment"]) as source, archive.table.reading(path):
+        for group in range(source.num_row_groups):
+            rows = source.read_row_group(group, columns=["segment", "sequence"])
+            mask = _marked(rows, spans)
+            if mask.any():
+                payloads = source.read_row_group(group, columns=["payload"])["payload"]
+                if (mask & ~np.asarray(payloads.is_null())).any():
+                    return True
+    return False
+
+
+def _delete_old(archive: Archive, snapshot: Snapshot, spans: Spans) -> None:
+    """Delete files that this version does not name and that hold what is erased.
+
+    Nobody can come to need one: what would name it takes the place of a file that had the same rows and is replaced.
+    """
+    import pyarrow.fs as fs
+
+    table = archive.table
+    with table.mapped():
+        found = table.filesystem.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True))
+    for info in found:
+        path = info.path
+        if info.type != fs.FileType.File or path.startswith(DIRECTORY) or not path.endswith(".parquet"):
+            continue
+        if path in snapshot.paths:
+            continue
+        try:
+            if _holds(archive, path, spans):
+                with table.mapped():
+                    table.filesystem.delete_file(path)
+        except Gone:
+            continue

@@ -1,0 +1,40 @@
+"""Trimming the archive: files that hold nothing but what is below a space's floor are forgotten, and deleted."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from .read import Archive
+
+if TYPE_CHECKING:
+    from ..log.partition import Partition
+
+__all__ = ["trim_archive"]
+
+_TRIES = 20
+
+
+def trim_archive(archive: Archive, partition: Partition) -> int:
+    """How many files went. The caller holds the archiver's lease. A file that is trimmed in part stays as it is.
+
+    A reader that is in one of them is told that it was trimmed.
+    """
+    table, floor = archive.table, partition.head.floor.number
+    for _ in range(_TRIES):
+        snapshot = table.snapshot()
+        if snapshot is None:
+            return 0
+        old = [
+            file
+            for file in snapshot.files
+            if file.partition == partition.partition and file.numbers[1] < floor and not file.shared
+        ]
+        if not old:
+            return 0
+        if table.drop(snapshot.state, old, partition.partition):
+            for file in old:
+                with table.mapped(), contextlib.suppress(FileNotFoundError):
+                    table.filesystem.delete_file(file.path)
+            return len(old)
+    return 0

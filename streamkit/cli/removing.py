@@ -1,0 +1,134 @@
+"""trim, erase, size, rm: keeping and forgetting."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from .options import Archive, Json, SpaceName, StoreId, Url, open_store
+from .output import print_line, print_note, record_line
+from .progress import progress
+
+__all__ = ["erase", "rm", "size", "trim"]
+
+OneSegment = Annotated[
+    str | None, typer.Argument(metavar="SEGMENT", help="One segment of it. Else the space.", show_default=False)
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would go.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def trim(
+    space: SpaceName,
+    segment: OneSegment = None,
+    before: Annotated[
+        str | None, typer.Option(help="Of a segment a sequence, of a space an offset: what is before it goes.")
+    ] = None,
+    keep_entries: Annotated[int | None, typer.Option(metavar="N", help="The newest so many stay.")] = None,
+    keep_bytes: Annotated[int | None, typer.Option(metavar="BYTES", help="So many bytes of payload stay.")] = None,
+    max_age: Annotated[float | None, typer.Option(metavar="SECONDS", help="What is not older stays.")] = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Remove the first entries of a segment, or the first transactions of a space. One bound is given."""
+    place = int(before) if before is not None and segment is not None else before
+    with open_store(url, store, archive) as opened:
+        report = opened.trim(
+            space,
+            segment,
+            before=place,
+            keep_entries=keep_entries,
+            keep_bytes=keep_bytes,
+            max_age=max_age,
+            dry_run=dry_run,
+        )
+    what = "would go" if dry_run else "are gone"
+    fields = msgspec.to_builtins(report)
+    print_line(record_line(fields) if json else f"{report.entries:,} entries, {report.bytes:,} bytes {what}")
+
+
+def erase(
+    space: SpaceName,
+    segment: Annotated[
+        str | None, typer.Argument(metavar="SEGMENT", help='One segment, or a glob: "user-17/*".', show_default=False)
+    ] = None,
+    first: Annotated[int, typer.Option(metavar="SEQUENCE", help="From this one on.")] = 1,
+    last: Annotated[int | None, typer.Option(metavar="SEQUENCE", help="Up to this one.")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option("--metadata", metavar="NAME=VALUE", help="Entries that have all of these.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Make entries unreadable for ever: log, index and archive. Says what would go first, and asks."""
+    pairs = dict(pair.partition("=")[::2] for pair in metadata or ()) or None
+    with open_store(url, store, archive) as opened, progress("searching", unit="entries") as bar:
+        if not yes or dry_run:
+            found = opened.erase(space, segment, first=first, last=last, metadata=pairs, dry_run=True, progress=bar.at)
+            text = f"{found.entries:,} entries of {found.segments:,} segments, {found.bytes:,} bytes, would be erased"
+            if dry_run:
+                print_line(record_line(msgspec.to_builtins(found)) if json else text)
+                return
+            print_note(text)
+            if not found.entries or not typer.confirm("Erase them for ever?", err=True):
+                raise typer.Exit(0 if not found.entries else 1)
+        report = opened.erase(space, segment, first=first, last=last, metadata=pairs, progress=bar.at)
+    if json:
+        print_line(record_line(msgspec.to_builtins(report)))
+    else:
+        print_line(
+            f"{report.entries:,} entries of {report.segments:,} segments, {report.bytes:,} bytes, are erased: "
+            f"{report.rows:,} rows and {report.files:,} files of the archive were written anew"
+        )
+
+
+def size(
+    space: Annotated[
+        str | None, typer.Argument(metavar="SPACE", help="One space. Else all.", show_default=False)
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """How much is kept: entries, segments, bytes of payload, and stored bytes by tier."""
+    with open_store(url, store, archive) as opened:
+        found = opened.size(space)
+    tiers = {tier.name: tier.bytes for tier in found.tiers}
+    if json:
+        fields = {"entries": found.entries, "segments": found.segments, "bytes": found.bytes, "stored": tiers}
+        print_line(record_line(fields))
+        return
+    stored = ", ".join(f"{name} {count:,}" for name, count in tiers.items())
+    print_line(f"{found.entries:,} entries  {found.segments:,} segments  {found.bytes:,} bytes  stored: {stored}")
+
+
+def rm(
+    space: SpaceName,
+    segment: OneSegment = None,
+    yes: Yes = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Delete a segment, or a whole space with its archive. Asks."""
+    with open_store(url, store, archive) as opened:
+        if not yes:
+            found = opened.size(space) if segment is None else None
+            what = f"the space {space!r}" if segment is None else f"the segment {segment!r} of {space!r}"
+            counts = f" with {found.entries:,} entries" if found is not None else ""
+            if not typer.confirm(f"Delete {what}{counts}?", err=True):
+                raise typer.Exit(1)
+        if segment is None:
+            opened.delete_space(space)
+        else:
+            opened.delete_segment(space, segment)

@@ -1,0 +1,143 @@
+"""Giving back the space of what was removed from segments: their pieces leave the index, their frames the packs.
+
+Not every time: a merge of all runs pays when there is something to give back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from operator import attrgetter
+from os import urandom
+
+from msgspec.structs import replace
+
+from ..log.floors import Removal
+from ..log.index_rows import decode_index_row, encode_index_row
+from ..log.keys import DATA, SEGMENTS, segment_name
+from ..log.manifest import RunGone
+from ..log.partition import Partition
+from ..log.record_format import without_frames
+from ..log.rows import DataRow, SegmentRow
+from ..log.visible import row_of
+from .compaction import Expiry
+from .cursor import Chunk
+from .upkeep import encode, gone_up_to, merge_all_with, move_head, records_in, store_file
+
+__all__ = ["thin"]
+
+_SHARE = 10
+"""Of a retention by segment: what has expired is removed from storage when it is one entry in so many."""
+_DATA, _DATA_END = map(bytes, DATA.children())
+_SEGMENTS, _SEGMENTS_END = map(bytes, SEGMENTS.children())
+_SEQUENCE = 8
+
+
+class _Floors:
+    """Rules of a merge, after those of every merge: rows are as the floors of segments say."""
+
+    def __init__(self, expiry: Expiry, rows: dict[str, SegmentRow]) -> None:
+        self._expiry = expiry
+        self._rows = rows
+        self.dropped: list[tuple[int, int]] = []
+        """(transaction, bytes) of each piece that was dropped."""
+
+    def __call__(self, keys: list[bytes], values: list[bytes], oldest: bool) -> Chunk:
+        keys, values = self._expiry(keys, values, oldest)
+        low, high = bisect_left(keys, _DATA), bisect_left(keys, _DATA_END)
+        kept_keys, kept_values = keys[:low], values[:low]
+        for key, value in zip(keys[low:high], values[low:high], strict=True):
+            row = self._rows.get(key[len(_DATA) : -_SEQUENCE - 1].decode())
+            if row is not None:
+                pieces = decode_index_row(DataRow, key, value).pieces
+                left = [piece for piece in pieces if piece.last_sequence >= row.first_sequence]
+                self.dropped += [(one.number, one.length) for one in pieces if one.last_sequence < row.first_sequence]
+                if not left:
+                    continue
+                if len(left) < len(pieces):
+                    value = encode_index_row(DataRow(left))
+            kept_keys.append(key)
+            kept_values.append(value)
+        keys, values = kept_keys + keys[high:], kept_values + values[high:]
+        for at in range(bisect_left(keys, _SEGMENTS), bisect_left(keys, _SEGMENTS_END)):
+            row = self._rows.get(segment_name(keys[at]))
+            stored = decode_index_row(SegmentRow, keys[at], values[at])
+            if row is not None and row.first_sequence > stored.first_sequence:
+                last = min(row.first_sequence - 1, stored.last_sequence)
+                place = (row.first_timestamp, row.first_number, row.first_size) if not row.empty else (0, 0, row.size)
+                reason = row.gaps[-1][1] if row.gaps else "trimmed"
+                values[at] = encode_index_row(stored.without(Removal(keys[at].decode(), last, reason, *place)))
+        return keys, values
+
+
+def thin(partition: Partition) -> None:
+    """Remove from index and packs what is below the floors of segments, if that is due."""
+    rows = _due(partition)
+    if not rows:
+        return
+    head = partition.head
+    thinned = head.thinned
+    rules = _Floors(Expiry(gone_up_to(head), head.forgotten), rows)
+    if not merge_all_with(partition, rules):
+        return  # another process is at it
+    _thin_packs(partition, rules, rows)
+    head = partition.head
+    if thinned > head.thin:
+        move_head(partition, head, replace(head, thin=thinned), [])
+
+
+def _due(partition: Partition) -> dict[str, SegmentRow]:
+    """The segments whose rows are to be written anew, as they are to be."""
+    retention = partition.retention
+    by_segment = (
+        retention is not None
+        and retention.per == "segment"
+        and retention.when_full != "reject"
+        and bool(retention.max_entries or retention.max_bytes)
+    )
+    removed = partition.head.thinned > partition.head.thin
+    if not (removed or by_segment):
+        return {}
+    found: dict[str, SegmentRow] = {}
+    expired = entries = 0
+    index = partition.index
+    for key, value in index.scan(_SEGMENTS, _SEGMENTS_END):
+        stored = decode_index_row(SegmentRow, key, value)
+        entries += stored.last_sequence
+        name = segment_name(key)
+        row = row_of(partition, name) if by_segment else stored
+        if row.first_sequence > 1:
+            found[name] = row
+            expired += row.first_sequence - stored.first_sequence
+    return found if removed or expired * _SHARE > entries else {}
+
+
+def _thin_packs(partition: Partition, rules: _Floors, rows: dict[str, SegmentRow]) -> None:
+    """Write the packs anew that hold little else than what was dropped."""
+    head = partition.head
+    dead = dict.fromkeys((pack.id for pack in head.packs), 0)
+    for number, length in rules.dropped:
+        at = bisect_left(head.packs, number, key=attrgetter("last"))
+        if at < len(head.packs):
+            dead[head.packs[at].id] += length
+
+    def gone(segment: str, sequence: int) -> str:
+        row = rows.get(segment)
+        return "trimmed" if row is not None and sequence < row.first_sequence else ""
+
+    made: list[bytes] = []
+    packs = list(head.packs)
+    try:
+        for at, pack in enumerate(packs):
+            if dead[pack.id] * 2 < pack.length:
+                continue
+            records = records_in(partition, [pack])
+            changed = ((number, without_frames(one, partition.seed, gone) or one) for number, one in records)
+            encoded = encode(partition, pack.first, pack.last, changed)
+            id = urandom(16)
+            made.append(id)
+            etag = store_file(partition, id, encoded.data)
+            packs[at] = replace(pack, id=id, etag=etag, start=0, length=len(encoded.data), tail=encoded.table)
+    except RunGone:
+        partition.look_at_head()
+    if made:
+        move_head(partition, head, replace(head, packs=tuple(packs)), made)

@@ -1,0 +1,53 @@
+"""What the log says of posted requests (see inbox.py): which are settled, and who leads. A view of the headers."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .record_format import NOBODY, Header
+
+__all__ = ["WINDOW", "Answers"]
+
+WINDOW = 128
+"""A request that was posted when transaction n was the last one is committed by n + WINDOW at the latest, or never."""
+
+
+class Answers:
+    """Kept by a partition, under its lock."""
+
+    def __init__(self) -> None:
+        self.lead = b""
+        """Who is to write the next transaction; empty if everybody writes for himself."""
+        self.since = 0
+        """Every header above this number was seen, and is remembered."""
+        self.waiting = 0
+        """How many processes post, as the last one that led has seen it."""
+        self._found: dict[bytes, tuple[Header, int]] = {}
+        self._headers: deque[Header] = deque()
+
+    def get(self, id: bytes) -> tuple[Header, int] | None:
+        """(the header of the transaction that settles a request, its first frame there or VOID)."""
+        return self._found.get(id)
+
+    def take(self, header: Header) -> None:
+        """The next transaction of the log, if it says anything. One that was taken already is fine."""
+        if header.lead:
+            self.lead = b"" if header.lead == NOBODY else header.lead
+            self.waiting = header.waiting
+        if not header.answers:
+            return
+        for id, frame in header.answers:
+            self._found.setdefault(id, (header, frame))  # of two the first one counts
+        headers = self._headers
+        headers.append(header)
+        while headers[0].number <= header.number - WINDOW:
+            old = headers.popleft()
+            self.since = max(self.since, old.number)
+            for id, _ in old.answers:
+                self._found.pop(id, None)
+
+    def restart(self, number: int) -> None:
+        """Headers up to `number` were passed over."""
+        self.lead, self.since = b"", number
+        self._found.clear()
+        self._headers.clear()

@@ -1,0 +1,139 @@
+"""What was removed from a partition: what control records say, and how far it has come. Values only.
+
+A removal is a transaction like any other, so everybody learns of it at its place in the order. It says from where on a
+segment, or the whole partition, can still be read; a reader goes by that at once, and storage follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "REMOVED",
+    "Control",
+    "Erasure",
+    "Floor",
+    "Gaps",
+    "Reason",
+    "Removal",
+    "Removed",
+    "Retained",
+    "join_controls",
+    "with_gap",
+]
+
+Gaps = Literal["raise", "skip", "yield"]
+"""What a reader does about what is missing."""
+Reason = str
+""" "trimmed", "expired", "erased" or "deleted"."""
+_MOST_GAPS = 8
+
+
+class Removed(bytes):
+    """Stands for the payload of an entry that is gone, within batches. It is empty, and told by its type."""
+
+    __slots__ = ()
+    reason: Reason = ""
+
+
+class _Erased(Removed):
+    reason = "erased"
+
+
+class _Trimmed(Removed):
+    reason = "trimmed"
+
+
+REMOVED: dict[Reason, Removed] = {"erased": _Erased(), "trimmed": _Trimmed()}
+"""What a record says in the place of a payload: a removed one, or one that is below a floor."""
+
+
+class Removal(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The entries of a segment up to sequence `last` are gone."""
+
+    segment: str
+    last: int
+    reason: Reason
+    timestamp: int = 0
+    """Of the first entry that is left; 0 if none is."""
+    number: int = 0
+    """Of the transaction that holds it."""
+    size: int = 0
+    """Bytes of payload that the segment was given before it."""
+
+
+class Floor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first transaction of a partition that can be read."""
+
+    number: int = 1
+    reason: Reason = "trimmed"
+    end: tuple[int, int] = (0, 0)
+    """(number, index) after the last entry that is gone: an offset from there on misses nothing."""
+    position: int = 0
+    """Entries before it."""
+    size: int = 0
+    """Bytes of payload before it."""
+    timestamp: int = 0
+    """Of the transaction before it,"""
+    timestamp_at: int = 0
+    """and of itself, as far as it is known."""
+
+
+class Erasure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The entries first..last of a segment are erased, by the transaction `number`; 0 in that transaction itself."""
+
+    segment: str
+    first: int
+    last: int
+    number: int = 0
+
+
+class Retained(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A retention, as it is stored. 0 is no bound."""
+
+    max_age: float = 0.0
+    max_entries: int = 0
+    max_bytes: int = 0
+    per: str = "segment"
+    when_full: str = "drop_oldest"
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a transaction says of the partition itself. It holds before the entries of the same transaction."""
+
+    removals: tuple[Removal, ...] = ()
+    floor: Floor | None = None
+    retention: Retained | None = None
+    erasures: tuple[Erasure, ...] = ()
+
+
+def join_controls(controls: Iterable[Control | None]) -> Control | None:
+    """Those of several requests as one; None if there is none."""
+    joined: Control | None = None
+    for control in controls:
+        if control is None or joined is None:
+            joined = joined or control
+            continue
+        floors = [floor for floor in (joined.floor, control.floor) if floor is not None]
+        joined = Control(
+            joined.removals + control.removals,
+            max(floors, key=lambda floor: floor.number) if floors else None,
+            control.retention or joined.retention,
+            joined.erasures + control.erasures,
+        )
+    return joined
+
+
+def with_gap(gaps: Sequence[tuple[int, Reason]], last: int, reason: Reason) -> tuple[tuple[int, Reason], ...]:
+    """`gaps`, each (last sequence, reason), in order, and one more that goes up to `last`."""
+    kept = list(gaps)
+    if kept and kept[-1][1] == reason:
+        kept.pop()
+    kept.append((last, reason))
+    if len(kept) > _MOST_GAPS:
+        # What is told of the oldest ones then is the reason that makes the reader ask.
+        kept[:2] = [(kept[1][0], "trimmed")]
+    return tuple(kept)

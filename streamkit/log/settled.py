@@ -1,0 +1,58 @@
+"""What the log says became of a posted request."""
+
+from __future__ import annotations
+
+from ..errors import Unavailable
+from .answers import WINDOW
+from .partition import Partition
+from .record_format import VOID, Header
+from .request import Request
+from .rows import SegmentRow
+
+__all__ = ["recall", "settle"]
+
+
+def settle(partition: Partition, request: Request, header: Header, frame: int) -> None:
+    """Give `request` its result: its first frame in the transaction is `frame`, or it is in none."""
+    if frame == VOID:
+        request.fail(Unavailable("store.outcome was asked for the request, and gave it up: nothing was written"))
+    else:
+        request.succeed(_rows(partition, request, header, frame), header.trx, header.count)
+        request.first = header.answers[0][0] == request.id
+
+
+def recall(partition: Partition, request: Request) -> None:
+    """Read what the log has said of a posted request while nobody listened here. OutcomeUnknown if it is gone."""
+    id, answers = request.id, partition.answers
+    since = answers.since
+    while id is not None and not request.done and request.checked < min(since, request.since + WINDOW):
+        header = partition.header(request.checked + 1)
+        if header is None:
+            raise Unavailable(f"{partition.where(request.checked + 1)} is not in the log any more")
+        request.checked += 1
+        for settled, frame in header.answers:
+            if settled == id:
+                settle(partition, request, header, frame)
+                return
+    request.checked = max(request.checked, since)
+
+
+def _rows(partition: Partition, request: Request, header: Header, frame: int) -> dict[str, SegmentRow]:
+    """What a request was given whose first frame in the transaction is `frame`."""
+    now = partition.learn([part.segment for part in request.parts])
+    rows: dict[str, SegmentRow] = {}
+    for part in request.parts:
+        row = rows.get(part.segment) or now[part.segment]
+        first, since = row.first_sequence, row.first_timestamp
+        if part.body is None:
+            rows[part.segment] = SegmentRow(first, since, part.expected or 0, row.last_timestamp)
+        else:
+            ref = header.frames[frame]
+            frame += 1
+            rows[part.segment] = SegmentRow(
+                first or ref.first_sequence,
+                since or header.timestamp,
+                ref.first_sequence + ref.count - 1,
+                header.timestamp,
+            )
+    return rows

@@ -1,0 +1,290 @@
+"""What of a partition can still be read: floors that were set, and those that a retention draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ..errors import CorruptData, EntriesRemoved
+from ..gaps import Gap
+from .first_at import first_at
+from .floors import Floor, Removal
+from .index_reader import RunGone
+from .index_rows import decode_index_row
+from .keys import data_range
+from .partition import Partition
+from .record_format import Header
+from .rows import DataRow, Piece, SegmentRow
+
+__all__ = [
+    "Place",
+    "first_where",
+    "floor_at",
+    "floor_of",
+    "hides",
+    "missing_error",
+    "number_gap",
+    "place_of",
+    "raises",
+    "row_of",
+    "sequence_gaps",
+    "shown",
+    "still_there",
+]
+
+
+class Place(NamedTuple):
+    """Where a frame begins, or an entry in it."""
+
+    sequence: int
+    timestamp: int
+    number: int
+    before: int
+    """Bytes of payload that the segment was given before the frame."""
+
+
+def cutoff(partition: Partition) -> int:
+    """The timestamp from which on entries are kept by the retention; 0 if it does not tell by age."""
+    retention = partition.retention
+    if retention is None or not retention.max_age:
+        return 0
+    return max(0, partition.clock.now() - int(retention.max_age * 1000))
+
+
+def row_of(partition: Partition, segment: str) -> SegmentRow:
+    """A segment's status, with the first entry that can be read by now. As of the last refresh, or later."""
+    while True:
+        row = partition.status(segment)
+        resolved = _past_floor(partition, segment, row, partition.floor)
+        if resolved is row or partition.resolved(segment, row, resolved):
+            break
+    return _retained(partition, segment, resolved) if partition.retention is not None else resolved
+
+
+def shown(partition: Partition, row: SegmentRow) -> bool:
+    """Whether a segment has entries, by its status alone."""
+    if row.empty or (row.last_number and row.last_number < partition.floor.number):
+        return False
+    return partition.retention is None or row.last_timestamp >= cutoff(partition)
+
+
+def _past_floor(partition: Partition, segment: str, row: SegmentRow, floor: Floor) -> SegmentRow:
+    if row.empty or row.first_number >= floor.number:
+        return row
+    if row.last_number and row.last_number < floor.number:
+        return row.without(Removal(segment, row.last_sequence, floor.reason))
+    return _from(row, segment, floor.reason, first_where(partition, segment, row, lambda at: at.number >= floor.number))
+
+
+def _from(row: SegmentRow, segment: str, reason: str, place: Place | None) -> SegmentRow:
+    """`row` without what is before `place`; None: without anything."""
+    if place is None:
+        return row.without(Removal(segment, row.last_sequence, reason))
+    return row.without(Removal(segment, place.sequence - 1, reason, place.timestamp, place.number, place.before))
+
+
+def _retained(partition: Partition, segment: str, row: SegmentRow) -> SegmentRow:
+    retention = partition.retention
+    assert retention is not None
+    if row.empty:
+        return row
+    oldest = cutoff(partition)
+    if row.first_timestamp < oldest:
+        if row.last_timestamp < oldest:
+            return row.without(Removal(segment, row.last_sequence, "expired"))
+        row = _from(row, segment, "expired", first_where(partition, segment, row, lambda at: at.timestamp >= oldest))
+    if retention.when_full == "reject":
+        return row
+    if retention.per == "space":
+        if not row.empty and (retention.max_entries or retention.max_bytes):
+            row = _past_floor(partition, segment, row, floor_of(partition))
+        return row
+    least = row.last_sequence - retention.max_entries + 1
+    if retention.max_entries and row.first_sequence < least:
+        place = first_where(partition, segment, row, lambda at: at.sequence >= least, least)
+        row = _from(row, segment, "expired", place)
+    least = row.size - retention.max_bytes
+    if retention.max_bytes and row.first_size < least:
+        row = _from(row, segment, "expired", first_where(partition, segment, row, lambda at: at.before >= least))
+    return row
+
+
+def first_where(
+    partition: Partition, segment: str, row: SegmentRow, holds: Callable[[Place], bool], least: int = 0
+) -> Place | None:
+    """The first frame of a segment for which `holds` is true, as it stays for those that come later; None if there is
+    none. `least`: where in the frame that holds this sequence the place is to be."""
+    archived = partition.head.archived
+    if archived and (not row.first_number or row.first_number <= archived):
+        # The log may have let go of these.
+        archive, begin = partition.archive(), max(row.first_sequence, least)
+        there = archive.first_of(partition, segment, partition.floor.number)
+        last = row.last_sequence if there is not None else 0
+        for batch in archive.segment(partition, segment, max(begin, there or 0), last):
+            if batch.number > archived:
+                break
+            place = Place(batch.entries[0].sequence, batch.timestamp, batch.number, batch.origin.position)
+            if batch.number >= partition.floor.number and holds(place._replace(before=row.first_size)):
+                return place._replace(before=row.first_size)
+    for piece in _pieces(partition, segment, max(row.first_sequence, least)):
+        if piece.number > archived:
+            place = Place(max(piece.first_sequence, least), piece.timestamp, piece.number, piece.before)
+            if holds(place):
+                return place
+    return None
+
+
+def _pieces(partition: Partition, segment: str, first: int) -> Iterator[Piece]:
+    """The pieces from the one that holds `first`, in order, as far as the log has any."""
+    while True:
+        with partition.lock:
+            tail, index = list(partition.tail.get(segment, ())), partition.index
+            indexed = partition.watermark
+        try:
+            for key, data in index.scan(*data_range(segment, first), segment.encode()) if indexed else ():
+                for piece in decode_index_row(DataRow, key, data).pieces:
+                    if piece.last_sequence >= first:
+                        yield piece
+                        first = piece.last_sequence + 1
+            for piece in tail:
+                if piece.last_sequence >= first:
+                    yield piece
+                    first = piece.last_sequence + 1
+            return
+        except RunGone as error:
+            partition.check_moved(index, error)
+
+
+# -- the space ------------------------------------------------------------------------------------------------------
+
+
+def floor_of(partition: Partition) -> Floor:
+    """The first transaction that can be read by now."""
+    floor, retention = partition.floor, partition.retention
+    if retention is None:
+        return floor
+    oldest = cutoff(partition)
+    known = partition.expired
+    floor = known if known.number > floor.number else floor
+    entries = size = 0
+    if retention.per == "space" and retention.when_full != "reject":
+        share = partition.settings.partitions
+        entries = max(0, partition.position - retention.max_entries // share) if retention.max_entries else 0
+        size = max(0, partition.size - retention.max_bytes // share) if retention.max_bytes else 0
+    number, last = floor.number, partition.number
+    if number > last:
+        return floor
+    if floor.timestamp_at < oldest:
+        number = first_at(partition, oldest, number, last)
+    if floor.position < entries:
+        number = max(number, _search(partition, number, lambda header: header.position >= entries))
+    if floor.size < size:
+        number = max(number, _search(partition, number, lambda header: header.size >= size))
+    if number == floor.number:
+        return floor
+    partition.expired = found = floor_at(partition, number, "expired")
+    return found
+
+
+def _search(partition: Partition, first: int, kept: Callable[[Header], bool]) -> int:
+    """The first transaction from `first` on that is `kept`, as are all after it. Of what is archived all counts as
+    kept where the first one behind it is."""
+    low, high = max(first, partition.head.archived + 1), partition.number + 1
+    step = 1
+    while low < high:
+        # What is to go is mostly little, and near the floor.
+        middle = min(low + step - 1, (low + high) // 2)
+        header = partition.header(middle)
+        if header is None and not partition.archived_since(middle):
+            raise CorruptData(f"{partition.where(middle)} is missing from the log")
+        if header is None:
+            low = partition.head.archived + 1
+        elif kept(header):
+            high, step = middle, 1 << 62
+        else:
+            low, step = middle + 1, step * 2
+    return low if low > partition.head.archived + 1 else first
+
+
+def floor_at(partition: Partition, number: int, reason: str, *, search: bool = True) -> Floor:
+    """The floor that begins with transaction `number`. Without `search` its `end` is not looked for."""
+    if number > partition.number:
+        position, size, timestamp_at = partition.position, partition.size, 0
+    else:
+        position, _, size, timestamp_at = place_of(partition, number)
+    end, timestamp = (max(0, number - 1), 0), 0
+    for before in range(number - 1, max(0, number - _EMPTY) if search else number, -1):
+        _, count, _, moment = place_of(partition, before)
+        timestamp = timestamp or moment
+        end = (before, count)
+        if count:
+            break
+    return Floor(number, reason, end, position, size, timestamp, timestamp_at)
+
+
+def place_of(partition: Partition, number: int) -> tuple[int, int, int, int]:
+    """Of a transaction: entries before it, those in it, bytes of payload before it, its timestamp. The archive does not
+    know the latter two: then they are 0."""
+    header = partition.header(number)
+    if header is not None:
+        return header.position, header.count, header.size, header.timestamp
+    if not partition.archived_since(number):
+        raise CorruptData(f"{partition.where(number)} is missing from the log")
+    archive = partition.archive()
+    position = archive.entries_until(partition, number - 1) if number > 1 else 0
+    return position, archive.entries_until(partition, number) - position, 0, 0
+
+
+_EMPTY = 64
+"""Transactions without entries that are passed to find the last entry before a floor."""
+
+
+def still_there(partition: Partition, number: int) -> bool:
+    """False if transaction `number`, which is not in the log, was trimmed meanwhile."""
+    partition.refresh()
+    return floor_of(partition).number <= number
+
+
+# -- gaps -----------------------------------------------------------------------------------------------------------
+
+
+def sequence_gaps(partition: Partition, segment: str, row: SegmentRow, first: int, until: int) -> list[Gap]:
+    """What is missing of a segment from sequence `first` on up to its first entry, or to `until`."""
+    gaps: list[Gap] = []
+    until = min(until, row.first_sequence - 1)
+    for last, reason in row.gaps:
+        if first <= min(last, until):
+            gaps.append(Gap(partition.space, segment, first, min(last, until), reason))
+            first = last + 1
+    return gaps
+
+
+def number_gap(partition: Partition, start: tuple[int, int], floor: Floor) -> Gap | None:
+    """What is missing of a partition from (number, index) `start` on; None if nothing is."""
+    if start[0] >= floor.number or start >= floor.end:
+        return None
+    return Gap(partition.space, "", start[0], floor.number - 1, floor.reason)
+
+
+def missing_error(gap: Gap) -> EntriesRemoved:
+    return EntriesRemoved(
+        f'{gap}: what comes after the place that was named is not all there. Read on with gaps="skip", or with '
+        'gaps="yield" to be told where',
+        gap,
+    )
+
+
+def raises(gap: Gap) -> bool:
+    """Whether the reader is to be stopped: by what was lost to a limit, not by what somebody took back."""
+    return gap.reason in ("trimmed", "expired")
+
+
+def hides(partition: Partition) -> bool:
+    """Whether transactions may hold entries that are not to be read any more."""
+    retention = partition.retention
+    by_segment = retention is not None and retention.per == "segment" and retention.when_full != "reject"
+    return bool(
+        partition.thinned >= partition.floor.number
+        or partition.erasing
+        or (by_segment and retention is not None and (retention.max_entries or retention.max_bytes))
+    )

@@ -1,0 +1,1 @@
+"""Keeping and forgetting: trim, retention, erasure, deletion, size."""

@@ -1,0 +1,78 @@
+"""What a caller wants to be kept, checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..log.floors import Retained
+from ..log.offsets import Offset
+from ..retention import Retention
+from ..seconds import check_seconds
+from .trim import Limit
+
+__all__ = ["limit_of", "stored"]
+
+
+def limit_of(space: str, segment: str | None, before: Any, keep_entries: Any, keep_bytes: Any, max_age: Any) -> Limit:
+    """TypeError or ValueError unless exactly one bound is given, and is one."""
+    given = [
+        name
+        for name, value in (
+            ("before", before),
+            ("keep_entries", keep_entries),
+            ("keep_bytes", keep_bytes),
+            ("max_age", max_age),
+        )
+        if value is not None
+    ]
+    if len(given) != 1:
+        raise ValueError(
+            "trim takes exactly one of before, keep_entries, keep_bytes and max_age, not "
+            + (" and ".join(given) or "none of them")
+        )
+    _count(keep_entries, "keep_entries")
+    _count(keep_bytes, "keep_bytes")
+    if max_age is not None:
+        check_seconds("max_age", max_age)
+    if before is not None and segment is not None:
+        if type(before) is not int:
+            raise TypeError(f"before is a sequence of the segment, not {type(before).__name__}")
+        if before < 0:
+            raise ValueError(f"before is a sequence, not {before}")
+    elif before is not None:
+        before = Offset.decode(before, space)
+    return Limit(before, keep_entries, keep_bytes, max_age)
+
+
+def stored(retention: Retention) -> Retained:
+    """As it is kept in the log. TypeError or ValueError for what is none."""
+    if not isinstance(retention, Retention):
+        raise TypeError(f"a retention is streamkit.Retention, not {type(retention).__name__}")
+    if retention.max_age is not None:
+        check_seconds("max_age", retention.max_age, positive=True)
+    _count(retention.max_entries, "max_entries", 1)
+    _count(retention.max_bytes, "max_bytes", 1)
+    for name, value, words in (
+        ("per", retention.per, ("segment", "space")),
+        ("when_full", retention.when_full, ("drop_oldest", "reject")),
+    ):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is {words[0]!r} or {words[1]!r}, not {type(value).__name__}")
+        if value not in words:
+            raise ValueError(f"{name} is {words[0]!r} or {words[1]!r}, not {value!r}")
+    return Retained(
+        float(retention.max_age or 0),
+        retention.max_entries or 0,
+        retention.max_bytes or 0,
+        retention.per,
+        retention.when_full,
+    )
+
+
+def _count(value: Any, name: str, least: int = 0) -> None:
+    if value is None:
+        return
+    if type(value) is not int:
+        raise TypeError(f"{name} is an int, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} is {least} or more, not {value}")

@@ -1,0 +1,197 @@
+"""Trimming: the floor of a segment or of a space moves up. It is a transaction like any other."""
+
+from __future__ import annotations
+
+from ..errors import SequenceMismatch, Unavailable
+from ..log.commit import Committer
+from ..log.first_at import first_at
+from ..log.floors import Control, Floor, Removal
+from ..log.offsets import Offset
+from ..log.partition import Partition
+from ..log.read import Bounds, position_of, segment_batches
+from ..log.request import Part, Request
+from ..log.rows import SegmentRow
+from ..log.visible import first_where, floor_at, floor_of, place_of, row_of
+from .report import TrimReport
+
+__all__ = ["Limit", "trim_segment", "trim_space"]
+
+_TRIES = 100
+
+
+class Limit:
+    """What is to be kept: exactly one of them is set."""
+
+    def __init__(
+        self, before: int | Offset | None, keep_entries: int | None, keep_bytes: int | None, max_age: float | None
+    ) -> None:
+        self.before = before
+        self.keep_entries = keep_entries
+        self.keep_bytes = keep_bytes
+        self.max_age = max_age
+
+
+def trim_segment(committer: Committer, segment: str, limit: Limit, reason: str, dry_run: bool) -> TrimReport:
+    """Remove the first entries of a segment."""
+    partition = committer.partition
+    for _ in range(_TRIES):
+        partition.refresh((segment,))
+        row = row_of(partition, segment)
+        first = min(_first_kept(partition, segment, row, limit), row.last_sequence + 1)
+        if row.empty or first <= row.first_sequence:
+            return TrimReport(partition.space, segment, first_sequence=row.first_sequence, dry_run=dry_run)
+        removal = _removal(partition, segment, row, first, reason)
+        report = TrimReport(
+            partition.space,
+            segment,
+            first - row.first_sequence,
+            max(0, removal.size - row.first_size),
+            first_sequence=first,
+            dry_run=dry_run,
+        )
+        if dry_run:
+            return report
+        # Where nothing is left, what comes next must be what comes after it.
+        empties = first > row.last_sequence
+        request = Request([Part(segment, None, 0, row.last_sequence)] if empties else ())
+        request.control = Control((removal,))
+        try:
+            committer.commit(request)
+            return report
+        except SequenceMismatch:
+            continue
+    raise Unavailable(f"space {partition.space!r}: segment {segment!r} is written to all the time, trim it again")
+
+
+def _first_kept(partition: Partition, segment: str, row: SegmentRow, limit: Limit) -> int:
+    if isinstance(limit.before, int):
+        return limit.before
+    if limit.keep_entries is not None:
+        return row.last_sequence - limit.keep_entries + 1
+    if limit.max_age is not None:
+        oldest = partition.clock.now() - int(limit.max_age * 1000)
+        place = first_where(partition, segment, row, lambda at: at.timestamp >= oldest)
+        return row.last_sequence + 1 if place is None else place.sequence
+    assert limit.keep_bytes is not None
+    return _first_of_bytes(partition, segment, row, limit.keep_bytes)
+
+
+def _first_of_bytes(partition: Partition, segment: str, row: SegmentRow, most: int) -> int:
+    """The first of the last entries that have together at most so many bytes of payload."""
+    from ..log.backwards import segment_backwards
+
+    first = row.last_sequence + 1
+    for batch in segment_backwards(partition, segment, Bounds(), None):
+        for entry in reversed(batch.entries):
+            most -= len(entry.payload)
+            if most < 0:
+                return first
+            first = entry.sequence
+    return row.first_sequence
+
+
+def _removal(partition: Partition, segment: str, row: SegmentRow, first: int, reason: str) -> Removal:
+    if first > row.last_sequence:
+        return Removal(segment, first - 1, reason, 0, 0, row.size)
+    place = first_where(partition, segment, row, lambda at: at.sequence >= first, first)
+    if place is None:
+        return Removal(segment, first - 1, reason)
+    size = place.before
+    for batch in segment_batches(partition, segment, Bounds(first, first)):
+        begin = batch.origin.first_sequence
+        if begin < first:  # the frame begins before it: what is before it in the frame goes as well
+            for part in segment_batches(partition, segment, Bounds(max(begin, row.first_sequence), first - 1)):
+                size += sum(len(entry.payload) for entry in part.entries)
+    return Removal(segment, first - 1, reason, place.timestamp, place.number, size)
+
+
+def trim_space(committers: list[Committer], limit: Limit, reason: str, dry_run: bool) -> TrimReport:
+    """Remove the first transactions of a space."""
+    partitions = [committer.partition for committer in committers]
+    for partition in partitions:
+        partition.refresh()
+    numbers = _numbers_kept(partitions, limit)
+    transactions = entries = size = 0
+    for committer, number in zip(committers, numbers, strict=True):
+        partition = committer.partition
+        before = floor_of(partition)
+        if number <= before.number:
+            continue
+        floor = floor_at(partition, number, reason)
+        transactions += number - before.number
+        entries += max(0, floor.position - before.position)
+        size += max(0, floor.size - before.size)
+        if not dry_run:
+            _set_floor(committer, floor)
+    return TrimReport(partitions[0].space, "", entries, size, transactions, dry_run=dry_run)
+
+
+def _set_floor(committer: Committer, floor: Floor) -> None:
+    request = Request(())
+    request.control = Control((), floor)
+    committer.commit(request)
+
+
+def _numbers_kept(partitions: list[Partition], limit: Limit) -> list[int]:
+    """Of each partition, the first transaction that stays."""
+    if isinstance(limit.before, Offset):
+        numbers = []
+        for partition in partitions:
+            number, index = position_of(partition, limit.before, partition.number)
+            passed = number <= partition.number and index >= place_of(partition, number)[1]
+            numbers.append(number + 1 if passed else number)
+        return numbers
+    if limit.max_age is not None:
+        age = limit.max_age
+        return [
+            first_at(one, one.clock.now() - int(age * 1000), floor_of(one).number, one.number) for one in partitions
+        ]
+    if len(partitions) == 1:
+        return [_least(partitions[0], limit)]
+    return _merged(partitions, limit)
+
+
+def _least(partition: Partition, limit: Limit) -> int:
+    """The first transaction from which on no more is left than is to be kept."""
+    entries = None if limit.keep_entries is None else partition.position - limit.keep_entries
+    size = None if limit.keep_bytes is None else partition.size - limit.keep_bytes
+    low, high = floor_of(partition).number, partition.number + 1
+    if size is not None:
+        # The archive does not know how many bytes were before a transaction: it is kept, or goes, as a whole.
+        hot = max(low, partition.head.archived + 1)
+        if hot > low and place_of(partition, hot)[2] >= size if hot < high else partition.size < size:
+            return low
+        low = hot
+    while low < high:
+        middle = (low + high) // 2
+        floor = floor_at(partition, middle, "", search=False)
+        if (entries is not None and floor.position < entries) or (size is not None and floor.size < size):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
+    """Of several partitions the newest transactions are kept, by timestamp."""
+    left = limit.keep_entries if limit.keep_entries is not None else limit.keep_bytes
+    assert left is not None
+    numbers = [partition.number + 1 for partition in partitions]
+    floors = [floor_of(partition).number for partition in partitions]
+    heads: dict[int, tuple[int, int]] = {}
+    while True:
+        for at, partition in enumerate(partitions):
+            if at not in heads and numbers[at] > floors[at]:
+                header = partition.header(numbers[at] - 1)
+                if header is None:
+                    floors[at] = numbers[at]  # the archive has the rest, by time alone it could be told
+                    continue
+                amount = header.count if limit.keep_entries is not None else header.after - header.size
+                heads[at] = (header.timestamp, amount)
+        if not heads:
+            return numbers
+        at = max(heads, key=lambda at: heads[at][0])
+        left -= heads.pop(at)[1]
+        if left < 0:
+            return numbers
+        numbers[at] -= 1

@@ -1,0 +1,100 @@
+"""An inbox that is always in play: every request is posted, and a process of its own commits it for its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+from streamkit import Client, Store
+from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Limits
+from streamkit.errors import StreamkitError
+from streamkit.lexkey import LexKey
+from streamkit.log import inbox, policy
+from streamkit.log.request import Request
+
+__all__ = ["CombiningDriver", "combine", "posting"]
+
+_INBOX = LexKey.encode("INB")
+
+
+@contextmanager
+def posting(losses: int = 0) -> Iterator[None]:
+    """Stores that are opened in here post a request after so many losses: 0, before anything else."""
+    with (
+        patch.object(policy, "REMOTE", policy.REMOTE._replace(losses=losses)),
+        patch.object(inbox, "_EMPTY", 1),
+        patch.object(inbox, "_ROUND", (0.0005, 0.002, 2.0)),
+    ):
+        yield
+
+
+def combine(store: Store, space: str, partition: int) -> None:
+    """Commit what others have posted, and nothing else."""
+    known = store._handle.look_up(space)[0]
+    assert known is not None
+    committer = known.committers[partition]
+    assert committer.inbox is not None
+    known.partitions[partition].refresh()
+    if not committer.inbox._read():
+        return
+    known.partitions[partition].answers.lead = b""  # as if it was its turn
+    committer.inbox._unlooked = 1 << 30
+    committer.inbox._looked = float("-inf")
+    committer.commit(Request(()))
+
+
+class CombiningDriver:
+    """Around `inner`; what is posted through it is committed by another process at once."""
+
+    def __init__(self, inner: Driver, other: Client) -> None:
+        self._inner = inner
+        self.other = other
+        self._stores: dict[UUID, Store] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def combiner(self, store: UUID) -> Store:
+        found = self._stores.get(store)
+        return found or self._stores.setdefault(store, self.other.store(store))
+
+    def open(self, store: UUID) -> Backend:
+        return _CombiningBackend(self, store, self._inner.open(store))
+
+    def stores(self) -> Iterator[UUID]:
+        return self._inner.stores()
+
+    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
+        self._inner.delete(store, keep)
+
+    def close(self) -> None:
+        self.other.close()
+        self._inner.close()
+
+
+class _CombiningBackend:
+    def __init__(self, driver: CombiningDriver, store: UUID, inner: Backend) -> None:
+        self._driver = driver
+        self._store = store
+        self._inner = inner
+        self.limits: Limits = inner.limits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return self._inner.requests
+
+    def put(
+        self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
+    ) -> Etag:
+        etag = self._inner.put(partition, key, value, expect, durable=durable)
+        if partition.endswith(b"\x00" + bytes(_INBOX)):
+            space, number = partition[: -len(_INBOX) - 10].decode(), partition[-len(_INBOX) - 9 : -len(_INBOX) - 1]
+            with suppress(StreamkitError):
+                combine(self._driver.combiner(self._store), space, int.from_bytes(number, "big"))
+        return etag

@@ -1,0 +1,44 @@
+"""Searching for bytes in whatever is stored, also where it is compressed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+__all__ = ["files_below", "holds"]
+
+_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+def holds(data: bytes, needle: bytes, depth: int = 3) -> bool:
+    """Whether `needle` is in `data`, or in a zstd frame within it, of which there may be some in others."""
+    if needle in data:
+        return True
+    at = data.find(_MAGIC) if depth else -1
+    while at >= 0:
+        try:
+            inner = zstd.ZstdDecompressor().decompress(data[at:])
+        except zstd.ZstdError:
+            inner = b""
+        if inner and holds(inner, needle, depth - 1):
+            return True
+        at = data.find(_MAGIC, at + 1)
+    return False
+
+
+def files_below(*directories: Path) -> Iterator[tuple[str, bytes]]:
+    for directory in directories:
+        for path in sorted(directory.rglob("*")):
+            if path.is_file():
+                yield str(path), path.read_bytes()
+
+
+def found_in(stored: Iterable[tuple[str, bytes]], needle: bytes) -> list[str]:
+    """The names of what holds it."""
+    return [name for name, data in stored if holds(data, needle)]
