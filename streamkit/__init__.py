@@ -1,5 +1,7 @@
 """streamkit: an event-stream store without servers. `connect` is where to begin."""
 
+from typing import TYPE_CHECKING, Any
+
 from .client import Client, connect
 from .errors import (
     AccessDenied,
@@ -38,6 +40,9 @@ from .retention import Retention
 from .statistics import Statistics
 from .store import Store
 from .transaction import Transaction
+
+if TYPE_CHECKING:
+    from .views.view import View
 
 __version__ = "0.1.0"
 
@@ -82,6 +87,16 @@ __all__ = [
     "Unavailable",
     "Unsigned",
     "UnsupportedVersion",
+    "View",
     "__version__",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is asked for."""
+    if name == "View":
+        from .views.view import View
+
+        return View
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

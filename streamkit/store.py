@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -42,9 +43,13 @@ if TYPE_CHECKING:
     from .archive.read import Archive
     from .groups import Group, Queue
     from .index.verify import VerifyReport
+    from .members import Members
     from .removing.report import EraseReport, StoreSize, TrimReport
     from .removing.rewrite import Ranges
     from .retention import Retention
+    from .routes import Route, RouteStatus
+    from .views.open_view import OpenView
+    from .views.view import View
 
 __all__ = ["Store", "draft_of", "inner"]
 
@@ -545,6 +550,72 @@ class Store:
 
         self._handle.check_open()
         return group_names(self, space)
+
+    def members(self, group: str) -> Members:
+        """Who is there: `store.members("workers").join(name, metadata, ttl=15.0)`, `.list()`, `.watch()`."""
+        from .members import Members
+
+        self._handle.check_open()
+        return Members(self, group)
+
+    # -- views --------------------------------------------------------------------------------------------------
+
+    def view(
+        self,
+        name: str,
+        view: View,
+        spaces: Iterable[str],
+        path: str | os.PathLike[str] | None = None,
+        publish: bool = False,
+        *,
+        on_error: Literal["pause", "skip"] = "pause",
+        batch: int = 10_000,
+        publish_every: float = 300.0,
+    ) -> OpenView:
+        """Open a view: a SQLite database that follows `spaces`, which nothing brings forward but its `catch_up` and so
+        on.
+
+        `path`: the database, a file of this machine that its processes share; with the store's archives if that is a
+        directory, else in a cache directory, if None. Where there is none yet the newest that was published is taken.
+        `publish`: also publish it, now and then (every `publish_every` seconds), by `catch_up` and `run`. `on_error`:
+        what to do if `apply` raises: pause there, or record it and "skip" the entry. `batch`: entries in one SQLite
+        transaction at most. ValueError and TypeError for what is no view; PermanentError for a path that it cannot
+        have.
+        """
+        from .views.open_view import open_view
+
+        return open_view(self, name, view, spaces, path, publish, on_error, batch, publish_every)
+
+    # -- routes -------------------------------------------------------------------------------------------------
+
+    def route(
+        self,
+        name: str,
+        source: str,
+        target: str,
+        where: Callable[[Entry], bool] | None = None,
+        segment: Callable[[Entry], str] | str | None = None,
+        transform: Callable[[Entry], Record | bytes | None] | None = None,
+        target_store: Store | None = None,
+        start: AnyOffset | Literal["beginning", "end"] = "beginning",
+    ) -> Route:
+        """Open a route: entries of the space `source` copied into `target`, of this store or of `target_store`.
+
+        `where(entry)`: which are; `segment`: into which segment, a name or a function, the same one if None;
+        `transform(entry)`: what is written, a Record, a payload (the metadata stays), or None for nothing. They depend
+        on the entry alone. `start`: where it begins, when it is made. Copies have `streamkit.from` and `streamkit.via`
+        in their metadata. PermanentError if the route exists with another source or target.
+        """
+        from .routes.route import open_route
+
+        return open_route(self, name, source, target, where, segment, transform, target_store, start)
+
+    def get_routes(self) -> list[RouteStatus]:
+        """What each route of this store is at, by name. Their sources are not asked."""
+        from .routes.state import get_routes
+
+        self._handle.check_open()
+        return get_routes(self)
 
     # -- the store itself ---------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from functools import partial
 from types import TracebackType
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from ..errors import Fenced
 from ..leases import Lease
 from ..log.commit import Committer
-from ..model import Record, SegmentStatus
+from ..model import Entry, Record, SegmentStatus
 from ..statistics import Statistics
-from ..store import Store, draft_of
+from ..store import AnyOffset, Store, draft_of
 from ..transaction import Draft
 from .leases import AsyncLease
 from .methods import Progress, awaited, followed, in_thread, iterated, with_progress
@@ -24,6 +25,9 @@ from .writing import Lane, LoopRequest
 
 if TYPE_CHECKING:
     from ..archive import RestoreReport
+    from ..routes import RouteStatus
+    from ..views.view import View
+    from .clients import AsyncMembers, AsyncRoute, AsyncView
 
 __all__ = ["AsyncStore"]
 
@@ -194,6 +198,56 @@ class AsyncStore:
 
     verify = with_progress(Store.verify)
     repair = awaited(Store.repair, long=True)
+
+    async def view(
+        self,
+        name: str,
+        view: View,
+        spaces: Iterable[str],
+        path: str | os.PathLike[str] | None = None,
+        publish: bool = False,
+        *,
+        on_error: Literal["pause", "skip"] = "pause",
+        batch: int = 10_000,
+        publish_every: float = 300.0,
+    ) -> AsyncView:
+        """Open a view: a SQLite database that follows `spaces`. See Store.view; its methods are awaited."""
+        options: dict[str, Any] = {"on_error": on_error, "batch": batch, "publish_every": publish_every}
+        found = await self.calls.call(lambda: self.sync.view(name, view, spaces, path, publish, **options))
+        from .clients import AsyncView
+
+        return AsyncView(found, self.calls)
+
+    async def route(
+        self,
+        name: str,
+        source: str,
+        target: str,
+        where: Callable[[Entry], bool] | None = None,
+        segment: Callable[[Entry], str] | str | None = None,
+        transform: Callable[[Entry], Record | bytes | None] | None = None,
+        target_store: AsyncStore | Store | None = None,
+        start: AnyOffset | Literal["beginning", "end"] = "beginning",
+    ) -> AsyncRoute:
+        """Open a route: entries of one space copied into another. See Store.route; its functions run in threads."""
+        there = target_store.sync if isinstance(target_store, AsyncStore) else target_store
+        found = await self.calls.call(
+            lambda: self.sync.route(name, source, target, where, segment, transform, there, start)
+        )
+        from .clients import AsyncRoute
+
+        return AsyncRoute(found, self.calls)
+
+    async def get_routes(self) -> list[RouteStatus]:
+        """What each route of this store is at, by name. Their sources are not asked."""
+        return await self.calls.call(self.sync.get_routes)
+
+    def members(self, group: str) -> AsyncMembers:
+        """Who is there: `await store.members("workers").join(name)`, `.list()`."""
+        from .clients import AsyncMembers
+
+        self.calls.check()
+        return AsyncMembers(self.sync.members(group), self.calls)
 
     async def statistics(self) -> Statistics:
         """What was done since this store was opened here: requests by kind, conflicts, retries, cache hits."""

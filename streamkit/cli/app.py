@@ -15,6 +15,7 @@ from streamkit import StreamkitError, __version__, errors
 
 from . import archive as cold
 from . import groups, lease, look, read, removing, upkeep, work, write
+from . import views as following
 from .options import Archive, StoreId, Url
 from .output import print_line, print_note
 
@@ -65,6 +66,10 @@ for command in (
     lease.lease,
     groups.groups,
     work.work,
+    following.views,
+    following.view,
+    following.routes,
+    following.run,
 ):
     app.command(command.__name__)(command)
 app.add_typer(groups.group, name="group")

@@ -20,20 +20,34 @@ SAYS = {
     "06_event_sourcing.py": ["items={'tea': 2, 'pot': 1}, paid=True, sequence=4", "nothing can be added"],
     "07_idempotency.py": ["delivered again: sequence 1", "entries: 2", "refused:"],
     "09_arrow.py": ["1001 entries", "gate 0  │   251 │   600", "│ hot  ┆ 1    │", "gate 3"],
-    "10_queue.py": [
+    "11_queue.py": [
         "sent: password reset attempt 1\nsent: newsletter 1",
         "sent: reminder",
         "4 sent, 2 attempts failed",
         "dead: nobody can read this after 2 attempts: max_deliveries",
         "lag 0 pending 0",
     ],
-    "11_groups.py": [
+    "12_groups.py": [
         "shared: 3 and 3",
         "handed back: 3",
         "in order: placed\nin order: paid\nin order: sent",
         "leader: 6 standby: 0",
         "after it ended, standby: 6",
         "['audit', 'billing', 'shipping']",
+    ],
+    "13_order_system.py": [
+        "refused: it is being paid",
+        "order 42 as it was: 2850 and is: 1850",
+        "order 43: 900 cents are due",
+        'audit: orders/42/3 {"cents":1000}',
+    ],
+    "14_search_flights.py": [
+        "united houston: [1545, 1714]",
+        "of UA, the last two: [1714, 1696]",
+        "late by ten minutes: [1141, 1714]",
+        "USING INDEX 'to'",
+        "published: 6 entries",
+        "('UA', 6, 36)",
     ],
     "08_leases.py": ["written by the leader: sequence 1", "somebody else:"],
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,8 +50,8 @@ def test_python_in_the_pages_compiles_and_imports_what_exists(block: str) -> Non
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "streamkit":
             module = import_module(node.module)
             for alias in node.names:
-                found = hasattr(module, alias.name) or find_spec(f"{node.module}.{alias.name}")
-                assert found, f"{node.module} has no {alias.name}"
+                submodule = find_spec(f"{node.module}.{alias.name}") if hasattr(module, "__path__") else None
+                assert hasattr(module, alias.name) or submodule, f"{node.module} has no {alias.name}"
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == "streamkit":
@@ -62,6 +64,17 @@ def test_every_room_is_on_the_map() -> None:
     assert [room.name for room in rooms if f"`streamkit/{room.name}/`" not in layout] == []
     tested = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert [room for room in sorted(tested) if f"`{room}`" not in layout and f"`{room}/" not in layout] == []
+
+
+@pytest.mark.parametrize("page", ["views.md", "eventsourcing.md"])
+def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
+    program = tmp_path / "page.py"  # a module, so that annotations are found
+    program.write_text("from __future__ import annotations\n" + "\n".join(blocks))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    wanted = {"views.md": ["[('order-42', 450)]", "worker-1"], "eventsourcing.md": ["500 450"]}[page]
+    assert all(text in done.stdout for text in wanted), done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -33,7 +33,9 @@ LAYERS = (
     # the store, and what it is composed of
     {"space", "open_store", "handle", "arguments", "writing", "transaction", "reading", "following"},
     {"store", "client", "", "aio", "places"},
-    {"archive", "groups", "removing", "testing"},
+    {"run"},
+    # clients of the store
+    {"archive", "testing", "groups", "views", "routes", "eventsourcing", "members", "removing"},
     {"spark", "cli"},
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
@@ -43,6 +45,12 @@ BACKENDS = {"backend", "checksum", "errors", "reentry"}
 
 UPWARD = {
     ("streamkit.aio.store", "streamkit.archive"): "for the type checker",
+    ("streamkit.aio.clients", "streamkit.members"): "presence for coroutines",
+    ("streamkit.aio.clients", "streamkit.routes.route"): "for the type checker",
+    ("streamkit.aio.clients", "streamkit.run.rounds"): "what runs in a thread is stopped by it",
+    ("streamkit.aio.clients", "streamkit.views.open_view"): "for the type checker",
+    ("streamkit.aio.store", "streamkit.routes"): "for the type checker",
+    ("streamkit.aio.store", "streamkit.views.view"): "for the type checker",
     ("streamkit.client", "streamkit.archive.location"): "deletes a store's archive, where there is one",
     ("streamkit.errors", "streamkit.model"): "for the type checker: an error carries statuses",
     ("streamkit.model", "streamkit.log.offsets"): "an entry knows its offset",
@@ -55,6 +63,13 @@ UPWARD = {
     ("streamkit.store", "streamkit.archive.compact"): "`compact()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.restore"): "`restore()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.read"): "for the type checker",
+    ("streamkit", "streamkit.views.view"): "`streamkit.View`, when it is asked for",
+    ("streamkit.store", "streamkit.members"): "`members()` of the facade",
+    ("streamkit.store", "streamkit.routes"): "for the type checker",
+    ("streamkit.store", "streamkit.routes.route"): "`route()` of the facade",
+    ("streamkit.store", "streamkit.routes.state"): "`get_routes()` of the facade",
+    ("streamkit.store", "streamkit.views.open_view"): "`view()` of the facade; SQLite is imported then",
+    ("streamkit.store", "streamkit.views.view"): "for the type checker",
     ("streamkit.store", "streamkit.archive.erase"): "`erase()` of the facade; the archive's libraries are optional",
     ("streamkit.errors", "streamkit.gaps"): "for the type checker: an error carries a gap",
     ("streamkit.store", "streamkit.removing.arguments"): "`erase()` of the facade",

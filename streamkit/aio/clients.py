@@ -1,0 +1,118 @@
+"""Views, routes and presence for coroutines: what they do is done in threads, and waited for on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..members import Member, Members, Membership
+from .threads import Calls
+
+if TYPE_CHECKING:
+    from ..routes.route import Route
+    from ..views.open_view import OpenView
+
+__all__ = ["AsyncMembers", "AsyncMembership", "AsyncRoute", "AsyncView"]
+
+
+class _Client:
+    """`sync` is the same thing for threads; its methods are awaited here under the same names."""
+
+    def __init__(self, sync: OpenView | Route, calls: Calls) -> None:
+        self.sync = sync
+        self.name = sync.name
+        self._calls = calls
+
+    async def run(self, *, seconds: float | None = None) -> None:
+        """Until it is closed or cancelled, or `seconds` are over."""
+        from ..run.rounds import Stop
+
+        stop: Stop = self.sync.new_stop()
+        running = asyncio.ensure_future(self._calls.call(lambda: self.sync.run(stop, seconds=seconds), long=True))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            stop.set()
+            await running
+            raise
+
+    async def close(self) -> None:
+        await self._calls.call(self.sync.close)
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """The method of that name, to be awaited: it is called in a thread."""
+        if name.startswith("_") or "sync" not in self.__dict__:
+            raise AttributeError(name)
+        found = getattr(self.sync, name)
+        if not callable(found):
+            return found
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            return await self._calls.call(lambda: found(*arguments, **named))
+
+        return call
+
+    def __repr__(self) -> str:
+        return f"<Async {repr(self.sync)[1:]}"
+
+
+class AsyncView(_Client):
+    """From `await store.view(…)`: `await view.catch_up()`, `await view.wait_for(offset)`, `await view.get(key)`."""
+
+    sync: OpenView
+
+    async def ask(self, query: Callable[[Any], Any]) -> Any:
+        """query(db) in a thread, with a read-only connection to the database."""
+        return await self._calls.call(lambda: query(self.sync.db))
+
+
+class AsyncRoute(_Client):
+    """From `await store.route(…)`: `await route.catch_up()`, `await route.status()`."""
+
+
+class AsyncMembers:
+    """From `store.members(group)`."""
+
+    def __init__(self, sync: Members, calls: Calls) -> None:
+        self.group = sync.group
+        self._sync = sync
+        self._calls = calls
+
+    async def join(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> AsyncMembership:
+        """See Members.join."""
+        return AsyncMembership(await self._calls.call(lambda: self._sync.join(name, metadata, ttl)), self._calls)
+
+    async def list(self) -> list[Member]:
+        """Who is there, by name."""
+        return await self._calls.call(self._sync.list)
+
+
+class AsyncMembership:
+    """From `join`: `async with`, or `await leave()`."""
+
+    def __init__(self, sync: Membership, calls: Calls) -> None:
+        self.name = sync.name
+        self.sync = sync
+        self._calls = calls
+
+    async def leave(self) -> None:
+        """Be gone at once. Again is fine."""
+        await self._calls.call(self.sync.leave)
+
+    async def __aenter__(self) -> AsyncMembership:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.leave()

@@ -1,0 +1,195 @@
+"""views, view, routes, run: what follows a store, as it is on this machine and in the store."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from streamkit import Store
+from streamkit.run import Program
+from streamkit.views.catalog import LocalView, find_views, query
+from streamkit.views.open_view import OpenView
+
+from .options import Archive, Json, StoreId, Url, open_store
+from .output import iso, print_line, record_line
+from .progress import progress
+
+__all__ = ["routes", "run", "view", "views"]
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The view's name, or the path of its database.")]
+App = Annotated[
+    str | None,
+    typer.Option("--app", metavar="MODULE:NAME", help="A program, view, or list of these: it knows what to build."),
+]
+
+
+def views(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+    """List the views that have a database in the store's place for them, and those that are published."""
+    with open_store(url, store, archive) as opened:
+        for found in find_views(opened):
+            _print(found, json)
+
+
+def _print(found: LocalView, json: bool) -> None:
+    if json:
+        print_line(record_line(msgspec.to_builtins(found)))
+        return
+    where = found.path or f"{found.published} published"
+    state = f"paused: {found.error}" if found.error else f"at {iso(found.timestamp)}"
+    print_line(
+        f"{found.name}  version {found.version}  {', '.join(found.spaces)}  {found.entries:,} entries  {state}  {where}"
+    )
+
+
+def view(
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="show, query, rebuild, or publish.")],
+    name: Name,
+    sql: Annotated[str | None, typer.Argument(metavar="SQL", help="For query: a SELECT.", show_default=False)] = None,
+    app: App = None,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Show a view, ask its database in SQL (read-only), build it anew, or publish it.
+
+    `rebuild` needs the program that knows what it is made of: --app module:name.
+    """
+    if action not in ("show", "query", "rebuild", "publish"):
+        raise typer.BadParameter(f"{action!r} is none of show, query, rebuild, publish", param_hint="ACTION")
+    if action == "query" and sql is None:
+        raise typer.BadParameter('query needs SQL, as in `streamkit view query totals "select * from totals"`')
+    if app is not None or action in ("rebuild", "publish"):
+        _by_program(action, name, sql, app, json)
+        return
+    with open_store(url, store, archive) as opened:
+        found = [one for one in find_views(opened, name) if one.path]
+        if not found:
+            raise typer.BadParameter(f"there is no database of a view {name!r} here", param_hint="NAME")
+        if action == "show":
+            _print(found[0], json)
+        else:
+            _print_rows(query(found[0].path, sql or ""), json)
+
+
+def _print_rows(rows: tuple[list[str], Any], json: bool) -> None:
+    names, found = rows
+    for row in found:
+        if json:
+            values = {name: _plain(value) for name, value in zip(names, row, strict=True)}
+            print_line(record_line(values))
+        else:
+            print_line("  ".join("-" if value is None else str(_plain(value)) for value in row))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    return value
+
+
+def _by_program(action: str, name: str, sql: str | None, app: str | None, json: bool) -> None:
+    if app is None:
+        raise typer.BadParameter(
+            f"{action} needs the program that knows what the view is made of: --app module:name", param_hint="--app"
+        )
+    named = [part for part in _parts(_load(app)) if isinstance(part, OpenView) and name in (part.name, part.path)]
+    if not named:
+        raise typer.BadParameter(f"{app} has no view {name!r}", param_hint="NAME")
+    found = named[0]
+    if action == "query":
+        cursor = found.db.execute(sql or "")
+        _print_rows(([column[0] for column in cursor.description or ()], cursor), json)
+    elif action == "publish":
+        done = found.publish()
+        fields = msgspec.to_builtins(done)
+        print_line(record_line(fields) if json else f"{done.name}: {done.entries:,} entries, {done.bytes:,} bytes")
+    else:
+        if action == "rebuild":
+            with progress("building", unit="entries") as bar:
+                at = [0]
+
+                def tell(entries: int) -> None:
+                    bar.advance(entries - at[0])
+                    at[0] = entries
+
+                status = found.rebuild(progress=tell)
+        else:
+            status = found.status()
+        fields = msgspec.to_builtins(status)
+        print_line(record_line(fields) if json else f"{status.name}  {status.state}  {status.entries:,} entries")
+
+
+def routes(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+    """List the routes of the store, where they are, and why those that are paused are."""
+    with open_store(url, store, archive) as opened:
+        for found in opened.get_routes():
+            if json:
+                print_line(record_line(msgspec.to_builtins(found)))
+                continue
+            error = f"  {found.error.error}" if found.error else ""
+            state = "" if found.state == "unknown" else f"  {found.state}{error}"
+            print_line(
+                f"{found.name}  {found.source} -> {found.target}  {found.entries:,} entries read, {found.copied:,} "
+                f"copied{state}"
+            )
+
+
+def run(
+    app: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A Program, or a list of views and routes.")],
+    seconds: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="For so long. Else until it is stopped.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run the views and routes of a program in one process, until SIGTERM or Ctrl-C; then print where they are.
+
+    NAME is a `streamkit.run.Program`, a view or route, a list of these, or a function that makes one.
+    """
+    found = _load(app)
+    program = found if isinstance(found, Program) else Program(_store_of(_parts(found)), _parts(found))
+    program.run(seconds=seconds, signals=True)
+    for part in program.status():
+        fields = msgspec.to_builtins(part)
+        text = f"{part.name}  {part.state}" + (f"  {part.error}" if part.error else "")
+        print_line(record_line(fields) if json else text)
+
+
+def _load(app: str) -> Any:
+    module, separator, name = app.partition(":")
+    if not separator or not name:
+        raise typer.BadParameter(f"{app!r} is not MODULE:NAME", param_hint="MODULE:NAME")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            raise typer.BadParameter(f"there is no module {module!r} here", param_hint="MODULE:NAME") from None
+        raise
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise typer.BadParameter(f"the module {module!r} has no {name!r}", param_hint="MODULE:NAME")
+        found = getattr(found, part)
+    return found() if callable(found) and not isinstance(found, (Program, OpenView)) else found
+
+
+def _parts(found: Any) -> list[Any]:
+    if isinstance(found, Program):
+        return found.parts
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def _store_of(parts: list[Any]) -> Store:
+    for part in parts:
+        store = getattr(part, "store", None)
+        if isinstance(store, Store):
+            return store
+    raise typer.BadParameter("there is no view and no route to run", param_hint="MODULE:NAME")

@@ -1,0 +1,193 @@
+"""Aggregates: a call of a method decorated with `@event` changes the state and records its arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
+
+__all__ = ["Aggregate", "EventType", "Pending", "event", "event_types", "replay", "saved"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Upcast = Callable[[dict[str, Any]], dict[str, Any]]
+_MARK = "__streamkit_event__"
+
+
+class _Mark(NamedTuple):
+    name: str
+    version: int
+    upcast: Mapping[int, Upcast]
+    function: Callable[..., Any]
+    signature: inspect.Signature
+
+
+class Pending(NamedTuple):
+    """An event that is recorded and not saved yet."""
+
+    type: EventType
+    arguments: dict[str, Any]
+
+
+class EventType:
+    """A kind of event of an aggregate: its name and version in the log, and the method that applies it."""
+
+    def __init__(self, mark: _Mark) -> None:
+        self.name = mark.name
+        self.version = mark.version
+        self.upcast = mark.upcast
+        self.function = mark.function
+        self.signature = mark.signature
+        self._types: dict[str, Any] | None = None
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """Of the arguments, as they are annotated; resolved when they are first needed."""
+        if self._types is None:
+            try:
+                hints = get_type_hints(self.function, include_extras=True)
+            except NameError as error:
+                raise TypeError(
+                    f"the arguments of {self.function.__qualname__} are annotated with what is not known in its "
+                    f"module: {error}. Define the type outside of functions"
+                ) from error
+            self._types = {name: hint for name, hint in hints.items() if name != "return"}
+        return self._types
+
+
+@overload
+def event(name: F, /) -> F: ...
+@overload
+def event(
+    name: str | None = None, /, *, version: int = 1, upcast: Mapping[int, Upcast] | None = None
+) -> Callable[[F], F]: ...
+
+
+def event(name: Any = None, /, *, version: int = 1, upcast: Mapping[int, Upcast] | None = None) -> Any:
+    """Make a method of an Aggregate an event: `@event`, or `@event("name")`, by which the log knows it.
+
+    A call runs the method, and records its arguments if that does not raise; replaying runs it again with them. They
+    are written by their annotations (msgspec's types) or, without, as what JSON has. So the method decides by its
+    arguments and the state alone; what else is to be decided is done by a method that calls it.
+    `version` and `upcast`: when arguments change, raise the version, and give for each earlier one a function that
+    makes its arguments (a dict) those of the next.
+    """
+    if inspect.isfunction(name):
+        return _decorate(name, name.__name__, 1, {})
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"@event takes the event's name, not {name!r:.60}")
+    if name == "":
+        raise ValueError("an event's name is not empty")
+    if type(version) is not int or version < 1:
+        raise ValueError(f"an event's version is 1 or more, not {version!r}")
+    steps = dict(upcast or {})
+    missing = [number for number in range(1, version) if number not in steps]
+    if missing or any(number >= version or number < 1 for number in steps):
+        raise ValueError(f"upcast has a function for each version before {version}; missing: {missing}")
+
+    def decorate(function: F) -> F:
+        decorated: F = _decorate(function, name or function.__name__, version, steps)
+        return decorated
+
+    return decorate
+
+
+def _decorate(function: Any, name: str, version: int, upcast: Mapping[int, Upcast]) -> Any:
+    if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
+        raise TypeError(f"@event is for methods of an Aggregate, not {function!r:.60}")
+    signature = inspect.signature(function)
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in signature.parameters.values()):
+        raise TypeError(f"{function.__qualname__}: an event's arguments have names, so it takes no *arguments")
+    mark = _Mark(name, version, upcast, function, signature)
+
+    @functools.wraps(function)
+    def record(self: Aggregate, *arguments: Any, **named: Any) -> Any:
+        bound = signature.bind(self, *arguments, **named)
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        values.pop(next(iter(signature.parameters)))
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                values.update(values.pop(parameter.name))
+        return self._record(name, function, values, (self, *arguments), named)
+
+    setattr(record, _MARK, mark)
+    return record
+
+
+def event_types(kind: type[Aggregate]) -> dict[str, EventType]:
+    """Those of a class, by name. TypeError if two methods have one name."""
+    found = kind.__dict__.get("__streamkit_events__")
+    if found is None:
+        found = {}
+        for attribute in dir(kind):
+            mark = getattr(inspect.getattr_static(kind, attribute), _MARK, None)
+            if mark is None:
+                continue
+            if mark.name in found:
+                raise TypeError(f"{kind.__name__} has two events {mark.name!r}: name one of them, @event('…')")
+            found[mark.name] = EventType(mark)
+        kind.__streamkit_events__ = found  # type: ignore[attr-defined]
+    types: dict[str, EventType] = found
+    return types
+
+
+class Aggregate:
+    """A thing whose state is the fold of its events: subclass it, and let a Repository load and save it.
+
+    `__init__(self)` makes the empty state; it calls `super().__init__()` first. `id` is the segment's name, `version`
+    the sequence of its last event, 0 for one that does not exist.
+    """
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.version = 0
+        self._pending: list[Pending] = []
+        self._depth = 0
+
+    @property
+    def pending(self) -> tuple[Pending, ...]:
+        """What was recorded and is not saved yet."""
+        return tuple(self._pending)
+
+    def _record(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        values: dict[str, Any],
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        try:
+            depth = self._depth
+        except AttributeError:
+            raise TypeError(f"{type(self).__name__}.__init__ does not call super().__init__()") from None
+        if depth:  # an event that calls another one is one event: replaying it will call that again
+            return function(*arguments, **named)
+        self._depth = 1
+        try:
+            result = function(*arguments, **named)
+        finally:
+            self._depth = 0
+        self._pending.append(Pending(event_types(type(self))[name], values))
+        self.version += 1
+        return result
+
+    def __repr__(self) -> str:
+        state = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({state})"
+
+
+def replay(aggregate: Aggregate, kind: EventType, values: dict[str, Any]) -> None:
+    """Apply an event that was recorded before."""
+    aggregate._depth = 1
+    try:
+        kind.function(aggregate, **values)
+    finally:
+        aggregate._depth = 0
+    aggregate.version += 1
+
+
+def saved(aggregate: Aggregate) -> None:
+    """What was recorded is in the log now."""
+    aggregate._pending.clear()

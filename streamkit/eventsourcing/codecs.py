@@ -1,0 +1,100 @@
+"""Values as bytes and back: payloads of records, with or without aggregates.
+
+codec = JsonCodec(Placed | Paid)                      # Structs, dataclasses, unions of tagged Structs
+store.produce("orders", "42", [Record(codec.encode(Placed(3)))])
+event = codec.decode(entry.payload)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from ..errors import CorruptData, MissingDependency
+
+__all__ = ["Codec", "JsonCodec", "MsgpackCodec", "PydanticCodec"]
+
+T = TypeVar("T")
+
+
+class Codec(Protocol):
+    """`convert` gives a value of `type` for what `decode` found in it."""
+
+    def encode(self, value: Any) -> bytes: ...
+
+    def decode(self, data: bytes) -> Any: ...
+
+    def convert(self, value: Any, type: Any) -> Any: ...
+
+
+class JsonCodec(Generic[T]):
+    """JSON by msgspec. Without a `type` what comes back is dicts, lists, text and numbers."""
+
+    def __init__(self, type: Any = Any) -> None:
+        self._encoder = msgspec.json.Encoder(order="deterministic")
+        self._decoder = msgspec.json.Decoder(type)
+
+    def encode(self, value: T) -> bytes:
+        return self._encoder.encode(value)
+
+    def decode(self, data: bytes) -> T:
+        """CorruptData if it is not what was expected."""
+        try:
+            found: T = self._decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise CorruptData(f"the payload is not as expected: {error}") from error
+        return found
+
+    def convert(self, value: Any, type: Any) -> Any:
+        return msgspec.convert(value, type, builtin_types=())
+
+
+class MsgpackCodec(Generic[T]):
+    """MessagePack by msgspec: smaller and faster, and not to be read by eye."""
+
+    def __init__(self, type: Any = Any) -> None:
+        self._encoder = msgspec.msgpack.Encoder(order="deterministic")
+        self._decoder = msgspec.msgpack.Decoder(type)
+
+    def encode(self, value: T) -> bytes:
+        return self._encoder.encode(value)
+
+    def decode(self, data: bytes) -> T:
+        """CorruptData if it is not what was expected."""
+        try:
+            found: T = self._decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise CorruptData(f"the payload is not as expected: {error}") from error
+        return found
+
+    def convert(self, value: Any, type: Any) -> Any:
+        return msgspec.convert(value, type, builtin_types=(bytes,))
+
+
+class PydanticCodec(Generic[T]):
+    """JSON by pydantic, which has to be installed: models, and whatever a TypeAdapter takes."""
+
+    def __init__(self, type: Any = Any) -> None:
+        try:
+            import pydantic
+        except ImportError as error:
+            raise MissingDependency("PydanticCodec needs pydantic: pip install pydantic") from error
+        self._adapter = pydantic.TypeAdapter(type)
+        self._make = pydantic.TypeAdapter
+        self._error = pydantic.ValidationError
+
+    def encode(self, value: T) -> bytes:
+        data: bytes = self._adapter.dump_json(value)
+        return data
+
+    def decode(self, data: bytes) -> T:
+        """CorruptData if it is not what was expected."""
+        try:
+            found: T = self._adapter.validate_json(data)
+        except self._error as error:
+            raise CorruptData(f"the payload is not as expected: {error}") from error
+        return found
+
+    def convert(self, value: Any, type: Any) -> Any:
+        return self._make(type).validate_python(value)

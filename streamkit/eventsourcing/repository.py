@@ -1,0 +1,364 @@
+"""The repository: loads aggregates, saves what was recorded, and keeps snapshots beside."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import pickle
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from ..errors import PermanentError, SequenceMismatch, StreamkitError, TransactionIdMismatch
+from ..leases import Lease
+from ..model import Record, SegmentStatus
+from ..names import check_name, internal_name
+from ..store import Store
+from ..warn import warn
+from .aggregate import Aggregate, saved
+from .codecs import Codec, JsonCodec
+from .events import EventFormat
+
+__all__ = ["Repository"]
+
+A = TypeVar("A", bound=Aggregate)
+R = TypeVar("R")
+_ANNOTATE = "annotate the attributes in the body of the class, as in `lines: list[Line]`, or write __setstate__"
+_SNAPSHOT = "streamkit-snapshot"
+_OWN = ("id", "version", "_pending", "_depth")
+
+
+class Repository(Generic[A]):
+    """The aggregates of one kind: each is a segment of `space`, each of its events an entry. Safe to share between
+    threads.
+
+    `codec`: how arguments are written, JSON by default. `snapshot_every`: after so many events the state is written
+    beside the space, and loading begins from there; 0 for never. The attributes are written by the codec, and read by
+    their annotations in the body of the class; one that would not be the same again is not written, and a warning says
+    why. Methods `__getstate__` and `__setstate__` may do it in another way. `schema`: raise it when the attributes
+    change; snapshots of others are not used. `cache`: aggregates that are kept in memory, and brought up to date by
+    reading what is new alone.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        space: str,
+        aggregate: type[A],
+        *,
+        snapshot_every: int = 0,
+        codec: Codec | None = None,
+        cache: int = 1000,
+        schema: int = 1,
+    ) -> None:
+        check_name(space, "space")
+        if not isinstance(aggregate, type) or not issubclass(aggregate, Aggregate):
+            raise TypeError(f"a repository is of a subclass of Aggregate, not of {aggregate!r:.60}")
+        for name, value in (("snapshot_every", snapshot_every), ("cache", cache)):
+            if type(value) is not int:
+                raise TypeError(f"{name} is an int, not {type(value).__name__}")
+            if value < 0:
+                raise ValueError(f"{name} is 0 or more, not {value}")
+        self.space = space
+        self.aggregate = aggregate
+        self._store = store
+        self._every = snapshot_every
+        self._codec: Codec = codec or JsonCodec()
+        self._format = EventFormat(aggregate, self._codec)
+        self._schema = f"{aggregate.__name__}/{schema}"
+        self._snapshots = internal_name("snapshots", space)
+        self._most = cache
+        self._cache: OrderedDict[str, _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+        self._warned = False
+
+    # -- loading ------------------------------------------------------------------------------------------------
+
+    def load(self, id: str, *, at: int | datetime | None = None) -> A:
+        """The aggregate as it is now, or as it was `at` a version or a moment; version 0 if it does not exist (yet).
+
+        CorruptData for an event that the class does not know; UnsupportedVersion for a later version of one.
+        """
+        check_name(id, "segment")
+        if at is not None:
+            return self._as_of(id, at)
+        return self._refresh(id, self._cached(id) or self._begin(id))
+
+    def _refresh(self, id: str, aggregate: A) -> A:
+        for entry in self._store.consume_segment(self.space, id, min_sequence=aggregate.version + 1):
+            self._format.apply(aggregate, entry)
+        self._keep(aggregate)
+        return aggregate
+
+    def _as_of(self, id: str, at: int | datetime) -> A:
+        if isinstance(at, datetime):
+            if at.tzinfo is None:
+                raise ValueError("a moment has a time zone: datetime.now(UTC), or at.replace(tzinfo=UTC)")
+            version, last, latest = None, 0, max(int(at.timestamp() * 1000), 1)
+        elif type(at) is int:
+            if at < 0:
+                raise ValueError(f"a version is 0 or more, not {at}")
+            version, last, latest = at, at, 0
+        else:
+            raise TypeError(f"at is a version or a datetime, not {type(at).__name__}")
+        aggregate = self._new(id) if version is None else self._begin(id, version)
+        if version != 0:
+            for entry in self._store.consume_segment(
+                self.space, id, min_sequence=aggregate.version + 1, max_sequence=last, max_timestamp=latest
+            ):
+                self._format.apply(aggregate, entry)
+        return aggregate
+
+    def __contains__(self, id: str) -> bool:
+        return self._store.segment_status(self.space, id).last_sequence > 0
+
+    def ids(self) -> Iterator[str]:
+        """Of the aggregates that there are, in code-point order."""
+        return self._store.get_segments(self.space)
+
+    def events(self, id: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(name, arguments) of each event, in the order in which they happened."""
+        for entry in self._store.consume_segment(self.space, id):
+            type, values = self._format.event(entry)
+            yield type.name, values
+
+    def _new(self, id: str) -> A:
+        aggregate = self.aggregate()
+        if not hasattr(aggregate, "_pending"):
+            raise TypeError(f"{self.aggregate.__name__}.__init__ does not call super().__init__()")
+        aggregate.id = id
+        return aggregate
+
+    # -- the cache ----------------------------------------------------------------------------------------------
+
+    def _cached(self, id: str) -> A | None:
+        with self._lock:
+            found = self._cache.get(id)
+            if found is None:
+                return None
+            self._cache.move_to_end(id)
+        aggregate = self.aggregate.__new__(self.aggregate)
+        vars(aggregate).update(found.copy())
+        return aggregate
+
+    def _keep(self, aggregate: A) -> None:
+        if self._most == 0 or aggregate.version == 0 or aggregate.pending:
+            return
+        with self._lock:
+            known = self._cache.get(aggregate.id)
+            if known is not None and known.version >= aggregate.version:
+                return
+        kept = _Kept(aggregate)
+        with self._lock:
+            self._cache[aggregate.id] = kept
+            self._cache.move_to_end(aggregate.id)
+            while len(self._cache) > self._most:
+                self._cache.popitem(last=False)
+
+    def _forget(self, id: str) -> None:
+        with self._lock:
+            self._cache.pop(id, None)
+
+    # -- saving -------------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        aggregate: A,
+        *,
+        metadata: dict[str, str] | None = None,
+        idempotency_key: str | None = None,
+        lease: Lease | None = None,
+    ) -> SegmentStatus:
+        """Append what was recorded since it was loaded, as one transaction; with `metadata` on each event.
+
+        SequenceMismatch if someone was faster, and nothing is written: load it again and decide again, as `execute`
+        does. What the store may raise besides.
+        """
+        if not isinstance(aggregate, self.aggregate):
+            raise TypeError(f"this repository saves {self.aggregate.__name__}, not {type(aggregate).__name__}")
+        if not aggregate.id:
+            raise ValueError("an aggregate is known by the id that it was loaded with: repository.load(id) makes it")
+        pending = aggregate.pending
+        before = aggregate.version - len(pending)
+        records = self._format.records(pending, metadata)
+        status = self._store.produce(
+            self.space,
+            aggregate.id,
+            records,
+            expected_sequence=before,
+            idempotency_key=idempotency_key,
+            lease=lease,
+        )
+        saved(aggregate)
+        self._keep(aggregate)
+        if self._every and before // self._every != aggregate.version // self._every:
+            self._snapshot(aggregate)
+        return status
+
+    def execute(
+        self,
+        id: str,
+        command: Callable[[A], R],
+        *,
+        retries: int = 5,
+        idempotency_key: str | None = None,
+        metadata: dict[str, str] | None = None,
+    ) -> R:
+        """Load, call `command(aggregate)`, save; its result. Again from the beginning if someone was faster.
+
+        After `retries` such defeats SequenceMismatch is raised. If `command` raises, nothing is written. A command
+        with an `idempotency_key` that was executed before is not executed again: it returns None.
+        """
+        if type(retries) is not int or retries < 0:
+            raise ValueError(f"retries is 0 or more, not {retries!r}")
+        if idempotency_key is not None and self._store.lookup(self.space, idempotency_key, id) is not None:
+            return None  # type: ignore[return-value]
+        for attempt in range(retries + 1):
+            # Optimism: what is in the cache is mostly what is in the log, and if it is not the commit says so.
+            aggregate = self._cached(id) if attempt == 0 else None
+            fresh = aggregate is None
+            if aggregate is None:
+                aggregate = self.load(id)
+            try:
+                result = command(aggregate)
+            except StreamkitError:
+                raise
+            except Exception:
+                if fresh or not self._is_stale(aggregate):
+                    raise
+                continue  # it was decided on what is not so any more
+            if not aggregate.pending:
+                if fresh or not self._is_stale(aggregate):
+                    return result
+                continue
+            try:
+                self.save(aggregate, metadata=metadata, idempotency_key=idempotency_key)
+                return result
+            except TransactionIdMismatch:
+                return None  # type: ignore[return-value]
+            except SequenceMismatch:
+                self._forget(id)
+                if attempt == retries:
+                    raise
+        return self._last(id, command, metadata, idempotency_key)
+
+    def _last(self, id: str, command: Callable[[A], R], metadata: dict[str, str] | None, key: str | None) -> R:
+        aggregate = self.load(id)
+        result = command(aggregate)
+        if aggregate.pending:
+            self.save(aggregate, metadata=metadata, idempotency_key=key)
+        return result
+
+    def _is_stale(self, aggregate: A) -> bool:
+        """Whether the log has more of it than this one was made of."""
+        last = self._store.segment_status(self.space, aggregate.id).last_sequence
+        if last == aggregate.version - len(aggregate.pending):
+            return False
+        self._forget(aggregate.id)
+        return True
+
+    # -- snapshots ----------------------------------------------------------------------------------------------
+
+    def snapshot(self, id: str) -> None:
+        """Write the state of one now, whatever `snapshot_every` says."""
+        aggregate = self.load(id)
+        if aggregate.version:
+            self._write_snapshot(aggregate)
+
+    def _snapshot(self, aggregate: A) -> None:
+        """It saves work and nothing else: not being able to is no error of who saves."""
+        try:
+            self._write_snapshot(aggregate)
+        except (StreamkitError, TypeError) as error:
+            if not self._warned:
+                self._warned = True
+                warn("no snapshot of %s %r: %s", type(aggregate).__name__, aggregate.id, error)
+
+    def _write_snapshot(self, aggregate: A) -> None:
+        state = aggregate.__getstate__()
+        if isinstance(state, dict):
+            state = {name: value for name, value in state.items() if name not in _OWN}
+        data = self._codec.encode(state)
+        if not hasattr(aggregate, "__setstate__"):
+            self._check_snapshot(aggregate, data)
+        marks = {_SNAPSHOT: self._schema, "version": str(aggregate.version), "mark": self._mark(aggregate.id)}
+        self._store.produce(self._snapshots, aggregate.id, [Record(data, marks)])
+
+    def _check_snapshot(self, aggregate: A, data: bytes) -> None:
+        """TypeError if the aggregate would not be the same again."""
+        again = self._new(aggregate.id)
+        wrong: list[str] = []
+        try:
+            self._restore(again, self._codec.decode(data))
+        except Exception as error:
+            raise TypeError(f"its state cannot be read again ({error}): {_ANNOTATE}") from error
+        for name, value in vars(aggregate).items():
+            if name not in _OWN and not (name in vars(again) and vars(again)[name] == value):
+                wrong.append(name)
+        if wrong:
+            raise TypeError(f"{', '.join(wrong)} would not be the same again: {_ANNOTATE}")
+
+    def _mark(self, id: str) -> str:
+        """Of the segment's first entry: a snapshot of a space that was made again since is not taken for its own."""
+        first = next(self._store.consume_segment(self.space, id, limit=1), None)
+        return hashlib.blake2b(first.trx.raw_id, digest_size=8).hexdigest() if first is not None else ""
+
+    def _begin(self, id: str, most: int | None = None) -> A:
+        """From the newest snapshot that can be used, and is not later than version `most`; else empty."""
+        aggregate = self._new(id)
+        if not self._every:
+            return aggregate
+        try:
+            entries = self._store.consume_segment(self._snapshots, id, reverse=True, limit=20 if most else 1)
+            for entry in entries:
+                version = int(entry.metadata.get("version", "0"))
+                if entry.metadata.get(_SNAPSHOT) != self._schema or (most is not None and version > most):
+                    continue
+                if entry.metadata.get("mark") != self._mark(id):
+                    break
+                self._restore(aggregate, self._codec.decode(entry.payload))
+                aggregate.version = version
+                return aggregate
+        except (PermanentError, TypeError, ValueError) as error:
+            warn("a snapshot of %s %r is passed over: %s", self.aggregate.__name__, id, error)
+        return self._new(id)
+
+    def _restore(self, aggregate: A, state: Any) -> None:
+        if hasattr(aggregate, "__setstate__"):
+            aggregate.__setstate__(state)
+            return
+        hints = _hints(self.aggregate)
+        for name, value in state.items():
+            before = getattr(aggregate, name, None)
+            wanted = hints.get(name) or (type(before) if type(before) not in (type(None), dict, list, int) else None)
+            setattr(aggregate, name, self._codec.convert(value, wanted) if wanted is not None else value)
+
+
+class _Kept:
+    """The attributes of an aggregate, so that nobody can change them."""
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self.version = aggregate.version
+        self._values: dict[str, Any] = {}
+        self._pickled: bytes | None = None
+        try:
+            self._pickled = pickle.dumps(vars(aggregate), pickle.HIGHEST_PROTOCOL)  # faster than a deep copy
+        except Exception:  # it may hold anything
+            self._values = copy.deepcopy(vars(aggregate))
+
+    def copy(self) -> dict[str, Any]:
+        if self._pickled is None:
+            return copy.deepcopy(self._values)
+        values: dict[str, Any] = pickle.loads(self._pickled)
+        return values
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    from typing import get_type_hints
+
+    try:
+        return get_type_hints(kind)
+    except NameError:
+        return {}

@@ -1,0 +1,174 @@
+"""Presence: who is there, told by leases, so that no machine's clock is compared with another's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .errors import CorruptData, LeaseLost, LeaseNotAcquired, TransientError
+from .leases import Lease
+from .model import Record
+from .names import check_name, internal_name
+from .seconds import check_seconds
+
+if TYPE_CHECKING:
+    from .store import Store
+
+__all__ = ["Member", "Members", "Membership"]
+
+_SPACE = internal_name("members")
+_LEAST_TTL = 1.0
+
+
+class Member(msgspec.Struct, frozen=True):
+    """Somebody who is there. `since`: when it joined, in ms."""
+
+    name: str
+    metadata: dict[str, str]
+    since: int
+
+
+class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A record: who has joined under which lease, or has gone."""
+
+    name: str
+    metadata: dict[str, str] = {}
+    ttl: float = 0.0
+    gone: bool = False
+
+
+class Members:
+    """From `store.members(group)`. A group needs no making.
+
+    The log says who has joined; a lease for each says who is still there: it is renewed in the background, and ends
+    `ttl` seconds after the last renewal by the service's clock.
+    """
+
+    def __init__(self, store: Store, group: str) -> None:
+        self.group = check_name(group, "group")
+        self._store = store
+        self._seen = 0
+        self._noted: dict[str, tuple[_Note, int]] = {}
+
+    def join(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> Membership:
+        """Be there as `name` until `leave()`, the end of a `with`, or `ttl` seconds after the process stopped.
+
+        LeaseNotAcquired if someone of that name is there.
+        """
+        check_name(name, "member")
+        check_seconds("ttl", ttl)
+        found = dict(metadata or {})
+        for key, value in found.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise TypeError("a member's metadata maps str to str")
+        # who looks whether somebody is gone has the lease for a moment
+        lease = self._store.lease(self._lease_name(name), ttl=max(ttl, _LEAST_TTL), wait=0.5)
+        lease.__enter__()
+        try:
+            self._note(_Note(name, found, ttl))
+        except BaseException:
+            lease.__exit__(None, None, None)
+            raise
+        return Membership(self, name, found, lease)
+
+    def list(self) -> list[Member]:
+        """Who is there, by name. Costs a look at the log, and at the lease of each."""
+        self._read()
+        found = []
+        for name in sorted(self._noted):
+            note, since = self._noted[name]
+            if self._is_there(name):
+                found.append(Member(name, dict(note.metadata), since))
+        return found
+
+    def watch(self, *, timeout: float | None = None, every: float = 1.0) -> Iterator[Sequence[Member]]:
+        """Who is there, now and whenever it has changed; ends after `timeout` seconds in which nothing did.
+
+        Somebody who stopped without leaving is missed within its ttl, and `every` seconds.
+        """
+        check_seconds("every", every, positive=True)
+        if timeout is not None:
+            check_seconds("timeout", timeout, endless=True)
+        from .store import inner
+
+        clock = inner(self._store).clock
+        before: Sequence[Member] | None = None
+        heard = clock.monotonic()
+        while True:
+            present = self.list()
+            if present != before:
+                before, heard = present, clock.monotonic()
+                yield present
+            if timeout is not None and clock.monotonic() >= heard + timeout:
+                return
+            rest = every if timeout is None else min(every, heard + timeout - clock.monotonic())
+            clock.sleep(max(rest, 0.001))
+
+    def _lease_name(self, name: str) -> str:
+        digest = hashlib.blake2b(f"{self.group}\0{name}".encode(), digest_size=16).hexdigest()
+        return f"members/{digest}"
+
+    def _note(self, note: _Note) -> None:
+        self._store.produce(_SPACE, self.group, [Record(msgspec.json.encode(note))])
+
+    def _read(self) -> None:
+        for entry in self._store.consume_segment(_SPACE, self.group, min_sequence=self._seen + 1):
+            try:
+                note = msgspec.json.decode(entry.payload, type=_Note)
+            except msgspec.DecodeError as error:
+                raise CorruptData(f"the members of {self.group!r} cannot be read: {error}") from error
+            if note.gone:
+                self._noted.pop(note.name, None)
+            else:
+                self._noted[note.name] = (note, entry.timestamp)
+            self._seen = entry.sequence
+
+    def _is_there(self, name: str) -> bool:
+        """Nobody is whose lease can be had; it is given back at once."""
+        try:
+            with self._store.lease(self._lease_name(name), ttl=_LEAST_TTL):
+                self._note(_Note(name, gone=True))
+        except LeaseNotAcquired:
+            return True
+        except (LeaseLost, TransientError):
+            return False
+        self._noted.pop(name, None)
+        return False
+
+
+class Membership:
+    """From `join`. `lost` is set when the lease has ended for want of renewals: others may take it for gone."""
+
+    def __init__(self, members: Members, name: str, metadata: Mapping[str, str], lease: Lease) -> None:
+        self.name = name
+        self.metadata = dict(metadata)
+        self._members = members
+        self._lease = lease
+        self.lost = lease.lost
+        self._left = False
+
+    def leave(self) -> None:
+        """Be gone at once. Again is fine."""
+        if self._left:
+            return
+        self._left = True
+        try:
+            if self._lease.remaining() > 0:  # or the name may be another's by now
+                self._members._note(_Note(self.name, gone=True))
+        finally:
+            self._lease.__exit__(None, None, None)
+
+    def __enter__(self) -> Membership:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def __repr__(self) -> str:
+        return f"<Membership {self.name!r} of {self._members.group!r}{' left' if self._left else ''}>"

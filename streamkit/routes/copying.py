@@ -1,0 +1,110 @@
+"""What becomes of an entry on its way: whether it is passed on, to which segment, as what, and where it has been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from urllib.parse import quote
+
+from ..model import Entry, Record
+from ..names import check_name
+
+__all__ = ["FROM", "VIA", "Copies", "Failed", "Rules"]
+
+FROM = "streamkit.from"
+"""Where a copy was copied from: `store/space/segment/sequence?route=name.generation`, percent-encoded."""
+VIA = "streamkit.via"
+"""Where it has been before it came here: `store/space`, percent-encoded, separated by spaces."""
+
+Where = Callable[[Entry], bool]
+Segment = Callable[[Entry], str] | str
+Transform = Callable[[Entry], "Record | bytes | None"]
+
+
+Copies = list[tuple[str, Record, int]]
+"""(segment, record, bytes of payload) of each: plain tuples, as there are many."""
+
+
+class Failed(Exception):
+    """A function of the route raised, or gave what cannot be written."""
+
+    def __init__(self, entry: Entry, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.entry = entry
+        self.cause = cause
+
+
+class Rules:
+    """Those of one route. The functions depend on the entry alone: after a crash they are called again."""
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        route: str,
+        where: Where | None,
+        segment: Segment | None,
+        transform: Transform | None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._route = route
+        self._where = where
+        self._segment = segment
+        self._transform = transform
+        self._via = lru_cache(1024)(self._next_via)
+
+    def _next_via(self, via: str) -> str | None:
+        """What the copy's is; None if the entry has been in the target already."""
+        visited = via.split()
+        if self._target in visited:
+            return None
+        return via if self._source in visited else f"{via} {self._source}".lstrip()
+
+    def copies(self, entries: Iterable[Entry]) -> Copies:
+        """Of those that are passed on, in order. Failed for one that cannot be."""
+        found: Copies = []
+        where, segment, transform = self._where, self._segment, self._transform
+        suffix, prefix = f"?route={self._route}", f"{self._source}/"
+        name, path = None, ""
+        plain = self._next_via("")
+        for entry in entries:
+            metadata = entry.metadata
+            via = self._via(metadata[VIA]) if VIA in metadata else plain
+            if via is None:
+                continue
+            try:
+                if where is not None and not where(entry):
+                    continue
+                target = entry.segment
+                if segment is not None:
+                    target = check_name(segment if isinstance(segment, str) else segment(entry), "segment")
+                payload = entry.payload
+                if transform is not None:
+                    changed = transform(entry)
+                    if changed is None:
+                        continue
+                    payload, metadata = _changed(changed, metadata)
+            except Exception as error:
+                raise Failed(entry, error) from error
+            if entry.segment != name:
+                name = entry.segment
+                path = f"{prefix}{quote(name, safe='')}/"
+            marks = {FROM: f"{path}{entry.sequence}{suffix}", VIA: via}
+            found.append((target, Record(payload, {**metadata, **marks} if metadata else marks), len(payload)))
+        return found
+
+
+def _changed(found: Record | bytes, metadata: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+    if isinstance(found, Record):
+        if not isinstance(found.payload, bytes):
+            raise TypeError(f"transform gives a Record with bytes, not {type(found.payload).__name__}")
+        return found.payload, metadata if found.metadata is None else found.metadata
+    if isinstance(found, bytes):
+        return found, metadata
+    raise TypeError(f"transform gives a Record, bytes, or None to leave it out, not {type(found).__name__}")
+
+
+def place_of(store: object, space: str) -> str:
+    """A space, as FROM and VIA have it."""
+    return f"{store}/{quote(space, safe='')}"

@@ -1,0 +1,481 @@
+"""A route: entries of one space, copied into another one as they come."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..errors import (
+    InvalidOffset,
+    PermanentError,
+    StoreClosed,
+    TransactionIdMismatch,
+    UnsupportedVersion,
+)
+from ..lexkey import LexKey
+from ..log.offsets import Offset
+from ..model import Entry, Record
+from ..names import check_name, partition_of
+from ..run.reading import SpacePosition, after, chunks, decode_offset, is_behind, is_loss, reached, same_space
+from ..run.rounds import Stop, run_rounds
+from ..seconds import check_seconds
+from ..store import Store, inner
+from ..warn import warn
+from .copying import FROM, Copies, Failed, Rules, Segment, Transform, Where, place_of
+from .state import FORMAT, Batch, Register, RouteFailure, RouteState, RouteStatus, status_of
+
+if TYPE_CHECKING:
+    from ..store import AnyOffset
+
+__all__ = ["Route", "open_route"]
+
+_BYTES = 8 << 20
+_PAUSE = 0.005
+_LONGEST_PAUSE = 0.25
+
+
+def open_route(
+    store: Store,
+    name: str,
+    source: str,
+    target: str,
+    where: Where | None,
+    segment: Segment | None,
+    transform: Transform | None,
+    target_store: Store | None,
+    start: AnyOffset,
+) -> Route:
+    """See `Store.route`."""
+    check_name(name, "route")
+    check_name(source, "space")
+    check_name(target, "space")
+    for what, function in (("where", where), ("transform", transform)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{what} is a function of an Entry, not {function!r:.60}")
+    if isinstance(segment, str):
+        check_name(segment, "segment")
+    elif segment is not None and not callable(segment):
+        raise TypeError(f"segment is a name or a function of an Entry, not {segment!r:.60}")
+    if target_store is not None and not isinstance(target_store, Store):
+        raise TypeError(f"target_store is a store, not {target_store!r:.60}")
+    if target == source and (target_store is None or target_store.id == store.id):
+        raise ValueError(f"a route from {source!r} to itself would pass on nothing: name another target")
+    if isinstance(start, str) and start in ("beginning", "end"):
+        begin = str(start)
+    else:
+        Offset.decode(start, source)
+        begin = bytes(LexKey.from_hex(start) if isinstance(start, str) else start).hex()
+    inner(store)
+    return Route(store, name, source, target_store or store, target, where, segment, transform, begin)
+
+
+class Route:
+    """From `store.route`. Safe to share between threads; any number of processes may run the same route.
+
+    Its position and what it is at are in the source's store. Nothing is copied but by `catch_up`, `run` and `wait_for`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        source: str,
+        target_store: Store,
+        target: str,
+        where: Where | None,
+        segment: Segment | None,
+        transform: Transform | None,
+        start: str,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.target = target
+        self._store = store
+        self._target_store = target_store
+        self._functions = (where, segment, transform)
+        self._start = start
+        self._register = Register(store, name)
+        self._mutex = threading.Lock()
+        self._stops: set[Stop] = set()
+        self._closed = False
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the route {self.name!r} is closed; open it again with store.route(…)")
+        inner(self._store)
+
+    # -- its state ----------------------------------------------------------------------------------------------
+
+    def _peek(self) -> RouteState | None:
+        """As it is in the store, for who does not hold the lock."""
+        return Register(self._store, self.name).read()
+
+    def _read(self) -> RouteState:
+        """As it is in the store; made if the route is new. PermanentError if it is another one. Under the lock."""
+        while True:
+            state = self._register.read()
+            if state is None:
+                state = self._new(self._start)
+                if not self._register.write(state):
+                    continue
+            theirs = (state.source, state.target, state.target_store)
+            if theirs != (self.source, self.target, str(self._target_store.id)):
+                raise PermanentError(
+                    f"the route {self.name!r} exists, from {state.source!r} to {state.target!r} of the store "
+                    f"{state.target_store}: give this one another name, or delete() that one"
+                )
+            return state
+
+    def _new(self, start: str) -> RouteState:
+        offset = "" if start == "beginning" else start
+        if start == "end":
+            offset = self._store.end_offset(self.source).hex()
+        return RouteState(
+            FORMAT,
+            self.source,
+            self.target,
+            str(self._target_store.id),
+            os.urandom(6).hex(),
+            SpacePosition(offset),
+        )
+
+    def _change(self, change: Callable[[RouteState], RouteState]) -> RouteState:
+        """Write what `change` makes of the present state, whoever else writes meanwhile."""
+        with self._mutex:
+            while True:
+                state = change(self._read())
+                if self._register.write(state):
+                    return state
+
+    # -- copying ------------------------------------------------------------------------------------------------
+
+    def catch_up(self, *, progress: Callable[[int], None] | None = None) -> RouteStatus:
+        """Copy all that is committed by now, and tell where the route is then; nothing while it is paused.
+
+        A function that raises, or a target that refuses, pauses the route there: see `status().error`; nothing is lost.
+        What is transient is raised, and may be tried again. `progress(entries)` is called after each batch.
+        """
+        self._round(lambda: False, progress)
+        return self.status()
+
+    def _round(self, stop: Callable[[], bool], progress: Callable[[int], None] | None = None) -> bool:
+        """Whether it read anything."""
+        self._check_open()
+        with self._mutex:
+            try:
+                before = self._read().position
+                state = self._copy(stop, progress or (lambda entries: None))
+                return state.position != before
+            except InvalidOffset as error:
+                state = self._read()
+                end = Offset.decode(self._store.end_offset(self.source), self.source)
+                if same_space(state.position, end):
+                    raise InvalidOffset(
+                        f"the route {self.name!r} is ahead of its source: {error}. If this store was set back, "
+                        "delete() the route and make it again"
+                    ) from error
+                warn("the route %r begins anew: its source was deleted and made again", self.name)
+                self._register.write(self._new("beginning"))
+                return True
+
+    def _copy(self, stop: Callable[[], bool], progress: Callable[[int], None]) -> RouteState:
+        while True:
+            state = self._read()
+            if state.paused or state.failure is not None:
+                return state
+            if state.batch is not None:
+                entries = _within(self._store, state.position, state.batch.end, self.source)
+                if not self._commit(state, list(entries)):
+                    return self._read()
+                state = _done(state)
+            written, at = self._register.sequence, state
+            lost = False
+            lost_entries = 0
+            for chunk, gaps in chunks(self._store, {self.source: state.position}):
+                lost_entries += sum(map(is_loss, gaps))
+                if not chunk:
+                    continue
+                if lost_entries:
+                    state = msgspec.structs.replace(state, missing=state.missing + lost_entries)
+                    lost_entries = 0
+                end = after({self.source: state.position}, chunk)[self.source]
+                found = self._passed_on(state, chunk)
+                if found is None:
+                    return self._read()
+                if not found:
+                    state = msgspec.structs.replace(state, position=end)
+                else:
+                    begun = msgspec.structs.replace(state, batch=self._batch(end, len(found)))
+                    if not self._register.write(begun):
+                        lost = True
+                        break
+                    if not self._commit(begun, chunk, found):
+                        return self._read()
+                    state = _done(begun)
+                progress(state.position.entries)
+                if stop():
+                    break
+            if not lost and (state == at and self._register.sequence == written and self._register.state == state):
+                return state
+            if not lost and self._register.write(state):
+                return state
+            # Another process runs the route too, and was faster.
+
+    def _batch(self, end: SpacePosition, copied: int) -> Batch:
+        target = self._target_store
+        exists = inner(target).look_up(self.target)[0] is not None
+        began = inner(self._store).clock.now()
+        return Batch(end, copied, began, target.end_offset(self.target).hex() if exists else "")
+
+    def _rules(self, state: RouteState) -> Rules:
+        source, target = place_of(self._store.id, self.source), place_of(self._target_store.id, self.target)
+        return Rules(source, target, f"{self.name}.{state.generation}", *self._functions)
+
+    def _passed_on(self, state: RouteState, entries: list[Entry]) -> Copies | None:
+        """What is copied of `entries`; None if the route is paused, before the one that failed."""
+        try:
+            return self._rules(state).copies(entries)
+        except Failed as failed:
+            at = next(at for at, entry in enumerate(entries) if entry is failed.entry)
+            if at:
+                # What comes before it is copied first.
+                end = after({self.source: state.position}, entries[:at])[self.source]
+                found = self._rules(state).copies(entries[:at])
+                begun = msgspec.structs.replace(state, batch=self._batch(end, len(found)) if found else None)
+                if found and not (self._register.write(begun) and self._commit(begun, entries[:at], found)):
+                    return None
+                state = _done(begun) if found else msgspec.structs.replace(state, position=end)
+            entry = failed.entry
+            said = f"{type(failed.cause).__name__}: {failed.cause}"[:2000]
+            failure = RouteFailure(said, entry.segment, entry.sequence, entry.timestamp)
+            self._register.write(msgspec.structs.replace(state, failure=failure))
+            return None
+
+    def _commit(self, state: RouteState, entries: list[Entry], copies: Copies | None = None) -> bool:
+        """Write a batch to the target, each partition's part as transactions with keys of their own. False: paused."""
+        try:
+            found = self._rules(state).copies(entries) if copies is None else copies
+        except Failed as failed:  # it did not, before the crash
+            entry = failed.entry
+            said = f"{type(failed.cause).__name__}: {failed.cause}"[:2000]
+            failure = RouteFailure(said, entry.segment, entry.sequence, entry.timestamp)
+            self._register.write(msgspec.structs.replace(state, failure=failure))
+            return False
+        there = self._already_there(state) if self._is_old(state) else frozenset[str]()
+        for key, part in self._parts(state, found):
+            first = (part[0][1].metadata or {})[FROM]
+            if first in there:
+                continue
+            try:
+                self._write(key, part)
+            except TransactionIdMismatch as error:
+                # It was committed then; the functions, or what is left of the source, are not what they were.
+                warn("the route %r: a batch that was copied before a crash is another one now: %s", self.name, error)
+            except (StoreClosed, UnsupportedVersion):
+                raise
+            except PermanentError as error:
+                failure = RouteFailure(f"{type(error).__name__}: {error}"[:2000])
+                self._register.write(msgspec.structs.replace(state, failure=failure))
+                return False
+        return True
+
+    def _parts(self, state: RouteState, copies: Copies) -> Iterator[tuple[str, Copies]]:
+        """The transactions of a batch, each of one partition of the target and not too large, with their keys."""
+        known = inner(self._target_store).look_up(self.target)[0]
+        partitions = known.settings.partitions if known is not None else 1
+        by_partition: dict[int, Copies] = {}
+        for copy in copies if partitions > 1 else ():
+            by_partition.setdefault(partition_of(copy[0], partitions), []).append(copy)
+        prefix = f"streamkit.route/{self._store.id}/{self.name}.{state.generation}/{state.position.offset}"
+        for partition, part in by_partition.items() if partitions > 1 else [(0, copies)]:
+            if part and sum([copy[2] for copy in part]) <= _BYTES:
+                yield f"{prefix}/{partition}.0", part
+                continue
+            begin = size = number = 0
+            for at, copy in enumerate(part):
+                if size and size + copy[2] > _BYTES:
+                    yield f"{prefix}/{partition}.{number}", part[begin:at]
+                    begin, size, number = at, 0, number + 1
+                size += copy[2]
+            if begin < len(part):
+                yield f"{prefix}/{partition}.{number}", part[begin:]
+
+    def _write(self, key: str, copies: Copies) -> None:
+        by_segment: dict[str, list[Record]] = {}
+        for segment, record, _ in copies:
+            found = by_segment.get(segment)
+            if found is None:
+                by_segment[segment] = [record]
+            else:
+                found.append(record)
+        with self._target_store.transaction(self.target, idempotency_key=key) as trx:
+            for segment, records in by_segment.items():
+                trx.produce(segment, records)
+
+    def _is_old(self, state: RouteState) -> bool:
+        """Whether the target may have forgotten the keys of the batch that was begun."""
+        known = inner(self._target_store).look_up(self.target)[0]
+        if known is None or state.batch is None:
+            return False
+        age = inner(self._store).clock.now() - state.batch.began
+        return not 0 <= age < known.settings.idempotency_window / 2
+
+    def _already_there(self, state: RouteState) -> frozenset[str]:
+        """The sources of this route's copies that came into the target since the batch was begun."""
+        assert state.batch is not None
+        suffix = f"?route={self.name}.{state.generation}"
+        offset = LexKey.from_hex(state.batch.target) if state.batch.target else None
+        return frozenset(
+            said
+            for entry in self._target_store.consume_space(self.target, offset=offset)
+            if (said := entry.metadata.get(FROM, "")).endswith(suffix)
+        )
+
+    def new_stop(self) -> Stop:
+        """What ends a `run` when it is set."""
+        return Stop(self._store)
+
+    def run(self, stop: Stop | None = None, *, seconds: float | None = None) -> None:
+        """Keep copying until `stop` is set, the route or its store is closed, or `seconds` are over.
+
+        A pause is waited through: `resume()` may be called from anywhere.
+        """
+        stop = stop or Stop(self._store)
+        self._stops.add(stop)
+
+        def round() -> bool:
+            if self._closed:
+                stop.set()
+                return False
+            return self._round(stop.is_set)
+
+        try:
+            run_rounds(self._store, [self.source], round, stop, seconds, f"route {self.name!r}")
+        finally:
+            self._stops.discard(stop)
+
+    def wait_for(self, offset: LexKey | bytes | str, timeout: float = 10.0) -> RouteStatus:
+        """Return when all that is before `offset` of the source has been passed on; do it if nobody does.
+
+        TimeoutError after `timeout` seconds; PermanentError if the route is paused before it.
+        """
+        check_seconds("timeout", timeout, endless=True)
+        wanted = decode_offset(offset, [self.source])
+        clock = inner(self._store).clock
+        end = clock.monotonic() + timeout
+        while True:
+            state = self._peek()
+            if state is not None and reached(state.position, wanted):
+                return status_of(self.name, state, 0.0)
+            if state is not None and (state.paused or state.failure is not None):
+                why = state.failure.error if state.failure is not None else "by pause()"
+                raise PermanentError(f"the route {self.name!r} is paused: {why}. resume() lets it go on")
+            if self._mutex.acquire(timeout=min(max(end - clock.monotonic(), 0.0), 3600.0)):
+                self._mutex.release()  # nobody else of this process is at it, or not any more
+                self._round(lambda: clock.monotonic() >= end)
+            state = self._peek()
+            if state is not None and not (state.paused or state.failure) and not self._is_behind(state):
+                if not reached(state.position, wanted):
+                    next(self._store.consume_space(self.source, offset=wanted.encode(), limit=1), None)
+                return status_of(self.name, state, 0.0)
+            if clock.monotonic() >= end:
+                raise TimeoutError(f"the route {self.name!r} has not come as far within {timeout:g} seconds")
+
+    # -- what one says to it, and asks it ------------------------------------------------------------------------
+
+    def _is_behind(self, state: RouteState) -> bool:
+        return is_behind(state.position, Offset.decode(self._store.end_offset(self.source), self.source))
+
+    def status(self) -> RouteStatus:
+        """Where it is, why it is paused, how far behind."""
+        self._check_open()
+        state = self._peek()
+        if state is None:
+            with self._mutex:
+                state = self._read()
+        end = Offset.decode(self._store.end_offset(self.source), self.source)
+        behind = (
+            max((end.timestamp - state.position.timestamp) / 1000, 0.001) if is_behind(state.position, end) else 0.0
+        )
+        return status_of(self.name, state, behind)
+
+    def pause(self) -> None:
+        """Let it copy nothing, in whatever process, until `resume()`. A batch that was begun may be completed."""
+        self._change(lambda state: msgspec.structs.replace(state, paused=True))
+
+    def resume(self, *, skip: bool = False) -> None:
+        """Let it go on, and try again what it was paused at; with `skip`, leave out the entry that failed."""
+
+        def change(state: RouteState) -> RouteState:
+            failure = state.failure
+            if skip and failure is not None and failure.sequence and state.batch is None:
+                entry = next((chunk for chunk, _ in chunks(self._store, {self.source: state.position}, 1) if chunk), [])
+                if entry and (entry[0].segment, entry[0].sequence) == (failure.segment, failure.sequence):
+                    position = after({self.source: state.position}, entry)[self.source]
+                    state = msgspec.structs.replace(state, position=position, skipped=state.skipped + 1)
+            return msgspec.structs.replace(state, paused=False, failure=None)
+
+        self._change(change)
+
+    def delete(self) -> None:
+        """Forget the route; what it has copied stays. Made again, it begins where `start` says."""
+        with self._mutex:
+            while (state := self._register.read()) is not None:
+                if self._register.write(msgspec.structs.replace(state, deleted=True)):
+                    break
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """End `run`. Again is fine."""
+        self._closed = True
+        for stop in list(self._stops):
+            stop.set()
+
+    def __enter__(self) -> Route:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Route {self.name!r} from {self.source!r} to {self.target!r}{' closed' if self._closed else ''}>"
+
+
+def _done(state: RouteState) -> RouteState:
+    """After its batch."""
+    batch = state.batch
+    assert batch is not None
+    return msgspec.structs.replace(state, position=batch.end, batch=None, copied=state.copied + batch.copied)
+
+
+def _within(store: Store, position: SpacePosition, end: SpacePosition, source: str) -> Iterator[Entry]:
+    """The entries from `position` to `end`, whatever was committed since: of several partitions it may be in
+    between.
+    """
+    places = Offset.decode(end.offset, source).positions
+    left = {partition for partition, _ in enumerate(places)}
+    for chunk, _ in chunks(store, {source: position}):
+        for entry in chunk:
+            origin = entry.origin
+            here = (entry.trx.number, origin.index + entry.sequence - origin.first_sequence)
+            if here < places[origin.partition]:
+                yield entry
+            else:
+                left.discard(origin.partition)
+                if not left:
+                    return

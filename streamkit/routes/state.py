@@ -1,0 +1,161 @@
+"""What a route remembers: a record in an internal space of the source's store, each the whole state, the last counts.
+
+Before a batch is copied the record says so: from where to where. So whoever comes after a crash, however late, copies
+just that again, under the same idempotency key; and of two that run the same route only one writes the next record.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ..errors import CorruptData, SequenceMismatch, UnsupportedVersion
+from ..model import Record
+from ..names import internal_name
+from ..run.reading import SpacePosition
+from ..store import Store
+
+__all__ = ["Batch", "Register", "RouteFailure", "RouteState", "RouteStatus"]
+
+FORMAT = 1
+_SPACE = internal_name("routes")
+
+
+class RouteFailure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a route is paused: an entry that it could not copy, or, with sequence 0, a target that refuses."""
+
+    error: str
+    """The class and message."""
+    segment: str = ""
+    sequence: int = 0
+    timestamp: int = 0
+    """Of the entry, in ms."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What is being copied: from the route's position to `end`."""
+
+    end: SpacePosition
+    copied: int
+    began: int
+    """In ms, by the clock of who did."""
+    target: str
+    """The end of the target before, as hex text; "" of one that did not exist."""
+
+
+class RouteState(msgspec.Struct, frozen=True, omit_defaults=True):
+    format: int
+    source: str
+    target: str
+    target_store: str
+    generation: str
+    """Random, and another one when the route begins anew: its keys are others then."""
+    position: SpacePosition
+    batch: Batch | None = None
+    copied: int = 0
+    paused: bool = False
+    failure: RouteFailure | None = None
+    skipped: int = 0
+    missing: int = 0
+    """Times that entries were gone before the route came by."""
+    deleted: bool = False
+
+
+class RouteStatus(msgspec.Struct, frozen=True):
+    """What a route is at."""
+
+    name: str
+    source: str
+    target: str
+    target_store: str
+    state: Literal["current", "behind", "paused", "unknown"]
+    """"unknown" if the source was not asked: in `get_routes`."""
+    position: SpacePosition
+    """In the source: what is before it is in the target."""
+    entries: int
+    """That were read; since it began, or began anew."""
+    copied: int
+    skipped: int
+    behind: float
+    """Seconds from the last entry that it has read until the newest one."""
+    error: RouteFailure | None
+    missing: int
+    """Times that entries of the source were gone (trimmed, expired) before the route came by."""
+
+
+class Register:
+    """The record of one route."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+        self.sequence = 0
+        self.state: RouteState | None = None
+
+    def read(self) -> RouteState | None:
+        """The state, None if there is none (any more)."""
+        entry = self._store.peek(_SPACE, self._name)
+        if entry.sequence != self.sequence:
+            self.state = decode(self._name, entry.payload)
+            self.sequence = entry.sequence
+        return self.state
+
+    def write(self, state: RouteState) -> bool:
+        """False if somebody else wrote since it was read: read it again."""
+        record = Record(msgspec.json.encode(state))
+        try:
+            self.sequence = self._store.produce(
+                _SPACE, self._name, [record], expected_sequence=self.sequence
+            ).last_sequence
+        except SequenceMismatch:
+            return False
+        self.state = None if state.deleted else state
+        return True
+
+
+def decode(name: str, payload: bytes) -> RouteState | None:
+    try:
+        state = msgspec.json.decode(payload, type=RouteState)
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"the state of the route {name!r} cannot be read: {error}") from error
+    if state.format > FORMAT:
+        raise UnsupportedVersion(
+            f"the state of the route {name!r} was written by a newer streamkit (format {state.format}, this one "
+            f"reads {FORMAT})"
+        )
+    return None if state.deleted else state
+
+
+def status_of(name: str, state: RouteState, behind: float | None) -> RouteStatus:
+    situation: Literal["current", "behind", "paused", "unknown"]
+    if state.paused or state.failure is not None:
+        situation = "paused"
+    elif behind is None:
+        situation = "unknown"
+    else:
+        situation = "behind" if behind else "current"
+    return RouteStatus(
+        name,
+        state.source,
+        state.target,
+        state.target_store,
+        situation,
+        state.position,
+        state.position.entries,
+        state.copied,
+        state.skipped,
+        behind or 0.0,
+        state.failure,
+        state.missing,
+    )
+
+
+def get_routes(store: Store) -> list[RouteStatus]:
+    """See `Store.get_routes`."""
+    found = []
+    for name in list(store.get_segments(_SPACE)):
+        state = Register(store, name).read()
+        if state is not None:
+            found.append(status_of(name, state, None))
+    return found

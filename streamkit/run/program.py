@@ -1,0 +1,193 @@
+"""Programs: what of an application runs all the time, in one process or in many."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from ..errors import LeaseNotAcquired, StoreClosed
+from ..store import Store, inner
+from ..warn import warn
+from .rounds import Stop
+
+__all__ = ["PartStatus", "Program", "Runnable", "run"]
+
+_TTL = 15.0
+_LONGEST_PAUSE = 30.0
+
+
+@runtime_checkable
+class Runnable(Protocol):
+    """A view, a route, or anything of your own that can be run until it is told to stop."""
+
+    name: str
+
+    def run(self, stop: Any = None, *, seconds: float | None = None) -> None: ...
+
+
+class PartStatus(msgspec.Struct, frozen=True):
+    name: str
+    state: str
+    """ "running", "waiting" (another process has the lease), "failed" (it is tried again), or "stopped"."""
+    restarts: int = 0
+    error: str | None = None
+    status: Any = None
+    """What the part says of itself."""
+
+
+class _Part:
+    def __init__(self, runnable: Runnable, lease: str | None) -> None:
+        self.runnable = runnable
+        self.lease = lease
+        self.state = "stopped"
+        self.restarts = 0
+        self.error: str | None = None
+
+
+class Program:
+    """Parts that run together: `Program(store, [view, route, …])`, then `run()`, or `streamkit run module:program`.
+
+    Each part has a thread. Views and routes may run in any number of processes at once; a part that is `led` runs in
+    one of them at a time, under a lease of its name. A part that raises is started again, after a pause that grows.
+    """
+
+    def __init__(self, store: Store, parts: Iterable[Runnable], *, led: Iterable[Runnable] = ()) -> None:
+        self.store = store
+        parts, led = list(parts), list(led)
+        for part in (*parts, *led):
+            if not isinstance(part, Runnable):
+                raise TypeError(
+                    f"a program's part has a name and a method run(stop, *, seconds=None), not {part!r:.60}"
+                )
+        self._parts = [_Part(part, None) for part in parts] + [_Part(part, f"run/{part.name}") for part in led]
+        if not self._parts:
+            raise ValueError("a program has at least one part")
+        self._stop: Stop | None = None
+
+    @property
+    def parts(self) -> list[Runnable]:
+        return [part.runnable for part in self._parts]
+
+    def run(self, *, seconds: float | None = None, signals: bool = False) -> None:
+        """Run all parts until `stop()`, for `seconds` if given, as in a scheduled function.
+
+        With `signals` (main thread only) SIGTERM and SIGINT stop it: each part ends what it is at.
+        """
+        stop = self._stop = Stop(self.store)
+        with _signals(stop) if signals else contextlib.nullcontext():
+            threads = [
+                threading.Thread(
+                    target=self._keep, args=(part, stop, seconds), name=f"streamkit-run-{part.runnable.name}"
+                )
+                for part in self._parts
+            ]
+            for thread in threads:
+                thread.start()
+            try:
+                for thread in threads:
+                    while thread.is_alive():  # so that signals are seen
+                        thread.join(0.2)
+            finally:
+                stop.set()
+                for thread in threads:
+                    thread.join()
+
+    def stop(self) -> None:
+        if self._stop is not None:
+            self._stop.set()
+
+    def status(self) -> list[PartStatus]:
+        """Of each part, whether it runs here or not."""
+        found = []
+        for part in self._parts:
+            status: Any = None
+            ask = getattr(part.runnable, "status", None)
+            if callable(ask):
+                try:
+                    status = ask()
+                except Exception as error:
+                    status = f"{type(error).__name__}: {error}"
+            found.append(PartStatus(part.runnable.name, part.state, part.restarts, part.error, status))
+        return found
+
+    def _keep(self, part: _Part, stop: Stop, seconds: float | None) -> None:
+        clock = inner(self.store).clock
+        end = None if seconds is None else clock.monotonic() + seconds
+        pause = 0.5
+        begun = False
+        while not stop.is_set():
+            rest = None if end is None else max(end - clock.monotonic(), 0.0)
+            if rest == 0 and begun:
+                break
+            begun = True
+            try:
+                self._run(part, stop, rest)
+                if rest is not None or stop.is_set():
+                    break
+                pause = 0.5
+            except LeaseNotAcquired:
+                part.state = "waiting"
+                self._wait(stop, _TTL / 3, end)
+            except StoreClosed:
+                break
+            except Exception as error:
+                part.state, part.error = "failed", f"{type(error).__name__}: {error}"
+                part.restarts += 1
+                warn("%s failed, and is started again in %.1f s: %s", part.runnable.name, pause, part.error)
+                self._wait(stop, pause, end)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+        part.state = "stopped"
+
+    def _run(self, part: _Part, stop: Stop, seconds: float | None) -> None:
+        if part.lease is None:
+            part.state = "running"
+            part.runnable.run(stop, seconds=seconds)
+            return
+        with self.store.lease(part.lease, _TTL) as lease:
+            part.state = "running"
+            mine = Stop(self.store)
+            watch = threading.Thread(target=self._end_with, args=(stop, lease.lost, mine), daemon=True)
+            watch.start()
+            try:
+                part.runnable.run(mine, seconds=seconds)
+            finally:
+                mine.set()
+                watch.join()
+
+    @staticmethod
+    def _end_with(stop: Stop, lost: threading.Event, mine: Stop) -> None:
+        while not mine.is_set():
+            if stop.is_set() or lost.wait(0.1):
+                mine.set()
+
+    def _wait(self, stop: Stop, seconds: float, end: float | None) -> None:
+        clock = inner(self.store).clock
+        until = clock.monotonic() + seconds
+        if end is not None:
+            until = min(until, end)
+        while not stop.is_set() and (rest := until - clock.monotonic()) > 0:
+            clock.sleep(min(rest, 0.1))
+
+
+@contextlib.contextmanager
+def _signals(stop: Stop) -> Iterator[None]:
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run(store: Store, *parts: Runnable, seconds: float | None = None) -> None:
+    """Run views and routes together: a scheduled function gives them its time."""
+    Program(store, parts).run(seconds=seconds)

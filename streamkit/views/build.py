@@ -1,0 +1,220 @@
+"""Bringing one build of a view forward: batches, each with its position in one transaction; what to do if one fails."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from ..errors import CorruptData, PermanentError, TransientError
+from ..model import Entry
+from ..run.reading import Removed, SpacePosition, after, chunks, is_loss
+from ..store import Store
+from .database import (
+    FORMAT,
+    State,
+    ViewConnection,
+    mapped,
+    open_writer,
+    read_state,
+    transaction,
+    write_state,
+)
+from .view import View, ViewFailure
+
+__all__ = ["Build", "Definition"]
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """What a view is, wherever its database is."""
+
+    store: Store
+    name: str
+    view: View
+    spaces: tuple[str, ...]
+    on_error: Literal["pause", "skip"]
+    batch: int
+
+
+class Build:
+    """A database that this process writes, under the lock. Not for several threads at once."""
+
+    def __init__(self, definition: Definition, path: str) -> None:
+        self.path = path
+        self._definition = definition
+        self._view = definition.view
+        self._loaded = -1
+        """The revision that the view's memory is of."""
+        self.db: ViewConnection = open_writer(path)
+        try:
+            self.state = self._set_up()
+        except BaseException:
+            self.db.close()
+            raise
+
+    def _set_up(self) -> State:
+        found = read_state(self.db, self.path)
+        if found is not None:
+            self._check(found)
+            return found
+        definition = self._definition
+        state = State(
+            FORMAT,
+            str(definition.store.id),
+            definition.name,
+            definition.view.version,
+            {space: SpacePosition() for space in definition.spaces},
+        )
+        with transaction(self.db, self.path):
+            self._view.setup(self.db)
+            write_state(self.db, state)
+        return state
+
+    def _check(self, state: State) -> None:
+        definition = self._definition
+        if (state.store, state.name) != (str(definition.store.id), definition.name):
+            raise PermanentError(
+                f"the database {self.path} is of the view {state.name!r} of the store {state.store}, not of "
+                f"{definition.name!r} of {definition.store.id}: give each view a path of its own, or delete this one"
+            )
+
+    def refresh(self) -> None:
+        """Learn what another process wrote while this one did not hold the lock."""
+        state = read_state(self.db, self.path)
+        assert state is not None
+        self.state = state
+
+    def _load(self) -> None:
+        """Before `apply`: what the view keeps in memory is what the database says."""
+        if self._loaded != self.state.revision:
+            with mapped(self.path):
+                self._view.load(self.db)
+            self._loaded = self.state.revision
+
+    def advance(self, progress: Callable[[int], None], stop: Callable[[], bool]) -> bool:
+        """Apply what there is; False if it pauses at an entry, or was stopped. Errors of the store are raised."""
+        if self.state.failure is not None:
+            return False
+        for chunk, gaps in chunks(self._definition.store, self.state.spaces, self._definition.batch):
+            if self.state.complete and any(map(is_loss, gaps)):
+                self._incomplete()
+            if chunk and not self._apply(chunk):
+                return False
+            progress(self.state.entries)
+            if stop():
+                return False
+        return True
+
+    def _apply(self, entries: Sequence[Entry]) -> bool:
+        """In one transaction; if that fails, in halves, down to the entry that it is about."""
+        try:
+            self._commit(entries)
+            return True
+        except (TransientError, CorruptData):  # of the storage, or of the database itself
+            self._loaded = -1
+            raise
+        except Exception as error:
+            self._loaded = -1
+            if len(entries) > 1:
+                middle = len(entries) // 2
+                return self._apply(entries[:middle]) and self._apply(entries[middle:])
+            return self._fail(entries[0], error)
+        except BaseException:
+            self._loaded = -1
+            raise
+
+    def _commit(self, entries: Sequence[Entry]) -> None:
+        self._load()
+        state = self.state
+        changed = msgspec.structs.replace(
+            state, spaces=after(state.spaces, entries), revision=state.revision + 1, failure=None
+        )
+        with transaction(self.db, self.path):
+            self._view.apply(self.db, entries)
+            write_state(self.db, changed)
+        self.state = changed
+        self._loaded = changed.revision
+
+    def _fail(self, entry: Entry, error: Exception) -> bool:
+        state = self.state
+        said = f"{type(error).__name__}: {error}"[:2000]
+        offset = entry.space_offset.hex()
+        failure = ViewFailure(entry.space, entry.segment, entry.sequence, entry.timestamp, offset, said)
+        if self._definition.on_error == "skip":
+            self.skip(entry, failure)
+            return True
+        changed = msgspec.structs.replace(state, failure=failure, revision=state.revision + 1)
+        with transaction(self.db, self.path):
+            write_state(self.db, changed)
+        self.state = changed
+        return False
+
+    def skip(self, entry: Entry, failure: ViewFailure) -> None:
+        """Go on behind an entry that cannot be applied."""
+        state = self.state
+        changed = msgspec.structs.replace(
+            state,
+            spaces=after(state.spaces, [entry]),
+            skipped=state.skipped + 1,
+            failure=None,
+            revision=state.revision + 1,
+        )
+        with transaction(self.db, self.path):
+            self.db.execute(
+                "insert into streamkit_skipped values (?, ?, ?, ?, ?, ?)",
+                (failure.space, failure.segment, failure.sequence, failure.timestamp, failure.offset, failure.error),
+            )
+            write_state(self.db, changed)
+        self.state = changed
+
+    def _incomplete(self) -> None:
+        """Entries are gone that it has not seen."""
+        changed = msgspec.structs.replace(self.state, complete=False, revision=self.state.revision + 1)
+        with transaction(self.db, self.path):
+            write_state(self.db, changed)
+        self.state = changed
+
+    def erase(self, gap: Removed) -> bool:
+        """Have the view remove what it made of entries that are gone; False if it cannot."""
+        erase = getattr(self._view, "erase", None)
+        if erase is None:
+            return False
+        changed = msgspec.structs.replace(self.state, revision=self.state.revision + 1)
+        self._loaded = -1
+        with transaction(self.db, self.path):
+            erase(self.db, gap)
+            write_state(self.db, changed)
+        self.state = changed
+        with mapped(self.path):
+            self.db.execute("pragma wal_checkpoint(truncate)").fetchall()  # the journal has the pages of before
+        return True
+
+    def resume(self, skip: bool) -> None:
+        """Forget why it is paused; with `skip`, pass over the entry."""
+        failure = self.state.failure
+        if failure is None:
+            return
+        if skip:
+            entry = next(chunk[0] for chunk, _ in chunks(self._definition.store, self.state.spaces, 1) if chunk)
+            self.skip(entry, failure)
+            return
+        changed = msgspec.structs.replace(self.state, failure=None, revision=self.state.revision + 1)
+        with transaction(self.db, self.path):
+            write_state(self.db, changed)
+        self.state = changed
+
+    def close(self) -> None:
+        self.db.close()
+
+
+def copy(source: sqlite3.Connection, path: str) -> None:
+    """A consistent copy of a database, as one file, at `path`."""
+    with mapped(path):
+        target: Any = sqlite3.connect(path, isolation_level=None)
+        try:
+            source.backup(target)
+            target.execute("pragma journal_mode = delete")
+        finally:
+            target.close()

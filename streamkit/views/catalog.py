@@ -1,0 +1,89 @@
+"""The views of a store that can be found without knowing what they are made of: by their databases."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from ..errors import CorruptData, PermanentError
+from ..store import Store
+from .database import mapped, open_reader, read_state
+from .publish import default_path, published_views
+
+__all__ = ["LocalView", "find_views", "query"]
+
+
+class LocalView(msgspec.Struct, frozen=True):
+    """A view's database on this machine, or what is published of a view that has none here (path "")."""
+
+    name: str
+    version: int
+    spaces: list[str]
+    entries: int
+    timestamp: int
+    """Of the last entry that was applied, in ms."""
+    error: str | None
+    path: str
+    bytes: int
+    published: int
+
+
+def find_views(store: Store, name: str | None = None) -> Iterator[LocalView]:
+    """Those in the store's place for views, by name; with a `name`, which may be a path, that one alone."""
+    published = published_views(store)
+    found: dict[str, str] = {}
+    if name is not None and (os.sep in name or os.path.exists(name)):
+        found[name] = name
+    else:
+        directory = os.path.dirname(default_path(store, "x"))
+        for file in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
+            if file.endswith(".sqlite"):
+                found[file] = os.path.join(directory, file)
+    seen = set()
+    for path in found.values():
+        view = _of(path, published)
+        if view is not None and (name is None or name in (view.name, path)):
+            seen.add(view.name)
+            yield view
+    for other, count in sorted(published.items()):
+        if other not in seen and (name is None or name == other):
+            yield LocalView(other, 0, [], 0, 0, None, "", 0, count)
+
+
+def _of(path: str, published: dict[str, int]) -> LocalView | None:
+    try:
+        db = open_reader(path)
+        try:
+            state = read_state(db, path)
+        finally:
+            db.close()
+    except (FileNotFoundError, CorruptData, sqlite3.Error):
+        return None
+    if state is None:
+        return None
+    return LocalView(
+        state.name,
+        state.version,
+        list(state.spaces),
+        state.entries,
+        max((position.timestamp for position in state.spaces.values()), default=0),
+        state.failure.error if state.failure is not None else None,
+        path,
+        os.stat(path).st_size,
+        published.get(state.name, 0),
+    )
+
+
+def query(path: str, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+    """The names of the columns, and the rows. PermanentError for SQL that SQLite refuses."""
+    db = open_reader(path)
+    with mapped(path):
+        try:
+            cursor = db.execute(sql)
+        except sqlite3.OperationalError as error:
+            raise PermanentError(f"SQLite refuses the query: {error}") from error
+    return [column[0] for column in cursor.description or ()], cursor

@@ -1,0 +1,202 @@
+"""One build of a view: a SQLite file whose data and position are written in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal, NoReturn
+from urllib.parse import quote
+
+import msgspec
+
+from ..errors import CorruptData, Unavailable, UnsupportedVersion
+from ..run.reading import SpacePosition
+from .view import ViewFailure
+
+__all__ = ["State", "ViewConnection", "open_reader", "open_writer", "read_state", "transaction", "write_state"]
+
+FORMAT = 1
+_FULL = {"SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_LOCKED"}
+_DAMAGED = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
+_TABLES = """
+create table if not exists streamkit_view (id integer primary key check (id = 1), state text not null);
+create table if not exists streamkit_skipped (
+    space text not null, segment text not null, sequence integer not null, timestamp integer not null,
+    offset text not null, error text not null
+);
+"""
+
+
+class State(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a build knows of itself; one row, written with every batch."""
+
+    format: int
+    store: str
+    name: str
+    version: int
+    spaces: dict[str, SpacePosition]
+    failure: ViewFailure | None = None
+    skipped: int = 0
+    complete: bool = True
+    revision: int = 0
+    """Grows with every transaction."""
+
+    @property
+    def entries(self) -> int:
+        return sum(position.entries for position in self.spaces.values())
+
+
+class ViewConnection(sqlite3.Connection):
+    """A connection whose transactions are the runner's alone: what would end one in between is refused."""
+
+    guarded = False
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise sqlite3.ProgrammingError(
+            f"a view does not {what}: its data and its position are committed together, when apply has returned"
+        )
+
+    def commit(self) -> None:
+        if self.guarded:
+            self._refuse("commit")
+        super().commit()
+
+    def rollback(self) -> None:
+        if self.guarded:
+            self._refuse("roll back")
+        super().rollback()
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        """Several statements, in the present transaction: sqlite3's own commits first."""
+        if not self.guarded:
+            return super().executescript(script)
+        cursor, statement = self.cursor(), ""
+        for part in script.split(";"):
+            statement += part + ";"
+            if sqlite3.complete_statement(statement):
+                if statement.strip(" \n\t\r;"):
+                    cursor.execute(statement)
+                statement = ""
+        return cursor
+
+    def __enter__(self) -> ViewConnection:
+        if self.guarded:
+            self._refuse("begin or end a transaction")
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        return super().__exit__(kind, error, trace)
+
+
+def _authorizer(db: ViewConnection) -> Callable[..., int]:
+    def authorize(action: int, *_: Any) -> int:
+        if action == sqlite3.SQLITE_TRANSACTION and db.guarded:
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+    return authorize
+
+
+def open_writer(path: str) -> ViewConnection:
+    """The one that builds; made if it is not there. CorruptData where the file is no whole database."""
+    with mapped(path):
+        db = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, factory=ViewConnection, cached_statements=512
+        )
+        try:
+            db.execute("pragma journal_mode = wal")
+            db.execute("pragma synchronous = normal")  # a power cut may take the last batches, with their positions
+            db.execute("pragma secure_delete = on")  # what is erased is overwritten
+            db.execute("pragma cache_size = -32768")
+            db.execute("pragma temp_store = memory")
+            db.execute("pragma wal_autocheckpoint = 4000")
+            db.executescript(_TABLES)
+            db.set_authorizer(_authorizer(db))
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def open_reader(path: str) -> sqlite3.Connection:
+    """Read-only. FileNotFoundError if there is no such build any more."""
+    try:
+        db = sqlite3.connect(
+            f"file:{quote(path)}?mode=ro",
+            uri=True,
+            isolation_level=None,
+            cached_statements=512,
+            check_same_thread=False,
+        )
+    except sqlite3.OperationalError as error:
+        raise FileNotFoundError(path) from error
+    db.execute("pragma query_only = on")
+    db.execute("pragma mmap_size = 1073741824")
+    return db
+
+
+def read_state(db: sqlite3.Connection, path: str) -> State | None:
+    """None of a database that is not set up."""
+    with mapped(path):
+        try:
+            row = db.execute("select state from streamkit_view").fetchone()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return None
+            raise
+    if row is None:
+        return None
+    try:
+        state = msgspec.json.decode(row[0], type=State)
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"the view's database {path} does not say where it is: rebuild() the view") from error
+    if state.format > FORMAT:
+        raise UnsupportedVersion(
+            f"the view's database {path} was made by a newer streamkit (format {state.format}, this one reads {FORMAT})"
+        )
+    return state
+
+
+def write_state(db: sqlite3.Connection, state: State) -> None:
+    text = msgspec.json.encode(state).decode()
+    db.execute("insert or replace into streamkit_view values (1, ?)", (text,))
+
+
+@contextmanager
+def transaction(db: ViewConnection, path: str) -> Iterator[None]:
+    """One SQLite transaction, in which nobody else may begin or end one. Storage's own errors are Unavailable."""
+    with mapped(path):
+        db.execute("begin immediate")
+        db.guarded = True
+        try:
+            yield
+        except BaseException:
+            db.guarded = False
+            db.rollback()
+            raise
+        db.guarded = False
+        try:
+            db.commit()  # not as a statement: those are cached, and allowed for whoever comes next
+        except BaseException:
+            if db.in_transaction:
+                db.rollback()
+            raise
+
+
+@contextmanager
+def mapped(path: str) -> Iterator[None]:
+    """What the file system or a damaged file does is no fault of `apply`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        kind = (getattr(error, "sqlite_errorname", None) or "").split("_")[:2]
+        if "_".join(kind) in _FULL:
+            raise Unavailable(f"the view's database {path} cannot be written: {error}") from error
+        if "_".join(kind) in _DAMAGED:
+            raise CorruptData(f"the view's database {path} is damaged ({error}): rebuild() the view") from error
+        raise

@@ -1,0 +1,131 @@
+"""Entries kept in a view's database, so that what is found in it needs no read of the log."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from ..errors import PermanentError
+from ..metadata import NO_METADATA, Metadata
+from ..model import TRX, Entry, Origin
+from ..run.reading import Removed
+from .view import View
+
+__all__ = ["COLUMNS", "EntryView", "decode", "encode", "placeholders"]
+
+COLUMNS = "space, segment, sequence, timestamp, metadata, payload, place"
+"""Of a table that keeps entries. `metadata` is JSON; `place` is what else an entry knows."""
+DEFINITION = (
+    "space text not null, segment text not null, sequence integer not null, timestamp integer not null, "
+    "metadata text, payload blob not null, place blob not null"
+)
+_PLACE = struct.Struct("<QQQHH")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, str]).decode
+
+Row = tuple[Any, ...]
+
+
+def placeholders(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+def encode(entries: Sequence[Entry]) -> Iterator[Row]:
+    """The columns of each."""
+    pack = _PLACE.pack
+    trx: TRX | None = None
+    origin: Origin | None = None
+    ids = incarnation = b""
+    for entry in entries:
+        if entry.trx is not trx:
+            trx = entry.trx
+            ids = trx.raw_id + trx.raw_node
+        if entry.origin is not origin:
+            origin = entry.origin
+            incarnation = origin.incarnation
+            position, index = origin.position - origin.first_sequence, origin.index - origin.first_sequence
+            partition, partitions = origin.partition, origin.partitions
+        sequence = entry.sequence
+        metadata = entry.metadata
+        assert trx is not None
+        yield (
+            entry.space,
+            entry.segment,
+            sequence,
+            entry.timestamp,
+            _encode(metadata).decode() if metadata else None,
+            entry.payload,
+            ids + pack(trx.number, position + sequence, index + sequence, partition, partitions) + incarnation,
+        )
+
+
+def decode(row: Sequence[Any]) -> Entry:
+    """The entry of the first seven columns, which are COLUMNS."""
+    space, segment, sequence, timestamp, metadata, payload, place = row[:7]
+    number, position, index, partition, partitions = _PLACE.unpack_from(place, 32)
+    origin = Origin(partition, partitions, position, index, sequence, incarnation=place[32 + _PLACE.size :])
+    return Entry(
+        space,
+        segment,
+        sequence,
+        timestamp,
+        TRX(place[:16], place[16:32], number),
+        payload,
+        Metadata(_decode(metadata)) if metadata else NO_METADATA,
+        origin,
+    )
+
+
+def limited(limit: int) -> str:
+    if type(limit) is not int:
+        raise TypeError(f"limit is an int, not {type(limit).__name__}")
+    if limit < 0:
+        raise ValueError(f"limit is 0 (no limit) or more, not {limit}")
+    return f" limit {limit}" if limit else ""
+
+
+class EntryView(View):
+    """A ready-made view. It is asked through itself, once `store.view` has opened it."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self._opened: Any = None
+
+    def attach(self, view: Any) -> None:
+        opened = self._opened
+        if opened is not None and not opened.closed and opened.path != view.path:
+            raise ValueError(
+                f"this {type(self).__name__} is that of the view {opened.name!r} already: make another one for "
+                f"{view.name!r}"
+            )
+        self._opened = view
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        if self._opened is None:
+            raise PermanentError(
+                f"this {type(self).__name__} belongs to no view yet: hand it to store.view(name, it, spaces=[…])"
+            )
+        db: sqlite3.Connection = self._opened.db
+        return db
+
+    def _erase(self, db: sqlite3.Connection, gap: Removed, *beside: str) -> None:
+        """Delete the entries of a gap, and what names them in the tables `beside`, as "table.column"."""
+        chosen = "select id from entries where space = ? and sequence between ? and ?"
+        parameters: list[Any] = [gap.space, gap.first_sequence, gap.last_sequence]
+        if gap.segment:
+            chosen += " and segment = ?"
+            parameters.append(gap.segment)
+        else:  # of a whole space: the numbers are those of transactions, which are no column here
+            raise PermanentError("what was trimmed from a space as a whole stays in its views")
+        for name in beside:
+            table, _, column = name.partition(".")
+            db.execute(f"delete from {table} where {column} in ({chosen})", parameters)
+        db.execute(f"delete from entries where id in ({chosen})", parameters)
+
+    def _entries(self, query: str, parameters: Iterable[Any] = ()) -> list[Entry]:
+        return [decode(row) for row in self.db.execute(query, tuple(parameters))]

@@ -1,0 +1,159 @@
+"""Where the builds of a view are, which of them is read, and who builds.
+
+    totals.sqlite                      → what readers open: a link to a build
+    totals.sqlite.builds/
+        2-5f1c77aa.lock                held by who builds this version (flock)
+        2-5f1c77aa.used                held shared by who has it open
+        2-5f1c77aa.current             → the build that is read
+        2-5f1c77aa.next                → the one that is built beside it
+        2-5f1c77aa-3e91b0c2.sqlite     a build
+
+A build is never renamed, as SQLite finds its journal by its name; links are, and that is atomic. Each version, for the
+same spaces, has its own, so that two that are deployed at once do not take turns in replacing each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+__all__ = ["ViewFiles"]
+
+
+class ViewFiles:
+    """Of one view of one version. It opens files only to lock them."""
+
+    def __init__(self, path: str, version: int, spaces: Sequence[str]) -> None:
+        self.path = os.path.abspath(path)
+        self.directory = f"{self.path}.builds"
+        digest = hashlib.blake2b("\0".join(sorted(spaces)).encode(), digest_size=4).hexdigest()
+        self.key = f"{version}-{digest}"
+        self.version = version
+        self._used: int | None = None
+
+    def prepare(self) -> None:
+        """Make the directory, and say that this version is in use."""
+        if self._used is None:
+            os.makedirs(self.directory, exist_ok=True)
+            self._used = self._open("used")
+            fcntl.flock(self._used, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        if self._used is not None:
+            os.close(self._used)
+            self._used = None
+
+    @contextmanager
+    def building(self) -> Iterator[bool]:
+        """True while nobody else builds this version; False, at once, if somebody does."""
+        self.prepare()
+        fd = self._open("lock")
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+        finally:
+            os.close(fd)
+
+    def _open(self, what: str) -> int:
+        return os.open(os.path.join(self.directory, f"{self.key}.{what}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def current(self) -> str | None:
+        """The build of this version that is read."""
+        return self._target(f"{self.key}.current")
+
+    def next(self) -> str | None:
+        """The build of this version that is made beside it."""
+        return self._target(f"{self.key}.next")
+
+    def shown(self) -> str | None:
+        """The build that readers of any version find."""
+        try:
+            return os.path.join(os.path.dirname(self.path), os.readlink(self.path))
+        except OSError:
+            return None
+
+    def _target(self, name: str) -> str | None:
+        try:
+            return os.path.join(self.directory, os.readlink(os.path.join(self.directory, name)))
+        except OSError:
+            return None
+
+    def new(self) -> str:
+        """The path for another build, which is now the next one. A file may be put there first, or it is made."""
+        name = f"{self.key}-{os.urandom(4).hex()}.sqlite"
+        self._link(name, os.path.join(self.directory, f"{self.key}.next"))
+        return os.path.join(self.directory, name)
+
+    def show(self, build: str) -> None:
+        """Have readers open `build`, unless those of a later version are there already."""
+        name = os.path.basename(build)
+        self._link(name, os.path.join(self.directory, f"{self.key}.current"))
+        shown = self.shown()
+        if shown is None or _version(shown) <= self.version:
+            self._link(os.path.join(os.path.basename(self.directory), name), self.path)
+        with contextlib.suppress(FileNotFoundError):
+            if self.next() == build:
+                os.unlink(os.path.join(self.directory, f"{self.key}.next"))
+
+    def drop_next(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.directory, f"{self.key}.next"))
+
+    def _link(self, target: str, path: str) -> None:
+        temporary = f"{path}.{os.urandom(4).hex()}"
+        os.symlink(target, temporary)
+        os.replace(temporary, path)
+
+    def sweep(self) -> None:
+        """Remove builds of this version that nobody reads any more, and earlier versions that nobody has open.
+
+        Who builds does it. What is open goes on being read: its file lives as long as it is open.
+        """
+        kept = {self.current(), self.next(), self.shown()}
+        others: dict[str, list[str]] = {}
+        for name in os.listdir(self.directory):
+            key = "-".join(name.split(".")[0].split("-")[:2])
+            others.setdefault(key, []).append(name)
+        for name in others.pop(self.key, ()):
+            if ".sqlite" in name and os.path.join(self.directory, name.split(".sqlite")[0] + ".sqlite") not in kept:
+                self._remove([name])
+        for key, names in others.items():
+            if _version(key) > self.version or any(os.path.join(self.directory, name) in kept for name in names):
+                continue
+            if f"{key}.used" not in names:
+                continue
+            fd = os.open(os.path.join(self.directory, f"{key}.used"), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._remove([name for name in names if not name.endswith((".used", ".lock"))])
+            except BlockingIOError:
+                continue
+            finally:
+                os.close(fd)
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.directory, name))
+
+    def delete(self) -> None:
+        """All of it, of all versions."""
+        self.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        with contextlib.suppress(FileNotFoundError):
+            self._remove(os.listdir(self.directory))
+            os.rmdir(self.directory)
+
+
+def _version(path: str) -> int:
+    head = os.path.basename(path).partition("-")[0]
+    return int(head) if head.isdecimal() else -1

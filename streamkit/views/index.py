@@ -1,0 +1,143 @@
+"""Entries by keys that are found in them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..model import Entry
+from ..run.reading import Removed
+from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
+from .keys import end_of_prefix, stored, values
+
+__all__ = ["Index"]
+
+_SELECT = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
+
+
+class Index(EntryView):
+    """`keys(entry)` is a key (text, a number, bytes, a tuple of these), a list of several, or None.
+
+    Entries of one key come in the view's order, keys in SQLite's: numbers, text by code point, bytes, tuples.
+    """
+
+    def __init__(self, keys: Callable[[Entry], Any], *, version: int = 1) -> None:
+        super().__init__(version)
+        self._keys = keys
+        self._next = 1
+
+    def setup(self, db: sqlite3.Connection) -> None:
+        db.execute(f"create table entries (id integer primary key, {DEFINITION})")
+        db.execute("create table keys (key, id integer, primary key (key, id)) without rowid")
+
+    def load(self, db: sqlite3.Connection) -> None:
+        self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
+
+    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+        self._erase(db, gap, "keys.id")
+
+    def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+        keys, id = self._keys, self._next
+        pairs: list[tuple[Any, int]] = []
+        kept: list[Entry] = []
+        for entry in entries:
+            found = keys(entry)
+            if type(found) is str:
+                pairs.append((found, id))
+            else:
+                several = dict.fromkeys(map(stored, values(found)))
+                if not several:
+                    continue
+                pairs += [(key, id) for key in several]
+            kept.append(entry)
+            id += 1
+        db.executemany(
+            f"insert into entries (id, {COLUMNS}) values ({placeholders(8)})",
+            ((id, *row) for id, row in enumerate(encode(kept), self._next)),
+        )
+        pairs.sort(key=_order)  # neighbours in the tree, one after the other
+        db.executemany("insert into keys values (?, ?)", pairs)
+        self._next = id
+
+    def get(self, key: Any, *, limit: int = 0, reverse: bool = False) -> list[Entry]:
+        """The entries of one key; with `reverse` the newest first."""
+        order = "desc" if reverse else "asc"
+        return self._entries(
+            f"select {_SELECT} from keys join entries using (id) where key = ? order by id {order}{limited(limit)}",
+            (stored(key),),
+        )
+
+    def range(
+        self,
+        start: Any = None,
+        end: Any = None,
+        *,
+        prefix: str | bytes | None = None,
+        limit: int = 0,
+        reverse: bool = False,
+    ) -> list[Entry]:
+        """The entries of the keys from `start` to `end`, both included, or of those that begin with `prefix`.
+
+        In the order of the keys; with `reverse` from the last key, the newest entry first.
+        """
+        conditions, parameters = _bounds(start, end, prefix)
+        order = "desc" if reverse else "asc"
+        return self._entries(
+            f"select {_SELECT} from keys join entries using (id){conditions} "
+            f"order by key {order}, id {order}{limited(limit)}",
+            parameters,
+        )
+
+    def keys(
+        self,
+        start: Any = None,
+        end: Any = None,
+        *,
+        prefix: str | bytes | None = None,
+        limit: int = 0,
+        reverse: bool = False,
+    ) -> list[Any]:
+        """The keys there are, each once; a tuple's is its LexKey."""
+        conditions, parameters = _bounds(start, end, prefix)
+        order = "desc" if reverse else "asc"
+        found = self.db.execute(
+            f"select distinct key from keys{conditions} order by key {order}{limited(limit)}", parameters
+        )
+        return [key for (key,) in found]
+
+    def count(self, key: Any) -> int:
+        """How many entries a key has."""
+        count: int = self.db.execute("select count(*) from keys where key = ?", (stored(key),)).fetchone()[0]
+        return count
+
+
+def _order(pair: tuple[Any, int]) -> tuple[Any, ...]:
+    key = pair[0]
+    if type(key) is str:
+        return (1, key, pair[1])
+    return (2, key, pair[1]) if isinstance(key, bytes) else (0, key, pair[1])
+
+
+def _bounds(start: Any, end: Any, prefix: str | bytes | None) -> tuple[str, list[Any]]:
+    conditions, parameters = [], []
+    if prefix is not None:
+        if start is not None or end is not None:
+            raise ValueError("name a prefix, or a start and an end, not both")
+        if not isinstance(prefix, (str, bytes)):
+            raise TypeError(f"a prefix is str or bytes, not {type(prefix).__name__}")
+        conditions, parameters = ["key >= ?"], [prefix]
+        above = end_of_prefix(prefix)
+        if above is not None:
+            conditions.append("key < ?")
+            parameters.append(above)
+        elif isinstance(prefix, str):
+            conditions.append("key < x''")
+        return f" where {' and '.join(conditions)}", parameters
+    if start is not None:
+        conditions.append("key >= ?")
+        parameters.append(stored(start))
+    if end is not None:
+        conditions.append("key <= ?")
+        parameters.append(stored(end))
+    return (f" where {' and '.join(conditions)}" if conditions else ""), parameters

@@ -1,0 +1,48 @@
+"""The newest entry of each key."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..model import Entry
+from .entries import COLUMNS, DEFINITION, EntryView, decode, encode, limited, placeholders
+from .keys import stored
+
+__all__ = ["Latest"]
+
+
+class Latest(EntryView):
+    """`key(entry)` is text, a number, bytes, a tuple of these, or None for an entry that has none."""
+
+    def __init__(self, key: Callable[[Entry], Any], *, version: int = 1) -> None:
+        super().__init__(version)
+        self._key = key
+
+    def setup(self, db: sqlite3.Connection) -> None:
+        db.execute(f"create table latest (key primary key, {DEFINITION}) without rowid")
+
+    def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+        key = self._key
+        newest = {stored(found): entry for entry in entries if (found := key(entry)) is not None}
+        rows = zip(newest, encode(list(newest.values())), strict=True)
+        db.executemany(
+            f"insert or replace into latest (key, {COLUMNS}) values ({placeholders(8)})",
+            ((key, *row) for key, row in rows),
+        )
+
+    def get(self, key: Any) -> Entry | None:
+        row = self.db.execute(f"select {COLUMNS} from latest where key = ?", (stored(key),)).fetchone()
+        return decode(row) if row is not None else None
+
+    def entries(self, *, limit: int = 0) -> Iterator[Entry]:
+        """All, in the order of their keys."""
+        return map(decode, self.db.execute(f"select {COLUMNS} from latest order by key{limited(limit)}"))
+
+    def __len__(self) -> int:
+        count: int = self.db.execute("select count(*) from latest").fetchone()[0]
+        return count
+
+    def __bool__(self) -> bool:
+        return True

@@ -1,0 +1,85 @@
+"""Who links to whom."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+
+from ..model import Entry
+from ..run.reading import Removed
+from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
+
+__all__ = ["Links"]
+
+_SELECT = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
+
+
+class Links(EntryView):
+    """`links(entry)` gives what the entry links: pairs (from, to), or names that its segment links to; None for
+    none.
+    """
+
+    def __init__(self, links: Callable[[Entry], Iterable[str | tuple[str, str]] | None], *, version: int = 1) -> None:
+        super().__init__(version)
+        self._links = links
+        self._next = 1
+
+    def setup(self, db: sqlite3.Connection) -> None:
+        db.execute(f"create table entries (id integer primary key, {DEFINITION})")
+        db.execute(
+            "create table links (source text, target text, id integer, primary key (source, target, id)) without rowid"
+        )
+        db.execute("create index links_to on links (target, source, id)")
+
+    def load(self, db: sqlite3.Connection) -> None:
+        self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
+
+    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+        self._erase(db, gap, "links.id")
+
+    def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+        id = self._next
+        kept: list[Entry] = []
+        pairs: list[tuple[str, str, int]] = []
+        for entry in entries:
+            found = self._links(entry)
+            several = dict.fromkeys(
+                (entry.segment, link) if isinstance(link, str) else link
+                for link in ((found,) if isinstance(found, str) else found or ())
+            )
+            if several:
+                pairs += [(source, target, id) for source, target in several]
+                kept.append(entry)
+                id += 1
+        db.executemany(
+            f"insert into entries (id, {COLUMNS}) values ({placeholders(8)})",
+            ((id, *row) for id, row in enumerate(encode(kept), self._next)),
+        )
+        db.executemany("insert into links values (?, ?, ?)", pairs)
+        self._next = id
+
+    def of(self, source: str) -> list[str]:
+        """What `source` links to, each once, the first link first."""
+        return self._names("select target from links where source = ? group by target order by min(id), target", source)
+
+    def to(self, target: str) -> list[str]:
+        """What links to `target`, each once, the first link first."""
+        return self._names("select source from links where target = ? group by source order by min(id), source", target)
+
+    def _names(self, query: str, name: str) -> list[str]:
+        if not isinstance(name, str):
+            raise TypeError(f"what is linked is named by str, not {type(name).__name__}")
+        return [found for (found,) in self.db.execute(query, (name,))]
+
+    def entries(
+        self, *, source: str | None = None, target: str | None = None, limit: int = 0, reverse: bool = False
+    ) -> list[Entry]:
+        """The entries that link: from `source`, to `target`, or both."""
+        named = [(column, name) for column, name in (("source", source), ("target", target)) if name is not None]
+        where = " and ".join(f"{column} = ?" for column, _ in named)
+        order = "desc" if reverse else "asc"
+        return self._entries(
+            f"select {_SELECT} from entries where id in (select id from links{' where ' + where if where else ''}) "
+            f"order by id {order}{limited(limit)}",
+            (name for _, name in named),
+        )

@@ -1,0 +1,544 @@
+"""A view as a process has it open: bringing it forward, waiting for it, reading it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Literal
+
+from ..errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, StoreClosed
+from ..lexkey import LexKey
+from ..log.offsets import Offset
+from ..names import check_name
+from ..run.reading import Removed, SpacePosition, decode_offset, is_behind, reached, same_space
+from ..run.rounds import Stop, run_rounds
+from ..seconds import check_seconds
+from ..store import Store, inner
+from ..warn import warn
+from .build import Build, Definition
+from .database import State, open_reader, read_state
+from .files import ViewFiles
+from .publish import Published, Snapshots, default_path, delete_published
+from .view import View, ViewFailure, ViewStatus
+
+__all__ = ["OpenView", "open_view"]
+
+_Round = Literal["end", "paused", "stopped", "busy"]
+_PAUSE = 0.005
+_LONGEST_PAUSE = 0.25
+
+
+def open_view(
+    store: Store,
+    name: str,
+    view: View,
+    spaces: Iterable[str],
+    path: str | os.PathLike[str] | None,
+    publish: bool,
+    on_error: Literal["pause", "skip"],
+    batch: int,
+    publish_every: float,
+) -> OpenView:
+    """See `Store.view`."""
+    check_name(name, "view")
+    if not isinstance(view, View):
+        raise TypeError(f"a view is an instance of a subclass of streamkit.View, not {view!r:.60}")
+    if isinstance(spaces, str) or not isinstance(spaces, Iterable):
+        raise TypeError(f'spaces are several names, as in spaces=["orders"], not {spaces!r:.60}')
+    names = tuple(dict.fromkeys(check_name(space, "space") for space in spaces))
+    if not names:
+        raise ValueError("a view follows at least one space")
+    version = view.version
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise TypeError(f"a view's version is an int, not {type(version).__name__}")
+    if version < 0:
+        raise ValueError(f"a view's version is 0 or more, not {version}")
+    if on_error not in ("pause", "skip"):
+        raise ValueError(f'on_error is "pause" or "skip", not {on_error!r}')
+    if type(batch) is not int:
+        raise TypeError(f"batch is a number of entries, not {type(batch).__name__}")
+    if batch < 1:
+        raise ValueError(f"batch is 1 or more entries, not {batch}")
+    check_seconds("publish_every", publish_every, endless=True)
+    inner(store)
+    place = default_path(store, name) if path is None else os.fspath(path)
+    definition = Definition(store, name, view, names, on_error, batch)
+    return OpenView(definition, ViewFiles(place, version, names), bool(publish), publish_every)
+
+
+class OpenView:
+    """From `store.view`. Safe to share between threads and processes: one builds at a time, the others read.
+
+    Methods of the view that it was given may be called on it as well: `store.view("latest", Latest(key), …).get(k)`.
+    Every method raises StoreClosed after `close()`, Unavailable where the disk is full, CorruptData where the
+    database is damaged.
+    """
+
+    def __init__(self, definition: Definition, files: ViewFiles, publish: bool, publish_every: float) -> None:
+        self.name = definition.name
+        self.spaces = definition.spaces
+        self.path = files.path
+        """What SQLite opens: a link to the present database."""
+        self.view = definition.view
+        self._definition = definition
+        self._store = definition.store
+        self._files = files
+        self._publishes = publish
+        self._publish_every = publish_every
+        self._published: tuple[float, int] | None = None
+        """When it was published last, by the monotonic clock, and at which revision."""
+        self._stops: set[Stop] = set()
+        self._closed = False
+        self._forget()
+        self.view.attach(self)
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def _forget(self) -> None:
+        """Of a fork: locks may have been another thread's, and SQLite's connections do not survive it."""
+        self._pid = os.getpid()
+        self._mutex = threading.Lock()
+        self._left = [getattr(self, "_build", None), getattr(self, "_readers", None)]
+        self._build: Build | None = None
+        self._readers = threading.local()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the view {self.name!r} is closed; open it again with store.view(…)")
+        inner(self._store)
+        if self._pid != os.getpid():
+            self._forget()
+
+    # -- building -----------------------------------------------------------------------------------------------
+
+    def catch_up(self, *, progress: Callable[[int], None] | None = None) -> ViewStatus:
+        """Apply all that is committed by now, and tell where it is then.
+
+        If another process or thread builds the view this waits until that has come as far. If `apply` raises, the view
+        pauses there and this returns: see `status().error`. `progress(entries)` is called after each batch.
+        """
+        ends: dict[str, Offset] | None = None
+        pause = _PAUSE
+        while True:
+            done = self._round(lambda: False, progress)
+            if done == "busy":
+                ends = ends or self._ends()
+                state = self._state()
+                if state is None or (state.failure is None and self._is_behind(state, ends)):
+                    self._sleep(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    continue
+            elif self._publishes and done == "end":
+                self._publish_if_due()
+            return self.status()
+
+    def _ends(self) -> dict[str, Offset]:
+        return {space: Offset.decode(self._store.end_offset(space), space) for space in self.spaces}
+
+    @staticmethod
+    def _is_behind(state: State, ends: dict[str, Offset]) -> bool:
+        return any(is_behind(position, ends[space]) for space, position in state.spaces.items() if space in ends)
+
+    def _sleep(self, seconds: float) -> None:
+        inner(self._store).clock.sleep(seconds)
+
+    def _round(
+        self, stop: Callable[[], bool], progress: Callable[[int], None] | None = None, *, anew: bool = False
+    ) -> _Round:
+        self._check_open()
+        if not self._mutex.acquire(blocking=False):
+            return "busy"
+        try:
+            self._prepare()
+            with self._files.building() as mine:
+                return self._forward(stop, progress or (lambda entries: None), anew) if mine else "busy"
+        finally:
+            self._mutex.release()
+
+    def _prepare(self) -> None:
+        path = self.path
+        if os.path.lexists(path) and not os.path.islink(path):
+            kind = "a directory" if os.path.isdir(path) else "a file that no view has made"
+            raise PermanentError(f"the view {self.name!r} cannot be kept at {path}, which is {kind}: name another path")
+        try:
+            self._files.prepare()
+        except OSError as error:
+            raise PermanentError(f"the view {self.name!r} cannot be kept at {path}: {error.strerror}") from error
+
+    def _forward(self, stop: Callable[[], bool], progress: Callable[[int], None], anew: bool) -> _Round:
+        """Under the lock. What is built beside is brought forward first, and shown when it has come to the end."""
+        files = self._files
+        if anew:
+            self._new_build(fresh=True)
+        elif files.current() is None and files.next() is None:
+            self._new_build(fresh=False)
+        if files.current() is None and files.shown() is None:
+            first = files.next()
+            assert first is not None
+            self._writer(first)
+            files.show(first)
+        for _ in range(3):
+            target = files.next() or files.current()
+            assert target is not None
+            build = self._writer(target)
+            try:
+                if not build.advance(progress, stop):
+                    return "paused" if build.state.failure is not None else "stopped"
+            except InvalidOffset as error:
+                if not self._made_again(build.state):
+                    raise InvalidOffset(
+                        f"the view {self.name!r} is ahead of its log: {error}. If this store was set back, rebuild() it"
+                    ) from error
+                warn("the view %r is built anew: a space that it follows was deleted and made again", self.name)
+                self._new_build(fresh=True)
+                continue
+            if files.next() is not None:
+                files.show(target)
+                files.sweep()
+            return "end"
+        return "stopped"
+
+    def _made_again(self, state: State) -> bool:
+        """Whether a space is another one than that which was read."""
+        ends = self._ends()
+        return any(not same_space(position, ends[space]) for space, position in state.spaces.items() if space in ends)
+
+    def _new_build(self, *, fresh: bool) -> None:
+        """Begin a build beside what is there; unless `fresh`, from what was published."""
+        path = self._files.new()
+        if not fresh:
+            with contextlib.suppress(PermanentError, MissingDependency):
+                found = self._snapshots().fetch(path)
+                if found is not None and not self._is_ours(path):
+                    warn("the published view %s is passed over: it is of another store", found.name)
+                    path = self._files.new()
+
+    def _is_ours(self, path: str) -> bool:
+        db = open_reader(path)
+        try:
+            state = read_state(db, path)
+        except (CorruptData, sqlite3.Error):
+            return False
+        finally:
+            db.close()
+        return state is not None and (state.store, state.name) == (str(self._store.id), self.name)
+
+    def _writer(self, path: str) -> Build:
+        build = self._build
+        if build is not None and build.path == path and os.path.exists(path):
+            build.refresh()
+            return build
+        if build is not None:
+            build.close()
+            self._build = None
+        self._build = Build(self._definition, path)
+        return self._build
+
+    def new_stop(self) -> Stop:
+        """What ends a `run` when it is set."""
+        return Stop(self._store)
+
+    def run(self, stop: Stop | None = None, *, seconds: float | None = None) -> None:
+        """Keep the view up to date until `stop` is set, the view or its store is closed, or `seconds` are over.
+
+        Several processes may: one builds, and another goes on where it stops. With `publish=True` it publishes now
+        and then, and when it ends. A pause is waited through: `resume()` may be called from anywhere.
+        """
+        stop = stop or Stop(self._store)
+        self._stops.add(stop)
+
+        def round() -> bool:
+            if self._closed:
+                stop.set()
+                return False
+            state = self._state()
+            before = -1 if state is None else state.revision
+            if self._round(stop.is_set) == "end" and self._publishes:
+                self._publish_if_due()
+            state = self._state()
+            return state is not None and state.revision != before
+
+        try:
+            run_rounds(self._store, self.spaces, round, stop, seconds, f"view {self.name!r}")
+            if self._publishes and not self._closed:
+                self._publish_if_due(now=True)
+        finally:
+            self._stops.discard(stop)
+
+    def wait_for(self, offset: LexKey | bytes | str, timeout: float = 10.0) -> ViewStatus:
+        """Return when all that is before `offset`, of one of the spaces, is applied; build the view if nobody does.
+
+        `offset` is a `space_offset`: that of a status reads one's own write. TimeoutError after `timeout` seconds;
+        PermanentError if the view is paused before it; InvalidOffset for one of another space, or beyond the log.
+        """
+        check_seconds("timeout", timeout, endless=True)
+        wanted = decode_offset(offset, self.spaces)
+        clock = inner(self._store).clock
+        end = clock.monotonic() + timeout
+        pause = _PAUSE
+        while True:
+            state = self._state()
+            if state is not None and reached(state.spaces.get(wanted.space, SpacePosition()), wanted):
+                return self._status(state, None)
+            done = self._round(lambda: clock.monotonic() >= end)
+            if done == "end":
+                state = self._state()
+                assert state is not None
+                if not reached(state.spaces[wanted.space], wanted):
+                    # The log ends before it, or what is between holds no entries.
+                    next(self._store.consume_space(wanted.space, offset=wanted.encode(), limit=1), None)
+                return self._status(state, None)
+            if done == "paused":
+                failure = self._failure()
+                if failure is not None:
+                    raise PermanentError(
+                        f"the view {self.name!r} is paused at {failure.space!r}, segment {failure.segment!r}, sequence "
+                        f"{failure.sequence}: {failure.error}. Correct it and resume(), or resume(skip=True)"
+                    )
+            rest = end - clock.monotonic()
+            if rest <= 0:
+                raise TimeoutError(f"the view {self.name!r} has not come as far within {timeout:g} seconds")
+            self._sleep(min(pause, rest))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def resume(self, *, skip: bool = False) -> None:
+        """Let a paused view try again, at the next `catch_up` or in `run`; with `skip`, behind the entry it paused
+        at.
+        """
+        self._locked(lambda: self._each_build(lambda build: build.resume(skip)))
+
+    def _each_build(self, act: Callable[[Build], None]) -> None:
+        for path in (self._files.current(), self._files.next()):
+            if path is not None:
+                act(self._writer(path))
+
+    def rebuild(self, *, progress: Callable[[int], None] | None = None) -> ViewStatus:
+        """Build it anew from the log, beside the present database, and then replace that. Readers go on meanwhile."""
+        pause = _PAUSE
+        while self._round(lambda: False, progress, anew=True) == "busy":
+            self._sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        return self.status()
+
+    def erase(self, gap: Removed) -> None:
+        """Take what entries that were erased have left in the view out of it, now: `gap` says which.
+
+        By the view's own `erase(db, gap)`, with SQLite told to overwrite what it deletes; a view without one is built
+        anew. What was published of it is deleted: it is published again without them.
+        """
+        if gap.space not in self.spaces:
+            raise ValueError(f"the view {self.name!r} does not follow the space {gap.space!r}")
+        anew: list[bool] = []
+        self._locked(lambda: self._each_build(lambda build: anew.append(not build.erase(gap))))
+        if any(anew):
+            self.rebuild()
+        delete_published(self._store, self.name)
+
+    def _locked(self, act: Callable[[], None]) -> None:
+        """Do it under the lock, however long another process holds that."""
+        self._check_open()
+        self._prepare()
+        pause = _PAUSE
+        while True:
+            with self._mutex, self._files.building() as mine:
+                if mine:
+                    act()
+                    return
+            self._sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    # -- publishing ---------------------------------------------------------------------------------------------
+
+    def _snapshots(self) -> Snapshots:
+        return Snapshots(self._store, self.name, self._files.key)
+
+    def publish(self) -> Published:
+        """Put the database as it is where the archive is kept: a process that has none yet begins from it.
+
+        PermanentError where the store has no such place; MissingDependency without the extra `archive` in the cloud.
+        """
+        self._check_open()
+        if self._state() is None:
+            self.catch_up()
+        path = self._files.current()
+        if path is None:
+            raise PermanentError(f"the view {self.name!r} is still being built for the first time: publish it later")
+        with self._store.lease(f"publish/{self.name}"[:200], wait=60.0):  # and on Azure there is a container then
+            db = open_reader(path)
+            try:
+                state = read_state(db, path)
+                assert state is not None
+                done = self._snapshots().publish(db, state.entries, f"{path}.{os.urandom(4).hex()}.published")
+            finally:
+                db.close()
+        self._published = (inner(self._store).clock.monotonic(), state.revision)
+        return done
+
+    def _publish_if_due(self, *, now: bool = False) -> None:
+        state = self._state()
+        clock = inner(self._store).clock
+        if state is None:
+            return
+        if self._published is None:
+            try:
+                latest = self._snapshots().all()
+            except PermanentError:  # on Azure there may be no container yet
+                latest = []
+            if latest:
+                age = max(0.0, (clock.now() - latest[-1].timestamp) / 1000)
+                revision = state.revision if latest[-1].entries == state.entries else -1
+                self._published = (clock.monotonic() - age, revision)
+        due = self._published is None or (
+            state.revision != self._published[1]
+            and (now or clock.monotonic() - self._published[0] >= self._publish_every)
+        )
+        if due:
+            self.publish()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """A read-only connection to the present database, for the calling thread. Each statement sees one state of it.
+
+        Ask for it again for later ones: after a rebuild it is another database. Nothing is built by asking, but where
+        there is nothing yet the tables are made.
+        """
+        if self._closed or self._pid != os.getpid():
+            self._check_open()
+        path = self._files.current() or self._files.shown()
+        readers = self._readers
+        if path is not None and getattr(readers, "path", None) == path:
+            found: sqlite3.Connection = readers.db
+            return found
+        for _ in range(100):
+            if path is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    readers.db, readers.path = open_reader(path), path
+                    db: sqlite3.Connection = readers.db
+                    return db
+            self._round(lambda: True)
+            path = self._files.current() or self._files.shown()
+            if path is None or not os.path.exists(path):
+                self._sleep(_PAUSE)
+        raise PermanentError(f"the view {self.name!r} has no database at {self.path}: catch_up() makes it")
+
+    def _state(self) -> State | None:
+        """Of the database of this version that is read; None if there is none."""
+        self._check_open()
+        path = self._files.current()
+        if path is None:
+            return None
+        return _state_of(path)
+
+    def _failure(self) -> ViewFailure | None:
+        for path in (self._files.next(), self._files.current()):
+            state = _state_of(path) if path is not None else None
+            if state is not None and state.failure is not None:
+                return state.failure
+        return None
+
+    def status(self) -> ViewStatus:
+        """Where it is, why it is paused, how far behind."""
+        self._check_open()
+        return self._status(self._state(), self._ends())
+
+    def _status(self, state: State | None, ends: dict[str, Offset] | None) -> ViewStatus:
+        """Without `ends` it is taken to be current."""
+        path = self._files.next()
+        beside = _state_of(path) if path is not None else None
+        error = (beside.failure if beside else None) or (state.failure if state else None)
+        behind = 0.0
+        for space, position in state.spaces.items() if state is not None and ends else ():
+            if ends and space in ends and is_behind(position, ends[space]):
+                behind = max(behind, (ends[space].timestamp - position.timestamp) / 1000, 0.001)
+        situation: Literal["new", "building", "behind", "current", "paused"]
+        if error is not None:
+            situation = "paused"
+        elif beside is not None:
+            situation = "building"
+        elif state is None:
+            situation = "new"
+        else:
+            situation = "behind" if behind else "current"
+        positions = state.spaces if state is not None else {space: SpacePosition() for space in self.spaces}
+        return ViewStatus(
+            name=self.name,
+            version=self._files.version,
+            state=situation,
+            positions=positions,
+            entries=sum(position.entries for position in positions.values()),
+            timestamp=max(position.timestamp for position in positions.values()),
+            behind=behind,
+            complete=state.complete if state is not None else True,
+            error=error,
+            skipped=state.skipped if state is not None else 0,
+            building=beside.entries if beside is not None else None,
+            path=self.path,
+            bytes=_size(self._files.current()),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """What the view offers to be asked."""
+        if name.startswith("_") or "view" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.view, name)
+
+    def close(self) -> None:
+        """Let go of the database, and end `run`. Again is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        for stop in list(self._stops):
+            stop.set()
+        with self._mutex:
+            if self._pid == os.getpid() and self._build is not None:
+                self._build.close()
+            self._build = None
+        self._readers = threading.local()
+        self._files.close()
+
+    def delete(self) -> None:
+        """Close it and delete its databases here. What was published stays."""
+        self.close()
+        self._files.delete()
+
+    def __enter__(self) -> OpenView:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<View {self.name!r} of {', '.join(map(repr, self.spaces))}{' closed' if self._closed else ''}>"
+
+
+def _state_of(path: str) -> State | None:
+    try:
+        db = open_reader(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_state(db, path)
+    finally:
+        db.close()
+
+
+def _size(path: str | None) -> int:
+    size = 0
+    for suffix in ("", "-wal") if path is not None else ():
+        with contextlib.suppress(OSError):
+            size += os.stat(f"{path}{suffix}").st_size
+    return size

@@ -1,0 +1,277 @@
+"""Published views: whole databases beside the store's archives, for processes that have none yet.
+
+    <archive>/<store>/_published/<view>/<version>-<digest>-<ms>-<entries>-<random>.sqlite.zst
+
+One object each, never changed; the newest counts. They save work and nothing else: one that is damaged, gone, or of
+another incarnation of a space is passed over, and the view is built from the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from ..errors import MissingDependency, PermanentError, StreamkitError
+from ..log.record_format import load_zstd
+from ..store import Store, inner
+from ..warn import warn
+from .build import copy
+
+__all__ = ["Published", "Snapshots", "default_path", "delete_published", "published_views"]
+
+_CHUNK = 1 << 20
+_SLICE = 1 << 16
+_KEPT = 2
+_SUFFIX = ".sqlite.zst"
+
+
+class Published(msgspec.Struct, frozen=True, order=True):
+    """A view's database as it was published. `timestamp` in ms, by the clock of who did it."""
+
+    timestamp: int
+    entries: int
+    name: str
+    bytes: int
+
+
+def _directory(store: Store, *parts: str) -> tuple[str, dict[str, str]]:
+    from ..archive.location import ArchiveLocation
+
+    location = ArchiveLocation(*inner(store).archive_root())
+    return "/".join((location.store(store.id), *parts)), location.options
+
+
+def default_path(store: Store, name: str) -> str:
+    """Where a view's database is if nobody says: with the store's archives if these are files, else in a cache."""
+    from ..archive.location import path_name
+
+    with contextlib.suppress(PermanentError):
+        url, _ = _directory(store, "_views")
+        if url.startswith("file://"):
+            return os.path.join(unquote(url.removeprefix("file://")), f"{path_name(name)}.sqlite")
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    try:
+        os.makedirs(root, exist_ok=True)
+        if not os.access(root, os.W_OK):
+            raise PermissionError(root)
+    except OSError:  # a function, which may write to its temporary directory alone
+        import tempfile
+
+        root = tempfile.gettempdir()
+    return os.path.join(root, "streamkit", "views", str(store.id), f"{path_name(name)}.sqlite")
+
+
+class Snapshots:
+    """Those of one view, of one version. PermanentError where the store has no place for archives."""
+
+    def __init__(self, store: Store, name: str, key: str) -> None:
+        from ..archive.location import path_name
+
+        self._place = _place(*_directory(store, "_published", path_name(name)))
+        self._key = key
+        self._clock = inner(store).clock
+
+    def all(self) -> list[Published]:
+        """The oldest first."""
+        found = []
+        for name, size in self._place.names():
+            parts = name.removesuffix(_SUFFIX).split("-")
+            if name.endswith(_SUFFIX) and len(parts) == 5 and "-".join(parts[:2]) == self._key:
+                found.append(Published(int(parts[2]), int(parts[3]), name, size))
+        return sorted(found)
+
+    def publish(self, db: sqlite3.Connection, entries: int, scratch: str) -> Published:
+        """Put the database there as it is, by way of a file `scratch`; remove older ones but for the last."""
+        before = self.all()
+        now = max(self._clock.now(), before[-1].timestamp + 1 if before else 0)
+        name = f"{self._key}-{now}-{entries}-{os.urandom(4).hex()}{_SUFFIX}"
+        try:
+            copy(db, scratch)
+            size = self._place.write(name, _compressed(scratch))
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(scratch)
+        for old in before[: 1 - _KEPT]:
+            self._place.delete(old.name)
+        return Published(now, entries, name, size)
+
+    def fetch(self, path: str) -> Published | None:
+        """The newest into `path`; None if there is none that is whole."""
+        for snapshot in reversed(self.all()):
+            part = f"{path}.part"
+            try:
+                with open(part, "wb") as file:
+                    _decompress(self._place.read(snapshot.name), file)
+                os.replace(part, path)
+            except (StreamkitError, OSError, ValueError, EOFError, load_zstd().ZstdError) as error:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(part)
+                warn("the published view %s is passed over: %s", snapshot.name, error)
+                continue
+            return snapshot
+        return None
+
+
+def delete_published(store: Store, name: str | None = None) -> int:
+    """Remove what was published of one view, or of all views of the store; how many there were."""
+    from ..archive.location import path_name
+
+    try:
+        place = _place(*_directory(store, "_published", *([path_name(name)] if name is not None else [])))
+        return place.clear(_SUFFIX)
+    except PermanentError:  # there is nowhere that one could have published to
+        return 0
+
+
+def published_views(store: Store) -> dict[str, int]:
+    """How many databases are published of each view."""
+    from ..archive.location import space_name
+
+    try:
+        paths = _place(*_directory(store, "_published")).paths()
+    except (PermanentError, MissingDependency):
+        return {}
+    counts: dict[str, int] = {}
+    for path in paths:
+        directory, _, name = path.rpartition("/")
+        if name.endswith(_SUFFIX):
+            view = space_name(directory) or directory
+            counts[view] = counts.get(view, 0) + 1
+    return counts
+
+
+def _compressed(path: str) -> Iterator[bytes]:
+    zstd = load_zstd()
+    parameter = zstd.CompressionParameter
+    options = {parameter.compression_level: 1, parameter.checksum_flag: 1}
+    compressor = zstd.ZstdCompressor(options=options)
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            if packed := compressor.compress(chunk):
+                yield packed
+    yield compressor.flush()
+
+
+def _decompress(chunks: Iterator[bytes], file: Any) -> None:
+    decompressor = load_zstd().ZstdDecompressor()
+    for chunk in chunks:
+        file.write(decompressor.decompress(chunk))
+    if not decompressor.eof:
+        raise EOFError("it ends too early")
+
+
+def _place(url: str, options: dict[str, str]) -> _Files | _Objects:
+    return _Files(unquote(url.removeprefix("file://"))) if url.startswith("file://") else _Objects(url, options)
+
+
+class _Files:
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def names(self) -> list[tuple[str, int]]:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._directory) as found:
+            return [(entry.name, entry.stat().st_size) for entry in found if entry.is_file()]
+        return []
+
+    def write(self, name: str, chunks: Iterator[bytes]) -> int:
+        os.makedirs(self._directory, exist_ok=True)
+        path = os.path.join(self._directory, name)
+        try:
+            with open(f"{path}.part", "wb") as file:
+                size = sum(map(file.write, chunks))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(f"{path}.part", path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{path}.part")
+            raise
+        return size
+
+    def read(self, name: str) -> Iterator[bytes]:
+        with open(os.path.join(self._directory, name), "rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
+    def delete(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._directory, name))
+
+    def paths(self) -> list[str]:
+        """Of all files below it."""
+        return [
+            os.path.relpath(os.path.join(directory, name), self._directory)
+            for directory, _, names in os.walk(self._directory)
+            for name in names
+        ]
+
+    def clear(self, suffix: str) -> int:
+        count = 0
+        for directory, _, names in os.walk(self._directory):
+            for name in names:
+                if name.endswith((suffix, f"{suffix}.part")):
+                    os.unlink(os.path.join(directory, name))
+                    count += name.endswith(suffix)
+        return count
+
+
+class _Objects:
+    """By the library that keeps the archives."""
+
+    def __init__(self, url: str, options: dict[str, str]) -> None:
+        try:
+            from ..archive.files import TableFiles
+
+            self._files = TableFiles(url, options)
+            self._system = self._files.filesystem
+        except ImportError as error:
+            raise MissingDependency(
+                f"published views need {error.name}, which is not installed: pip install 'streamkit-store[archive]'"
+            ) from error
+
+    def _list(self, recursive: bool) -> list[Any]:
+        import pyarrow.fs as fs
+
+        with self._files.mapped():
+            selector = fs.FileSelector("", allow_not_found=True, recursive=recursive)
+            return [info for info in self._system.get_file_info(selector) if info.type == fs.FileType.File]
+
+    def names(self) -> list[tuple[str, int]]:
+        return [(info.base_name, int(info.size or 0)) for info in self._list(False)]
+
+    def write(self, name: str, chunks: Iterator[bytes]) -> int:
+        size = 0
+        with (
+            self._files.mapped(),
+            self._system.open_output_stream(name, compression=None, buffer_size=2 * _SLICE) as stream,
+        ):
+            for chunk in chunks:
+                for at in range(
+                    0, len(chunk), _SLICE
+                ):  # larger ones would pass by the buffer, as what delta-rs refuses
+                    stream.write(chunk[at : at + _SLICE])
+                size += len(chunk)
+        return size
+
+    def read(self, name: str) -> Iterator[bytes]:
+        with self._files.mapped(), self._system.open_input_file(name) as file:
+            yield bytes(file.read())
+
+    def delete(self, name: str) -> None:
+        with self._files.mapped():
+            self._system.delete_file(name)
+
+    def paths(self) -> list[str]:
+        return [info.path for info in self._list(True)]
+
+    def clear(self, suffix: str) -> int:
+        found = [info.path for info in self._list(True) if info.path.endswith(suffix)]
+        for path in found:
+            self.delete(path)
+        return len(found)

@@ -1,0 +1,96 @@
+"""Entries by the words in them: SQLite's FTS5."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from ..model import Entry
+from ..run.reading import Removed
+from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
+
+__all__ = ["Search"]
+
+_SELECT = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
+_TERM = re.compile(r'"([^"]*)"(\*?)|([^\s"]+)')
+
+
+class Search(EntryView):
+    """`text(entry)` is what is to be found in an entry, or None. `tokenizer` is FTS5's ("porter unicode61" stems)."""
+
+    def __init__(self, text: Callable[[Entry], str | None], *, tokenizer: str = "unicode61", version: int = 1) -> None:
+        super().__init__(version)
+        self._text = text
+        self._tokenizer = tokenizer
+        self._next = 1
+
+    def setup(self, db: sqlite3.Connection) -> None:
+        db.execute(f"create table entries (id integer primary key, {DEFINITION})")
+        tokenizer = self._tokenizer.replace("'", "''")
+        db.execute(f"create virtual table words using fts5 (text, tokenize = '{tokenizer}')")
+
+    def load(self, db: sqlite3.Connection) -> None:
+        self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
+
+    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+        self._erase(db, gap, "words.rowid")
+        db.execute("insert into words (words) values ('optimize')")  # or the words stay in the index, marked as gone
+
+    def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+        text = self._text
+        found = [(entry, said) for entry in entries if (said := text(entry)) is not None]
+        first = self._next
+        db.executemany(
+            f"insert into entries (id, {COLUMNS}) values ({placeholders(8)})",
+            ((id, *row) for id, row in enumerate(encode([entry for entry, _ in found]), first)),
+        )
+        db.executemany("insert into words (rowid, text) values (?, ?)", enumerate([said for _, said in found], first))
+        self._next = first + len(found)
+
+    def search(
+        self, query: str, limit: int = 100, *, order: Literal["rank", "newest", "oldest"] = "rank", syntax: bool = False
+    ) -> list[Entry]:
+        """The entries that hold every word of `query`, the best first: `two words`, `"a phrase"`, `pref*`.
+
+        With `syntax` it is a query in FTS5's own language: AND, OR, NOT, NEAR. ValueError for what is none.
+        """
+        if not isinstance(query, str):
+            raise TypeError(f"a query is text, not {type(query).__name__}")
+        if order not in ("rank", "newest", "oldest"):
+            raise ValueError(f'order is "rank", "newest" or "oldest", not {order!r}')
+        terms = query if syntax else _terms(query)
+        if not terms.strip():
+            return []
+        by = {"rank": "words.rank, entries.id", "newest": "entries.id desc", "oldest": "entries.id"}[order]
+        try:
+            return self._entries(
+                f"select {_SELECT} from words join entries on entries.id = words.rowid "
+                f"where words match ? order by {by}{limited(limit)}",
+                (terms,),
+            )
+        except sqlite3.OperationalError as error:
+            if not syntax:
+                raise
+            raise ValueError(f"{query!r} is no query of FTS5: {error}") from error
+
+    def count(self, query: str) -> int:
+        """How many entries `search` would find."""
+        terms = _terms(query)
+        if not terms:
+            return 0
+        count: int = self.db.execute("select count(*) from words where words match ?", (terms,)).fetchone()[0]
+        return count
+
+
+def _terms(query: str) -> str:
+    """In FTS5's language, with nothing in it that would mean something else there."""
+    found = []
+    for phrase, star, word in _TERM.findall(query):
+        text = phrase or word
+        if not phrase and text.endswith("*"):
+            text, star = text.rstrip("*"), "*"
+        if any(character.isalnum() for character in text):
+            found.append('"' + text.replace('"', '""') + '"' + star)
+    return " ".join(found)

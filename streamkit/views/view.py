@@ -1,0 +1,84 @@
+"""What a view is made of, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ..model import Entry
+from ..run.reading import SpacePosition
+
+if TYPE_CHECKING:
+    import sqlite3
+
+__all__ = ["SpacePosition", "View", "ViewFailure", "ViewStatus"]
+
+
+class View:
+    """A SQLite database that follows spaces: subclass it, and hand an instance to `store.view`.
+
+    `apply` gets the entries in the space's order, in batches of any size, each entry once. What it writes through `db`
+    and the view's position are one SQLite transaction, so it must not commit; what it keeps in memory it makes in
+    `load`. It depends on nothing but the entries and the database: then the data at a position is the fold of what
+    came before. A method `erase(db, gap)` may remove what entries that are gone have left in it; without one the view
+    is built anew.
+    """
+
+    version: int = 1
+    """From 0. Raise it when `setup` or `apply` change: the database is built anew beside the old one."""
+
+    def setup(self, db: sqlite3.Connection) -> None:
+        """Make the tables, in a new database."""
+
+    def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+        """Add `entries`, at least one. If it raises, nothing of the batch stays."""
+        raise NotImplementedError(f"{type(self).__name__} has no apply(self, db, entries)")
+
+    def load(self, db: sqlite3.Connection) -> None:
+        """Called before the first `apply` on a database, and again where memory may be ahead of it or behind it."""
+
+    def attach(self, view: Any) -> None:
+        """Called by `store.view` with what it returns."""
+
+
+class ViewFailure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An entry that a view could not take."""
+
+    space: str
+    segment: str
+    sequence: int
+    timestamp: int
+    """Of the entry, in ms."""
+    offset: str
+    """After the entry, as hex text."""
+    error: str
+    """The class and message of what `apply` raised."""
+
+
+class ViewStatus(msgspec.Struct, frozen=True):
+    """What a view is at. Costs one look at the storage for each space."""
+
+    name: str
+    version: int
+    state: Literal["new", "building", "behind", "current", "paused"]
+    """"building": a first or another version is built, and is not yet what readers see."""
+    positions: dict[str, SpacePosition]
+    """By space, of what readers see."""
+    entries: int
+    timestamp: int
+    """Of the newest entry that was applied, in ms."""
+    behind: float
+    """Seconds from then until the newest entry there is; 0 if nothing is missing."""
+    complete: bool
+    """False if entries were gone before the view came by: trimmed, or expired."""
+    error: ViewFailure | None
+    """Why it is paused."""
+    skipped: int
+    """Entries that were passed over with on_error="skip"; table `streamkit_skipped` lists them."""
+    building: int | None
+    """Entries in the database that is built beside, None if there is none."""
+    path: str
+    bytes: int
+    """On disk."""

@@ -1,0 +1,49 @@
+"""Views, routes and presence are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import streamkit.aio
+from streamkit import Entry, Record, View
+from streamkit.views import Latest
+
+
+class Count(View):
+    def setup(self, db: sqlite3.Connection) -> None:
+        db.execute("create table n (n int)")
+
+    def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+        db.executemany("insert into n values (?)", [(1,)] * len(entries))
+
+
+def test_a_view_a_route_and_members(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with streamkit.aio.connect(f"memory://{uuid4().hex}") as client:
+            store = client.store(uuid4())
+            view = await store.view("count", Count(), ["copies"], tmp_path / "count")
+            latest = await store.view("latest", Latest(lambda entry: entry.segment), ["log"], tmp_path / "latest")
+            route = await store.route("copy", "log", "copies")
+            running = [asyncio.ensure_future(view.run()), asyncio.ensure_future(route.run())]
+            status = await store.produce("log", "s", [Record(b"1"), Record(b"2")])
+            await route.wait_for(status.space_offset)
+            await view.wait_for(await store.end_offset("copies"))
+            assert await view.ask(lambda db: db.execute("select count(*) from n").fetchone()) == (2,)
+            await latest.catch_up()
+            assert (await latest.get("s")).payload == b"2"
+            assert [status.name for status in await store.get_routes()] == ["copy"]
+            running[0].cancel()
+            await asyncio.wait([running[0]])
+            assert running[0].cancelled()
+            await route.close()
+            await running[1]
+            members = store.members("workers")
+            async with await members.join("a", {"n": "1"}):
+                assert [member.metadata for member in await members.list()] == [{"n": "1"}]
+            assert await members.list() == []
+
+    asyncio.run(asyncio.wait_for(work(), 60))

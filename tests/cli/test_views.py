@@ -1,0 +1,125 @@
+"""views, view, routes, run: what they list, ask, build and run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Record
+from streamkit.cli.app import run
+
+APP = """
+import os
+import streamkit
+from streamkit.views import Latest
+
+store = streamkit.connect().store(os.environ["STREAMKIT_STORE"])
+latest = store.view("latest", Latest(lambda entry: entry.segment), spaces=["copies"])
+copy = store.route("copy", source="log", target="copies")
+everything = [latest, copy]
+
+class Fails:
+    name = "fails"
+    def run(self, stop=None, *, seconds=None):
+        raise ValueError("always")
+
+def troubled():
+    from streamkit.run import Program
+    return Program(store, [copy, Fails()], led=[latest])
+"""
+
+
+class Here:
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
+        self.url, self.id = f"file://{folder}/stores", uuid4()
+        patch.setenv("STREAMKIT_URL", self.url)
+        patch.setenv("STREAMKIT_STORE", str(self.id))
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        self.module = f"app_{uuid4().hex[:8]}"
+        (folder / f"{self.module}.py").write_text(APP)
+        self._capture = capture
+        with streamkit.connect(self.url) as client:
+            client.store(self.id).produce("log", "s", [Record(b'{"n": 1}'), Record(b"\xff")])
+
+    def __call__(self, *arguments: str) -> tuple[int, list[str], str]:
+        self._capture.readouterr()
+        code = run(arguments)
+        out, err = self._capture.readouterr()
+        return code, out.splitlines(), err
+
+
+@pytest.fixture
+def here(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    return Here(tmp_path, capsys, monkeypatch)
+
+
+def test_a_program_is_run_and_its_views_and_routes_are_asked(here: Here) -> None:
+    assert here("views") == (0, [], "")
+    code, lines, err = here("run", f"{here.module}:everything", "--seconds", "0.3", "--json")
+    assert (code, err) == (0, "")
+    found = {part["name"]: part for part in map(json.loads, lines)}
+    assert (found["latest"]["status"]["entries"], found["copy"]["status"]["copied"]) == (2, 2)
+    code, lines, _ = here("views", "--json")
+    assert [(view["name"], view["entries"], view["spaces"]) for view in map(json.loads, lines)] == [
+        ("latest", 2, ["copies"])
+    ]
+    assert "latest  version 1" in here("view", "show", "latest")[1][0]
+    code, lines, _ = here("view", "query", "latest", "select segment, sequence, payload from latest", "--json")
+    assert [json.loads(line) for line in lines] == [{"segment": "s", "sequence": 2, "payload": "ff"}]
+    assert here("view", "query", "latest", "select 1, null")[1] == ["1  -"]
+    code, lines, _ = here("routes", "--json")
+    assert [(route["name"], route["copied"]) for route in map(json.loads, lines)] == [("copy", 2)]
+    assert here("routes")[1] == ["copy  log -> copies  2 entries read, 2 copied"]
+    app = ("--app", f"{here.module}:everything")
+    assert here("view", "rebuild", "latest", *app)[1] == ["latest  current  2 entries"]
+    assert "2 entries" in here("view", "publish", "latest", *app)[1][0]
+    assert json.loads(here("views", "--json")[1][0])["published"] == 1
+
+
+def test_what_cannot_be_done_is_one_line(here: Here) -> None:
+    for arguments, code, said in (
+        (("view", "show", "nothing"), 2, "no database of a view 'nothing'"),
+        (("view", "burn", "x"), 2, "none of show"),
+        (("view", "query", "x"), 2, "needs SQL"),
+        (("view", "rebuild", "x"), 2, "--app"),
+        (("run", "nowhere:app"), 2, "no module 'nowhere'"),
+        (("run", f"{here.module}:missing"), 2, "has no 'missing'"),
+        (("run", "nonsense"), 2, "is not MODULE:NAME"),
+    ):
+        found, _, err = here(*arguments)
+        assert (found, said in err, err.count("\n")) == (code, True, 1), err
+    here("run", f"{here.module}:everything", "--seconds", "0")
+    code, _, err = here("view", "query", "latest", "delete from latest")
+    assert (code, "readonly" in err) == (1, True)
+
+
+def test_a_part_that_fails_is_started_again_and_leaves_the_others_alone(here: Here) -> None:
+    code, lines, _err = here("run", f"{here.module}:troubled", "--seconds", "0.7", "--json")
+    found = {part["name"]: part for part in map(json.loads, lines)}
+    assert (code, found["fails"]["error"], found["fails"]["restarts"] >= 1) == (0, "ValueError: always", True)
+    assert (found["latest"]["status"]["entries"], found["copy"]["status"]["copied"]) == (2, 2)
+
+
+def test_sigterm_ends_it_gracefully(here: Here) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamkit.cli", "run", f"{here.module}:everything"], stdout=subprocess.PIPE, text=True
+    )
+    with streamkit.connect(here.url) as client:
+        store = client.store(here.id)
+        end = time.monotonic() + 60
+        while not list(store.consume_space("copies")) and time.monotonic() < end:
+            time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert sorted(out.splitlines()) == ["copy  stopped", "latest  stopped"]

@@ -1,0 +1,59 @@
+"""The order system as one of many processes: payments with keys of their own, a view, a route."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import streamkit
+from streamkit.eventsourcing import Aggregate, Repository, event
+from streamkit.views import OpenView, Reduce
+
+__all__ = ["ORDERS", "Order", "open_view", "work"]
+
+ORDERS = 5
+
+
+class Order(Aggregate):
+    paid: int
+    payments: list[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paid = 0
+        self.payments = []
+
+    @event
+    def pay(self, key: str, cents: int) -> None:
+        if key in self.payments:
+            raise ValueError("paid twice")
+        self.payments.append(key)
+        self.paid += cents
+
+
+def open_view(store: streamkit.Store, url: str) -> OpenView:
+    def total(state: dict[str, int], entry: streamkit.Entry) -> dict[str, int]:
+        state[entry.segment] = state.get(entry.segment, 0) + 3
+        return state
+
+    return store.view("paid", Reduce(total, {}), ["orders"], url.removeprefix("file://") + "-paid.sqlite")
+
+
+def work(url: str, id: str, name: str, payments: int) -> None:
+    """All of the payments of `name`, from the first, whatever of it was done before."""
+    with streamkit.connect(url) as client:
+        store = client.store(id)
+        orders = Repository(store, "orders", Order, snapshot_every=7)
+        view, route = open_view(store, url), store.route("audit", "orders", "audit")
+        for at in range(payments):
+            key = f"{name}/{at}"
+            order = f"order-{random.Random(key).randrange(ORDERS)}"
+            orders.execute(order, lambda o, key=key: o.pay(key, 3), retries=1000, idempotency_key=key)  # type: ignore[misc]
+            if at % 5 == 0:
+                view.catch_up()
+                route.catch_up()
+
+
+if __name__ == "__main__":
+    work(*sys.argv[1:4], int(sys.argv[4]))
+    print("done")

@@ -1,0 +1,37 @@
+"""Entries that are gone before a view or a route came by: they say so, and go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fix_stores import Subject
+
+from streamkit import Record
+from streamkit.views import Index
+
+
+def test_what_was_trimmed_before_is_missing_and_said_and_what_was_seen_stays(subject: Subject, tmp_path: Path) -> None:
+    store = subject.store
+    for at in range(6):
+        store.produce("log", "s", [Record(b"%d" % at)])
+
+    def payloads(index: Index) -> list[bytes]:
+        return [entry.payload for entry in index.range()]
+
+    seen, half = Index(lambda entry: entry.segment), Index(lambda entry: entry.segment)
+    before = store.view("before", seen, ["log"], tmp_path / "before")
+    before.catch_up()
+    behind = store.view("behind", half, ["log"], tmp_path / "behind")
+    route = store.route("copy", "log", "copies")
+    behind.catch_up()
+    route.catch_up()
+    for at in range(6, 9):
+        store.produce("log", "s", [Record(b"%d" % at)])
+    store.trim("log", "s", before=8)
+    assert before.catch_up().complete is False
+    assert payloads(seen) == [b"0", b"1", b"2", b"3", b"4", b"5", b"7", b"8"], "what it saw stays"
+    status = route.catch_up()
+    assert (status.state, status.missing) == ("current", 1)
+    assert [entry.payload for entry in store.consume_space("copies")] == payloads(seen)
+    status = behind.rebuild()
+    assert (status.complete, payloads(half)) == (False, [b"7", b"8"]), "a rebuild is smaller, and says so"

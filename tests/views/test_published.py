@@ -1,0 +1,95 @@
+"""Published views: a fresh process begins from the newest, with few requests; a damaged one is passed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Record
+from streamkit.views import Latest
+from streamkit.views.publish import delete_published
+
+
+def view(store: streamkit.Store, path: Path) -> streamkit.views.OpenView:
+    return store.view("latest", Latest(lambda entry: entry.payload.decode()), ["log"], path)
+
+
+@pytest.mark.s3
+@pytest.mark.xdist_group("s3")
+def test_a_fresh_process_on_s3_takes_it_with_few_requests(s3_bucket: Any, tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    id = uuid4()
+    with streamkit.connect(s3_bucket.url("root")) as client:
+        store = client.store(id)
+        store.produce("log", "s", [Record(b"%d" % at) for at in range(2000)])
+        with view(store, tmp_path / "one") as first:
+            first.publish()
+        store.produce("log", "s", [Record(b"%d" % at) for at in range(1900, 2100)])
+    before = len(s3_bucket.requests())
+    with streamkit.connect(s3_bucket.url("root")) as client, view(client.store(id), tmp_path / "two") as fresh:
+        fresh.wait_for(client.store(id).end_offset("log"))
+        seen = s3_bucket.requests()[before:]
+        assert (len(fresh.view), fresh.get("2099").sequence) == (2100, 2200)
+        assert len([path for _, path in seen if "_published" in path]) == 3, "listed, measured, fetched"
+        assert not [method for method, _ in seen if method != "GET" and method != "HEAD"]
+        assert delete_published(client.store(id)) == 1
+
+
+@pytest.mark.azure
+@pytest.mark.xdist_group("azure")
+def test_a_fresh_process_on_azure_takes_it(azurite: Any, tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    id = uuid4()
+    with streamkit.connect(azurite.url(f"v{uuid4().hex[:8]}")) as client:
+        store = client.store(id)
+        store.produce("log", "s", [Record(b"a"), Record(b"b")])
+        with view(store, tmp_path / "one") as first:
+            first.publish()
+        with view(store, tmp_path / "two") as second:
+            assert second.catch_up().entries == 2
+            assert second.publish().entries == 2
+        assert delete_published(store, "latest") == 2
+        client.delete_store(id)
+
+
+def test_a_published_view_that_is_damaged_or_gone_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with streamkit.connect(f"file://{tmp_path}/stores") as client:
+        store = client.store(uuid4())
+        store.produce("log", "s", [Record(b"a")])
+        with view(store, tmp_path / "one") as first:
+            first.publish()
+            store.produce("log", "s", [Record(b"b")])
+            first.catch_up()
+            newest = first.publish()
+        (found,) = Path(tmp_path, "stores", "archive").rglob(newest.name)
+        found.write_bytes(found.read_bytes()[:-20])
+        with view(store, tmp_path / "two") as second:
+            assert second.catch_up().entries == 2
+        assert any("passed over" in note for note in caplog.messages)
+        for other in found.parent.iterdir():
+            other.write_bytes(b"nonsense")
+        with view(store, tmp_path / "three") as third:
+            assert third.catch_up().entries == 2
+        for _ in range(3):
+            first = view(store, tmp_path / "one")
+            first.publish()
+        assert len(list(found.parent.iterdir())) == 2, "older ones go"
+
+
+def test_with_publish_it_is_published_now_and_then(tmp_path: Path) -> None:
+    with streamkit.connect(f"file://{tmp_path}/stores") as client:
+        store = client.store(uuid4())
+        for at, every in enumerate((0.0, 1000.0, 0.0)):
+            store.produce("log", "s", [Record(b"%d" % at)])
+            kind = Latest(lambda entry: entry.payload.decode())
+            with store.view("v", kind, ["log"], tmp_path / "v", publish=True, publish_every=every) as one:
+                one.catch_up()
+                one.catch_up()
+        names = sorted(path.name for path in Path(tmp_path, "stores", "archive").rglob("*.zst"))
+        assert [name.split("-")[3] for name in names] == ["1", "3"]
