@@ -10,7 +10,7 @@ from uuid import UUID
 
 from .arguments import bounds_of, check_file_bytes, check_gaps, check_hours, check_reverse, check_sequence, newest_of
 from .backend import Ambiguous
-from .errors import OutcomeUnknown, TransientError
+from .errors import MissingDependency, OutcomeUnknown, TransientError
 from .following import Follower
 from .handle import Handle
 from .index.thin import thin
@@ -34,6 +34,7 @@ from .seconds import check_seconds
 from .space import Space, create_space, settings_of
 from .statistics import Statistics
 from .transaction import Draft, Transaction
+from .warn import warn
 from .writing import Writer, check_key, check_lease, fence
 
 if TYPE_CHECKING:
@@ -432,9 +433,21 @@ class Store:
         known = self._known(space)
         if known is None:
             return EraseReport(space, dry_run=dry_run)
-        return erase_space(
+        report = erase_space(
             known, segment, first, last, metadata, dry_run, progress, self._eraser_lease, self._clean_archive
         )
+        if not dry_run:
+            self._clean_published()
+        return report
+
+    def _clean_published(self) -> None:
+        """Published views may hold what was erased; they are published again without it."""
+        from .views.publish import delete_published
+
+        try:
+            delete_published(self)
+        except MissingDependency as error:
+            warn("published views of the store %s, if there are any, still hold what was erased: %s", self.id, error)
 
     def _clean_archive(self, partition: Partition, ranges: Ranges) -> int:
         if not partition.head.archived:

@@ -69,6 +69,7 @@ UPWARD = {
     ("streamkit.store", "streamkit.routes.route"): "`route()` of the facade",
     ("streamkit.store", "streamkit.routes.state"): "`get_routes()` of the facade",
     ("streamkit.store", "streamkit.views.open_view"): "`view()` of the facade; SQLite is imported then",
+    ("streamkit.store", "streamkit.views.publish"): "`erase()` of the facade: what is published goes",
     ("streamkit.store", "streamkit.views.view"): "for the type checker",
     ("streamkit.store", "streamkit.archive.erase"): "`erase()` of the facade; the archive's libraries are optional",
     ("streamkit.errors", "streamkit.gaps"): "for the type checker: an error carries a gap",

@@ -35,3 +35,18 @@ def test_what_was_trimmed_before_is_missing_and_said_and_what_was_seen_stays(sub
     assert [entry.payload for entry in store.consume_space("copies")] == payloads(seen)
     status = behind.rebuild()
     assert (status.complete, payloads(half)) == (False, [b"7", b"8"]), "a rebuild is smaller, and says so"
+
+
+def test_erasing_removes_what_was_published(subject: Subject, tmp_path: Path) -> None:
+    store = subject.store
+    store.produce("log", "s", [Record(b"a"), Record(b"b")])
+    view = store.view("v", Index(lambda entry: entry.payload.decode()), ["log"], tmp_path / "one")
+    view.publish()
+    store.erase("log", "s", first=1, last=1, dry_run=True)
+    assert len(view._snapshots().all()) == 1
+    store.erase("log", "s", first=1, last=1)
+    assert view._snapshots().all() == []
+    fresh = Index(lambda entry: entry.payload.decode())
+    with store.view("v", fresh, ["log"], tmp_path / "two") as other:
+        assert other.catch_up().complete is True, "nobody misses what was erased on purpose"
+        assert fresh.keys() == ["b"]
