@@ -16,7 +16,7 @@ from .log.context import Context
 from .log.index_reader import RunGone
 from .log.index_rows import decode_index_row
 from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_key, segment_name, space_key
-from .log.partition import NOTHING, Partition
+from .log.partition import Partition
 from .log.rows import Head, SegmentRow, Settings, decode_row, encode_row
 from .log.visible import shown
 from .names import partition_of
@@ -139,6 +139,7 @@ def segments_of(partition: Partition) -> Iterator[str]:
     while True:
         with partition.lock:
             index = partition.index
+            recent = {*partition.tail, *partition.removals}
             # Names that come in order were passed already, where it begins again.
             fresh = sorted(
                 [name for name in partition.tail if segment_key(name) >= start], key=str.encode, reverse=True
@@ -149,15 +150,16 @@ def segments_of(partition: Partition) -> Iterator[str]:
                 while fresh and fresh[-1].encode() < name.encode():
                     start = segment_key(fresh[-1]) + b"\x00"
                     new = fresh.pop()
-                    if shown(partition, partition.with_tail(new, NOTHING)):
+                    if shown(partition, partition.status(new)):
                         yield new
                 if fresh and fresh[-1] == name:
                     fresh.pop()
                 start = key + b"\x00"
-                if shown(partition, partition.with_tail(name, decode_index_row(SegmentRow, key, value))):
+                row = partition.status(name) if name in recent else decode_index_row(SegmentRow, key, value)
+                if shown(partition, row):
                     yield name
             for new in reversed(fresh):
-                if shown(partition, partition.with_tail(new, NOTHING)):
+                if shown(partition, partition.status(new)):
                     yield new
             return
         except RunGone as error:
