@@ -20,6 +20,12 @@ SAYS = {
     "06_event_sourcing.py": ["items={'tea': 2, 'pot': 1}, paid=True, sequence=4", "nothing can be added"],
     "07_idempotency.py": ["delivered again: sequence 1", "entries: 2", "refused:"],
     "09_arrow.py": ["1001 entries", "gate 0  │   251 │   600", "│ hot  ┆ 1    │", "gate 3"],
+    "10_forgetting.py": [
+        "kept of six: [b'23', b'24', b'25']",
+        "erased: 2 entries in 2 segments",
+        "missing: space 'sensors': segment 'roof', sequences 1 to 3 were expired",
+        "entries in all: 7",
+    ],
     "11_queue.py": [
         "sent: password reset attempt 1\nsent: newsletter 1",
         "sent: reminder",

@@ -14,7 +14,7 @@ from pathlib import Path
 from uuid import UUID
 
 import streamkit
-from streamkit import Record
+from streamkit import Record, Retention
 from streamkit.log import policy, record_format, rows
 from streamkit.store import Store
 from streamkit_memory.driver import MemoryDriver
@@ -46,6 +46,14 @@ def fill(store: Store) -> None:
         store.produce("three", f"{{{at}}}/日本", [Record(b"%d" % at)])
         store.produce("buffered", "x", [Record(b"%d" % at)], expected_sequence=at)
     store.maintain("three")
+    store.create_space("removed")
+    for at in range(9):
+        store.produce("removed", f"s{at % 3}", [Record(b"%d" % at, {"by": str(at % 2)})] * 2)
+    store.trim("removed", "s0", before=3)
+    store.set_retention("removed", Retention(max_entries=5, per="segment"))
+    store.erase("removed", "s1", first=3, last=4)
+    store.delete_segment("removed", "s2")
+    store.maintain("removed")
     store.produce("plain", "a", [Record(b"not indexed")])
 
 
