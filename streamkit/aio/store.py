@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..routes import RouteStatus
     from ..views.view import View
     from .clients import AsyncMembers, AsyncRoute, AsyncView
+    from .groups import AsyncGroup, AsyncQueue
 
 __all__ = ["AsyncStore"]
 
@@ -248,6 +249,26 @@ class AsyncStore:
 
         self.calls.check()
         return AsyncMembers(self.sync.members(group), self.calls)
+
+    # -- groups -------------------------------------------------------------------------------------------------
+
+    async def group(
+        self, space: str, name: str, *, start: AnyOffset | Literal["beginning", "end"] = "beginning", **settings: Any
+    ) -> AsyncGroup:
+        """The group `name` of a space, made if it is not there. See Store.group; its methods are awaited."""
+        found = await self.calls.call(partial(self.sync.group, space, name, start=start, **settings))
+        from .groups import AsyncGroup
+
+        return AsyncGroup(found, self.calls)
+
+    async def queue(self, name: str, **settings: Any) -> AsyncQueue:
+        """The queue `name`: a space of jobs with one shared group. See Store.queue; its methods are awaited."""
+        found = await self.calls.call(partial(self.sync.queue, name, **settings))
+        from .groups import AsyncQueue
+
+        return AsyncQueue(found, self.calls)
+
+    get_groups = awaited(Store.get_groups)
 
     async def statistics(self) -> Statistics:
         """What was done since this store was opened here: requests by kind, conflicts, retries, cache hits."""

@@ -13,6 +13,7 @@ import msgspec
 
 from ..clock import Clock
 from ..errors import DeliveryLost, StoreClosed, StreamkitError
+from ..log.notifier import Notifier
 from ..names import check_name
 from ..seconds import check_seconds
 from ..warn import warn
@@ -66,6 +67,16 @@ class Consumer:
     def clock(self) -> Clock:
         return self._core.clock
 
+    @property
+    def news(self) -> Notifier:
+        """Tells that this process knows more."""
+        return self._core.shared.news
+
+    @property
+    def poll(self) -> tuple[float, float]:
+        """Seconds between two looks: at first, and at most."""
+        return self._core.shared.poll
+
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self, limit: int = 10, wait: float = 0.0, *, auto_ack: bool = False) -> list[Delivery]:
@@ -81,9 +92,9 @@ class Consumer:
         check_seconds("wait", wait, endless=True)
         core = self._core
         end = core.clock.monotonic() + wait
-        pause, most = core.shared.poll
+        pause, most = self.poll
         while True:
-            seen = self._seen()
+            seen = self.seen()
             found = self._look(limit, auto_ack)
             if found:
                 if not auto_ack:
@@ -92,7 +103,7 @@ class Consumer:
             rest = end - core.clock.monotonic()
             if rest <= 0:
                 return []
-            self._wait(seen, min(rest, pause, self._until_change()))
+            self._wait(seen, min(rest, pause, self.until_change()))
             pause = min(pause * 2, most)
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -100,7 +111,8 @@ class Consumer:
         while not self._closed:
             yield from self.receive(1, wait=60.0)
 
-    def _seen(self) -> tuple[int, ...]:
+    def seen(self) -> tuple[int, ...]:
+        """Differs once this process knows more of the source, or of the group."""
         numbers = self._core.shared.numbers
         return (*numbers(self._core.space), *numbers(self._core.internal))
 
@@ -111,12 +123,12 @@ class Consumer:
         with news.mutex:
             news.waiting += 1
             try:
-                if self._seen() == seen:
+                if self.seen() == seen:
                     core.clock.wait(news, seconds)
             finally:
                 news.waiting -= 1
 
-    def _until_change(self) -> float:
+    def until_change(self) -> float:
         """Seconds until something may be delivered that may not be now."""
         rest = 3600.0
         for lane in self._core.opened():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .consumer import Consumer
     from .group import Group
 
-__all__ = ["RunReport", "run"]
+__all__ = ["RunReport", "check_run", "run"]
 
 _SLICE = 0.5
 """Seconds after which it is seen that it is time to stop."""
@@ -52,15 +52,8 @@ def _on_sigterm(stop: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
-def run(
-    group: Group,
-    handler: Callable[[Delivery], Any],
-    name: str | None,
-    concurrency: int,
-    batch: int,
-    seconds: float | None,
-    drain: bool,
-) -> RunReport:
+def check_run(handler: object, concurrency: int, batch: int, seconds: float | None) -> None:
+    """TypeError or ValueError for what `run` cannot take."""
     if not callable(handler):
         raise TypeError(f"handler is called with a delivery; a {type(handler).__name__} cannot be called")
     for what, value in (("concurrency", concurrency), ("batch", batch)):
@@ -70,6 +63,18 @@ def run(
             raise ValueError(f"{what} is 1 or more, not {value}")
     if seconds is not None:
         check_seconds("seconds", seconds)
+
+
+def run(
+    group: Group,
+    handler: Callable[[Delivery], Any],
+    name: str | None,
+    concurrency: int,
+    batch: int,
+    seconds: float | None,
+    drain: bool,
+) -> RunReport:
+    check_run(handler, concurrency, batch, seconds)
     clock = group.core.clock
     end = None if seconds is None else clock.monotonic() + seconds
     stop, count = threading.Event(), _Count()

@@ -45,6 +45,8 @@ BACKENDS = {"backend", "checksum", "errors", "reentry"}
 
 UPWARD = {
     ("streamkit.aio.store", "streamkit.archive"): "for the type checker",
+    ("streamkit.aio.groups", "streamkit.groups"): "the same for coroutines; imported when it is asked for",
+    ("streamkit.aio.groups", "streamkit.groups.run"): "the same for coroutines; imported when it is asked for",
     ("streamkit.aio.clients", "streamkit.members"): "presence for coroutines",
     ("streamkit.aio.clients", "streamkit.routes.route"): "for the type checker",
     ("streamkit.aio.clients", "streamkit.run.rounds"): "what runs in a thread is stopped by it",

@@ -1,0 +1,307 @@
+"""Groups and queues for coroutines: the same names, awaited. A consumer has a thread only while it looks."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from ..errors import DeliveryLost
+from ..groups import Consumer, Delivery, Group, GroupSettings, Queue, RunReport
+from ..groups.run import check_run
+from ..seconds import check_seconds
+from ..warn import warn
+from .threads import Calls
+
+__all__ = ["AsyncConsumer", "AsyncGroup", "AsyncQueue"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_S = TypeVar("_S")
+_SLICE = 0.5
+"""Seconds after which `run` sees that it is time to stop."""
+Handler = Callable[[Delivery], Awaitable[object] | object]
+
+
+class _Twin(Generic[_S]):
+    def __init__(self, sync: _S, calls: Calls) -> None:
+        self.sync = sync
+        """The same for threads."""
+        self.calls = calls
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.sync)[1:]}"
+
+
+def _awaited(
+    method: Callable[Concatenate[_S, _P], _T],
+) -> Callable[Concatenate[_Twin[_S], _P], Coroutine[Any, Any, _T]]:
+    """`method` in a thread."""
+
+    @wraps(method)
+    async def call(self: _Twin[_S], /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return await self.calls.call(partial(method, self.sync, *args, **options))
+
+    return call
+
+
+class AsyncConsumer(_Twin[Consumer]):
+    """From `group.consumer(name)`, to be used with `async with`. See `streamkit.groups.Consumer`."""
+
+    @property
+    def name(self) -> str:
+        return self.sync.name
+
+    async def receive(self, limit: int = 10, wait: float = 0.0, *, auto_ack: bool = False) -> list[Delivery]:
+        """At most `limit` deliveries; waits up to `wait` seconds (infinity: for ever) for the first.
+
+        Cancelled, it gives back what it was about to hand out.
+        """
+        check_seconds("wait", wait, endless=True)
+        loop = self.calls.check()
+        consumer, told = self.sync, asyncio.Event()
+        end = loop.time() + wait
+        pause, most = consumer.poll
+
+        def tell() -> None:
+            self.calls.threads.call_soon(told.set)
+
+        consumer.news.listen(tell)
+        try:
+            while True:
+                told.clear()
+                seen = consumer.seen()
+                found = await self._look(limit, auto_ack)
+                rest = end - loop.time()
+                if found or rest <= 0:
+                    return found
+                change = await self.calls.call(consumer.until_change)
+                if consumer.seen() == seen:
+                    try:
+                        async with asyncio.timeout(min(rest, pause, change)):
+                            await told.wait()
+                    except TimeoutError:
+                        pass
+                    self.calls.check()
+                pause = min(pause * 2, most)
+        finally:
+            consumer.news.unlisten(tell)
+
+    async def _look(self, limit: int, auto_ack: bool) -> list[Delivery]:
+        look = asyncio.ensure_future(self.calls.call(partial(self.sync.receive, limit, auto_ack=auto_ack)))
+        try:
+            return await asyncio.shield(look)
+        except asyncio.CancelledError:
+            for delivery in await look:
+                if not auto_ack:
+                    await self.release(delivery)
+            raise
+
+    async def __aiter__(self) -> AsyncGenerator[Delivery, None]:
+        """Deliveries, one after the other, for ever."""
+        while True:
+            for delivery in await self.receive(1, wait=60.0):
+                yield delivery
+
+    ack = _awaited(Consumer.ack)
+    nack = _awaited(Consumer.nack)
+    reject = _awaited(Consumer.reject)
+    release = _awaited(Consumer.release)
+    extend = _awaited(Consumer.extend)
+    flush = _awaited(Consumer.flush)
+    close = _awaited(Consumer.close)
+
+    def is_held(self, delivery: Delivery) -> bool:
+        """See `Consumer.is_held`."""
+        return self.sync.is_held(delivery)
+
+    async def __aenter__(self) -> AsyncConsumer:
+        self.calls.check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.calls.call(partial(self.sync.__exit__, kind, error, trace))
+
+
+class AsyncGroup(_Twin[Group]):
+    """From `await store.group(space, name, …)`. See `streamkit.groups.Group`."""
+
+    @property
+    def space(self) -> str:
+        return self.sync.space
+
+    @property
+    def name(self) -> str:
+        return self.sync.name
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self.sync.settings
+
+    def consumer(self, name: str | None = None, *, linger: float = 0.1) -> AsyncConsumer:
+        """See `Group.consumer`."""
+        self.calls.check()
+        return AsyncConsumer(self.sync.consumer(name, linger=linger), self.calls)
+
+    async def run(
+        self,
+        handler: Handler,
+        consumer: str | None = None,
+        concurrency: int = 1,
+        batch: int = 10,
+        *,
+        seconds: float | None = None,
+        drain: bool = False,
+    ) -> RunReport:
+        """Call `handler(delivery)`, an async function or a plain one, for each entry. See `Group.run`.
+
+        It ends after `seconds`, with `drain`, or when it is cancelled: what was begun is given up then, and the rest
+        handed back.
+        """
+        check_run(handler, concurrency, batch, seconds)
+        async with self.consumer(consumer) as worker:
+            return await _Run(worker, handler, concurrency, drain).work(batch, seconds)
+
+    status = _awaited(Group.status)
+    pending = _awaited(Group.pending)
+    delivery = _awaited(Group.delivery)
+    dead_letters = _awaited(Group.dead_letters)
+    redrive = _awaited(Group.redrive)
+    seek = _awaited(Group.seek)
+
+    async def configure(self, **settings: Any) -> None:
+        """See `Group.configure`."""
+        await self.calls.call(partial(self.sync.configure, **settings))
+
+    delete = _awaited(Group.delete)
+
+
+class AsyncQueue(_Twin[Queue]):
+    """From `await store.queue(name, …)`. See `streamkit.groups.Queue`."""
+
+    def __init__(self, sync: Queue, calls: Calls) -> None:
+        super().__init__(sync, calls)
+        self.name = sync.name
+        self.group = AsyncGroup(sync.group, calls)
+
+    put = _awaited(Queue.put)
+    put_many = _awaited(Queue.put_many)
+
+    def consumer(self, name: str | None = None, *, linger: float = 0.1) -> AsyncConsumer:
+        """See `Group.consumer`."""
+        return self.group.consumer(name, linger=linger)
+
+    async def run(
+        self,
+        handler: Handler,
+        consumer: str | None = None,
+        concurrency: int = 1,
+        batch: int = 10,
+        *,
+        seconds: float | None = None,
+        drain: bool = False,
+    ) -> RunReport:
+        """See `AsyncGroup.run`."""
+        return await self.group.run(handler, consumer, concurrency, batch, seconds=seconds, drain=drain)
+
+    status = _awaited(Queue.status)
+    pending = _awaited(Queue.pending)
+    dead_letters = _awaited(Queue.dead_letters)
+    redrive = _awaited(Queue.redrive)
+
+
+class _Run:
+    """Of one `run`."""
+
+    def __init__(self, consumer: AsyncConsumer, handler: Handler, concurrency: int, drain: bool) -> None:
+        self._consumer = consumer
+        self._handler = handler
+        self._concurrency = concurrency
+        self._drain = drain
+        self._acked = self._failed = self._lost = 0
+
+    async def work(self, batch: int, seconds: float | None) -> RunReport:
+        loop = asyncio.get_running_loop()
+        end = None if seconds is None else loop.time() + seconds
+        free = asyncio.Semaphore(self._concurrency)
+        running: set[asyncio.Task[None]] = set()
+
+        def ended() -> bool:
+            return end is not None and loop.time() >= end
+
+        try:
+            while not ended():
+                if len(running) >= self._concurrency:
+                    running = await self._wait(running)
+                    continue
+                rest = 0.0 if self._drain or running else _SLICE
+                if end is not None:
+                    rest = max(0.0, min(rest, end - loop.time()))
+                found = await self._consumer.receive(batch, rest)
+                keys: dict[Any, list[Delivery]] = {}
+                for delivery in found:
+                    keys.setdefault(delivery.key or delivery.ticket, []).append(delivery)
+                for deliveries in keys.values():
+                    running.add(asyncio.create_task(self._handle_all(deliveries, free, ended)))
+                if not found and running:
+                    running = await self._wait(running)
+                elif not found and self._drain:
+                    break
+            for task in running:
+                await task
+        except BaseException:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await self._consumer.close(give_back=True)
+            raise
+        return RunReport(self._acked, self._failed, self._lost)
+
+    async def _wait(self, running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Until one of them is done; the others. Raises what it raised."""
+        done, others = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        return others
+
+    async def _handle_all(
+        self, deliveries: Iterable[Delivery], free: asyncio.Semaphore, ended: Callable[[], bool]
+    ) -> None:
+        async with free:
+            for delivery in deliveries:
+                if ended():
+                    return
+                if self._consumer.is_held(delivery):  # else taken back with an earlier one of its key
+                    await self._handle(delivery)
+
+    async def _handle(self, delivery: Delivery) -> None:
+        consumer = self._consumer
+        try:
+            try:
+                result = self._handler(delivery)
+                if inspect.isawaitable(result):
+                    await result
+            except Exception as error:
+                entry = delivery.entry
+                warn(
+                    "attempt %d of sequence %d of %r failed: %r", delivery.attempt, entry.sequence, entry.segment, error
+                )
+                self._failed += 1
+                if consumer.is_held(delivery):
+                    await consumer.nack(delivery)
+            except BaseException:
+                if consumer.is_held(delivery):
+                    await asyncio.shield(consumer.nack(delivery))
+                raise
+            else:
+                if consumer.is_held(delivery):
+                    await consumer.ack(delivery)
+                    self._acked += 1
+        except DeliveryLost as error:
+            self._lost += 1
+            warn("%s", error)
