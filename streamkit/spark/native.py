@@ -99,17 +99,21 @@ class Plan(NamedTuple):
     """Files of the archive."""
     tables: dict[str, Table]
     """Of each of these files, by its path."""
+    entries: set[tuple[UUID, str, int]]
+    """Partitions of which the reader of entries reads the archived part too."""
 
 
 def plan(client: Client, options: Options) -> Plan:
     """As of now; it asks the stores, and not Spark."""
     planned = spans(client, options)
     archived = any(span.archived for span in planned)
-    cold = [piece for piece in pieces(client, options, planned) if piece.file is not None] if archived else []
+    found = pieces(client, options, planned) if archived else []
+    cold = [piece for piece in found if piece.file is not None]
+    entries = {piece.owner for piece in found if piece.file is None and not piece.tier}
     tables = {
         piece.file.path: inner(client.store(piece.store)).archive(piece.space).table for piece in cold if piece.file
     }
-    return Plan(planned, cold, tables)
+    return Plan(planned, cold, tables, entries)
 
 
 def frame_of(spark: SparkSession, given: dict[str, str], planned: Plan) -> DataFrame:
@@ -118,15 +122,18 @@ def frame_of(spark: SparkSession, given: dict[str, str], planned: Plan) -> DataF
     tests, tables = tests_of(options), planned.tables
     native = bool(tables) and _can_read(spark, *next(iter(tables.items())))
     parts = []
-    rest = planned.spans
+    rest = {options.tier: planned.spans}
     if native:
         cold = [piece for piece in planned.cold if may_hold(piece, tests)]
         parts = [_parquet(spark, tables, group, options, tests) for group in _groups(cold)]
-        rest = [span for span in planned.spans if span.last > span.archived] if options.tier != "cold" else []
-    if rest:
-        pinned = json.dumps([[str(span.store), *span[1:]] for span in rest])
-        tier = "hot" if native else options.tier
-        parts.append(spark.read.format("streamkit").options(**{**given, "tier": tier, "snapshot": pinned}).load())
+        rest = {options.tier: [span for span in planned.spans if span.owner in planned.entries]}
+        if options.tier != "cold":
+            tails = [span for span in planned.spans if span.last > span.archived and span.owner not in planned.entries]
+            rest["hot"] = rest.get("hot", []) + tails
+    for tier, some in rest.items():
+        if some:
+            pinned = json.dumps([[str(span.store), *span[1:]] for span in some])
+            parts.append(spark.read.format("streamkit").options(**{**given, "tier": tier, "snapshot": pinned}).load())
     if not parts:
         return spark.createDataFrame([], ddl(options.columns))
     whole = parts[0]

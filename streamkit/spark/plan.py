@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
+from ..archive.errors import UNREADABLE
 from ..archive.fallback import ArchiveOrLog
 from ..archive.table import File
 from ..client import Client
@@ -48,6 +50,10 @@ class Span(NamedTuple):
     stop: int = 0
     """Entries of transaction `last` up to which the range goes; 0: all."""
 
+    @property
+    def owner(self) -> tuple[UUID, str, int]:
+        return self.store, self.space, self.partition
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -73,6 +79,10 @@ class Piece:
     """Of what is read from the log; empty: as each entry is by then."""
     erased: bool = False
     """The file may have rows without payloads: they were erased."""
+
+    @property
+    def owner(self) -> tuple[UUID, str, int]:
+        return self.store, self.space, self.partition
 
 
 def partitions_of(client: Client, options: Options) -> Iterator[tuple[Store, str, Partition]]:
@@ -145,22 +155,43 @@ def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]
             raise PermanentError(f"the space {span.space!r} of the store {span.store} is gone")
         archived = min(span.archived, span.last)  # it may have been made shorter since
         partition = known.partitions[span.partition]
-        if hides(partition) and span.archived >= span.first and options.tier != "hot":
-            # Only the reader of entries knows which of them were removed.
-            hot += _ranges(partition, span, span.first, options.split, archived)
-        elif span.first <= archived and options.tier != "hot":
-            snapshot = inner(store).archive(span.space).snapshot(span.partition, archived)
-            for cluster in snapshot.clusters(span.partition):
-                for file in cluster:
-                    if file.numbers[0] <= archived and file.numbers[1] >= span.first:
-                        first, last = max(span.first, file.numbers[0]), min(archived, file.numbers[1])
-                        whole = file.numbers[1] - file.numbers[0] + 1
-                        piece = _piece(span, first, last, file.rows * (last - first + 1) // whole, file)
-                        cold.append(replace(piece, erased=partition.head.erased > 0))
+        if span.first <= archived and options.tier != "hot":
+            files = None if hides(partition) else _files(store, span, archived)
+            if files is None:
+                # Only the reader of entries knows what was removed, and what the log has in a damaged file's place.
+                hot += _ranges(partition, span, span.first, options.split, archived)
+            for file in files or ():
+                first, last = max(span.first, file.numbers[0]), min(archived, file.numbers[1])
+                whole = file.numbers[1] - file.numbers[0] + 1
+                piece = _piece(span, first, last, file.rows * (last - first + 1) // whole, file)
+                cold.append(replace(piece, erased=partition.head.erased > 0))
         begin = max(span.first, span.archived + 1)
         if begin <= span.last and options.tier != "cold":
             hot += _ranges(partition, span, begin, options.split, span.last)
     return cold + hot
+
+
+def _files(store: Store, span: Span, archived: int) -> list[File] | None:
+    """The archive's files that hold what the span has of it; None if they are damaged, as far as a look tells."""
+    archive = inner(store).archive(span.space)
+    try:
+        clusters = archive.snapshot(span.partition, archived).clusters(span.partition)
+        files = [file for cluster in clusters for file in cluster]
+    except UNREADABLE:
+        return None
+    files = [file for file in files if file.numbers[0] <= archived and file.numbers[1] >= span.first]
+    directory = archive.table.directory
+    # In the cloud an object is whole or absent; a power cut leaves files that are cut short.
+    if directory is not None and not all(_is_whole(os.path.join(directory, file.path), file.size) for file in files):
+        return None
+    return files
+
+
+def _is_whole(path: str, size: int) -> bool:
+    try:
+        return os.stat(path).st_size == size
+    except OSError:
+        return False
 
 
 def _piece(span: Span, first: int, last: int, rows: int, file: File | None = None) -> Piece:

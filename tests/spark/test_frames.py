@@ -323,6 +323,39 @@ def test_two_bounds_within_one_transaction(spark: Any, tmp_path: Path, read: Any
             store.archive(SPACE)
 
 
+@pytest.mark.parametrize("harm", ["cut short", "missing", "trimmed", "erased"])
+def test_one_partition_of_which_only_the_reader_of_entries_knows_what_is_there(
+    spark: Any, tmp_path: Path, read: Any, harm: str
+) -> None:
+    """A file of the archive that a power cut has harmed, which the log still holds; or what was removed."""
+    root = tmp_path.as_uri()
+    with streamkit.connect(root) as client:
+        store = client.store(uuid4())
+        store.create_space(SPACE, partitions=2)
+        for at in range(24):
+            store.produce(SPACE, f"s{at % 6}", [Record(b"%d %d" % (at, n)) for n in range(3)])
+        store.archive(SPACE)
+        for at in range(6):
+            store.produce(SPACE, f"s{at}", [Record(b"hot")])
+        wanted = list(store.consume_space(SPACE))
+        path = next(iter((tmp_path / "archive" / str(store.id)).glob("*/*.parquet")))
+        match harm:
+            case "cut short":
+                path.write_bytes(path.read_bytes()[:-100])
+            case "missing":
+                path.unlink()
+            case "trimmed":
+                store.trim(SPACE, "s1", keep_entries=2)
+            case "erased":
+                store.erase(SPACE, "s2", first=2, last=5)
+        if harm in ("trimmed", "erased"):
+            wanted = list(store.consume_space(SPACE, gaps="skip"))
+            assert 0 < len(wanted) < 78
+        assert collected(read(spark, root, store)) == as_rows(wanted)
+        tail = [entry for entry in wanted if entry.payload == b"hot"]
+        assert collected(read(spark, root, store, tier="hot")) == as_rows(tail)
+
+
 def test_where_nothing_is_to_be_read_the_frame_is_empty(spark: Any, url: str, tmp_path: Path, read: Any) -> None:
     root = tmp_path.as_uri()
     with streamkit.connect(root) as client:

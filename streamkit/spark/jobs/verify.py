@@ -51,7 +51,7 @@ def _together(
     spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive: str | None
 ) -> tuple[DataFrame, list[tuple[str, str, str, str]]]:
     """The entries of all of them as one frame, which costs less than one for each; and those that cannot be read."""
-    whole, failed = Plan([], [], {}), []
+    whole, failed = Plan([], [], {}, set()), []
     given = {"url": url, "columns": ",".join(_COLUMNS), **({"archive": archive} if archive else {})}
     register(spark)
     with connect(url, archive=archive) as client:
@@ -64,6 +64,7 @@ def _together(
                 whole.spans.extend(one.spans)
                 whole.cold.extend(one.cold)
                 whole.tables.update(one.tables)
+                whole.entries.update(one.entries)
     return frame_of(spark, {**given, "store": "*", "space": "*"}, whole), failed
 
 
