@@ -24,6 +24,8 @@ __all__ = ["Refresher"]
 _TAIL_BYTES = 16 << 20
 """Of a tail that has grown by so much it is looked up whether others have indexed it."""
 _FEW = 4
+_AHEAD = 16
+"""Transactions that are read at once, at most, where a log that goes on all the time is caught up with."""
 _WHOLE = 256 << 20
 """The most bytes of a row."""
 
@@ -103,8 +105,8 @@ class Refresher:
             self.look_at_head()
             listing = True
 
-    def poll(self) -> bool:
-        """Take the next transaction, if it is there."""
+    def poll(self, ahead: int = 1) -> bool:
+        """Take the next transactions, as many as `ahead`, if they are there. Whether there may be more."""
         partition = self._partition
         self.check_reentry()
         if self._looking and inside_backend():
@@ -112,19 +114,25 @@ class Refresher:
         with self._refreshing:
             self._looking = True
             known, look, number = partition.looked, partition.freshness.begin(), partition.number
-            record = self._records([partition.transaction_key(number + 1)])[0]
+            records = self._records([partition.transaction_key(number + step) for step in range(1, ahead + 1)])
             self._confirm(known)
-            if partition.number > number:
-                pass
-            elif record is not None:
-                partition.fold(record, number + 1)
-                self.shorten_tail()
-            elif partition.is_fresh(known):
-                partition.saw(look)
-            else:
-                self.look_at_head()
+            moved = partition.number > number
+            if not moved:
+                end = records.index(None) if None in records else ahead
+                for at, record in enumerate(records[:end], number + 1):
+                    assert record is not None
+                    partition.fold(record, at)
+                if end:
+                    self.shorten_tail()
+                if end == ahead:
+                    moved = True
+                elif partition.is_fresh(known):
+                    partition.saw(look)
+                else:
+                    self.look_at_head()
+                    moved = partition.number > number + end
             self._looking = False
-            return partition.number > number
+            return moved
 
     def accept(self, record: bytes, number: int, look: Look | None) -> None:
         with self._refreshing:
@@ -133,11 +141,13 @@ class Refresher:
                 self._partition.fold(record, number)
 
     def catch_up(self) -> None:
-        taken = 0
-        while self.poll():
-            taken += 1
-            if taken % _FEW == 0:
+        """It ends although others commit all the time, as fast as one transaction is read after the other."""
+        looks, ahead = 0, 1
+        while self.poll(ahead):
+            looks += 1
+            if looks % _FEW == 0:
                 self.jump()
+            ahead = 1 if looks < 2 else min(2 * ahead, _AHEAD)
 
     def jump(self) -> None:
         partition = self._partition
