@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ..backend import ABSENT, Ambiguous, Conflict, Etag, Range
 from ..errors import CorruptData, StoreClosed, TransientError, Unavailable, UnsupportedVersion
-from ..log.inbox import clear_inbox
+from ..log.cleared_inbox import clear_inbox
 from ..log.index_rows import encode_index_row
 from ..log.keys import HEAD, data_key, fence_key, idempotency_key, run_key, segment_key
 from ..log.manifest import Merge, Run, RunGone

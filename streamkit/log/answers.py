@@ -18,6 +18,8 @@ class Answers:
     def __init__(self) -> None:
         self.lead = b""
         """Who is to write the next transaction; empty if everybody writes for himself."""
+        self.told = 0
+        """The transaction that said so."""
         self.since = 0
         """Every header above this number was seen, and is remembered."""
         self.waiting = 0
@@ -34,6 +36,7 @@ class Answers:
         if header.lead:
             self.lead = b"" if header.lead == NOBODY else header.lead
             self.waiting = header.waiting
+            self.told = header.number
         if not header.answers:
             return
         for id, frame in header.answers:

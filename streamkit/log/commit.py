@@ -35,7 +35,7 @@ from .plan import Plan, Snapshot
 from .record_format import NOBODY, VOID, Body, Header, KeyUse, encode_transaction
 from .request import Request
 from .rows import SegmentRow
-from .settled import recall
+from .settled import chosen, recall
 
 __all__ = ["Committer", "Upkeep", "new_id"]
 
@@ -89,6 +89,7 @@ class Flight:
         count: int,
     ) -> None:
         self.requests = plan.ready
+        self.given_up = plan.given_up
         self.results = results
         self.before = plan.before
         self.looked = plan.snapshot.looked
@@ -139,6 +140,8 @@ class Committer:
         self._upkeep = threading.Lock()
         """Held by whoever brings the index forward."""
         self._next_upkeep = 0
+        self._chosen = False
+        """This process is to bring the index forward."""
 
     # -- who leads ----------------------------------------------------------------------------------------------
 
@@ -154,6 +157,12 @@ class Committer:
                         self._commit_next()
                     else:
                         leads = self._wait(request)
+        except Reentered as error:
+            if request.id is not None and not request.done:
+                # Something was done: it is posted.
+                self.note(request.id, 0)
+                raise request.unknown(request.id) from error
+            raise
         finally:
             try:  # noqa: SIM105  (it is dearer than all that is around it)
                 queue.remove(request)
@@ -163,7 +172,7 @@ class Committer:
                 self._pass_on(request)
         if request.error is not None:
             raise request.error
-        self.keep_index(request)
+        self.keep_index()
 
     def submit(self, request: Request) -> None:
         """Queue a request that no thread waits for. Its `wake` is called when it is done, or when someone has to
@@ -212,7 +221,8 @@ class Committer:
                 told = error if isinstance(error, Exception) else _stopped(error)
                 concerned = [request for request in self._taken or list(self._queue) if request.thread == 0]
             elif flight is left:
-                told, concerned = self._unknown(flight.header), list(flight.requests)
+                told = self._unknown(flight.header)
+                concerned = [request for request in flight.requests if not request.foreign]
                 self._flight = None
             else:
                 return  # the next one to lead settles it
@@ -309,9 +319,9 @@ class Committer:
             flight = self._flight
             if flight is not None:
                 flight.failed = error
-                requests = list(flight.requests)
+                requests = [*flight.requests, *(request for request, _ in flight.given_up)]
             for request in requests:
-                if not request.done:
+                if not request.done and not request.foreign:
                     if self.partition.ended:
                         request.id = None  # nobody commits it any more
                     request.fail_like(error)
@@ -322,6 +332,7 @@ class Committer:
             self._wake(request)
 
     def _wake(self, request: Request) -> None:
+        self._chosen = self._chosen or request.chosen
         if request.done and (request.turn is not None or request.thread == 0):
             request.wake()
 
@@ -395,7 +406,7 @@ class Committer:
             if plan.unconfirmed:
                 plan.refuse_unconfirmed()
             # What was left out depends on a neighbour that is not committed yet: it is planned again after that is.
-            if not plan.ready:
+            if not plan.ready and not plan.given_up:
                 return
             if inbox is not None and inbox.enter(plan, lost, len(self._queue) > len(requests)):
                 sure = again = True
@@ -499,6 +510,10 @@ class Committer:
                 request.succeed(result, trx, count)
             if request.foreign:
                 partition.counters["combined"] += 1
+            elif request.id is not None:
+                request.chosen = chosen(header) == request.id
+        for request, error in flight.given_up:
+            request.fail(error)
         if header.lead not in (b"", NOBODY, self.node):
             partition.counters["handed_over"] += 1
         self._flight = None
@@ -595,17 +610,18 @@ class Committer:
             raise self._unknown(header) from error
         return False
 
-    def keep_index(self, request: Request | None = None) -> None:
+    def keep_index(self) -> None:
         """Bring the index forward if it is far behind. Whoever comes along pays; the others go on."""
         partition = self.partition
         upkeep = partition.policy.upkeep
         if self.inbox is not None:
             self.inbox.sweep()
-        if partition.answers.lead:
+        if partition.answers.lead and partition.number - partition.answers.told < upkeep:
             # Who leads has no time, and of those that it has answered one is enough.
             partition.shorten_tail()
-            if request is None or not request.first:
+            if not self._chosen:
                 return
+            self._chosen = False
         behind = partition.number - partition.watermark
         due = self._bring_forward
         if behind < upkeep and partition.tail_bytes < _TAIL_BYTES and partition.tail_frames < _TAIL_FRAMES:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from ..backend import Ambiguous
 from ..errors import CorruptData, StreamkitError
+from ..reentry import Reentered
 from ..warn import tell
 from .answers import WINDOW
 from .keys import inbox_key
@@ -30,7 +31,7 @@ from .plan import Plan
 from .record_format import NOBODY
 from .request import Request
 
-__all__ = ["Inbox", "clear_inbox"]
+__all__ = ["Inbox"]
 
 _LOOK = (64, 1.0)
 """Transactions and seconds after which a process that meets nobody looks into the inbox."""
@@ -81,6 +82,7 @@ class Inbox:
         """How often it was, one time after the other."""
         self._bid = b""
         """Posted, and not named yet."""
+        self._bid_since = 0
         self._number = 0
         self._moved = float("-inf")
         """When the log was seen to go on to `_number`."""
@@ -135,7 +137,7 @@ class Inbox:
         if not lead and lost < self._losses and not self._looks():
             return False
         self._observe(lost > 0)
-        if any(request.void is not None or request.control is not None for request in plan.ready):
+        if plan.given_up or any(request.void is not None or request.control is not None for request in plan.ready):
             return False  # nobody else can write it
         if self._unsettled is not None:
             return self._lead(plan, more)
@@ -232,20 +234,25 @@ class Inbox:
             if request.id is None and size <= _LARGE:
                 id = self._new_id()
                 if request.board(id, 0):
-                    request.id = id
                     request.since = request.checked = since
-                    fresh.append(request)
+                    request.id = id
+                    if request.withdrawn:  # whoever withdrew it may not have seen the id
+                        request.id = None
+                        request.leave()
+                    else:
+                        fresh.append(request)
         if not fresh:
-            if self._bid or not plan.posted or any(request.id for request in plan.posted):
+            if self._is_bidding() or not plan.posted or any(request.id for request in plan.posted):
                 return
-            self._bid = self._new_id()
+            self._bid, self._bid_since = self._new_id(), since
         id = (fresh[0].id if fresh else None) or self._bid
         key, value = encode_letter(partition.settings.incarnation, partition.seed, since, id, self._node[:4], fresh)
         try:
             partition.backend.put(self._key, key, value)
         except Ambiguous:
             pass  # it is there, or comes, or never comes: the log tells
-        except StreamkitError:
+        except (StreamkitError, Reentered):
+            self._bid = b""
             for request in fresh:
                 request.id = None
                 request.leave()
@@ -253,6 +260,16 @@ class Inbox:
         partition.counters["posted"] += len(fresh)
         self._late = self._late or 1
         self._passes = 0
+
+    def _is_bidding(self) -> bool:
+        """Whether its bid is still there, and was not passed over."""
+        partition = self._partition
+        return (
+            self._bid != b""
+            and partition.answers.get(self._bid) is None
+            and self._bid_since >= partition.answers.since
+            and partition.number < self._bid_since + WINDOW
+        )
 
     # -- the one that leads -------------------------------------------------------------------------------------
 
@@ -354,18 +371,3 @@ class Inbox:
                 partition.backend.delete(self._key, spent)
             except StreamkitError as error:
                 tell("%s: letters could not be removed: %s", partition.where(partition.number), error)
-
-
-def clear_inbox(partition: Partition) -> int:
-    """Remove the letters that nobody commits any more, whoever has left them; how many."""
-    key, last = bytes(inbox_key(partition.space, partition.partition)), partition.number - WINDOW
-    if not partition.remote or last < 0:
-        return 0
-    start, end = (
-        letter_range(partition.settings.incarnation, 0)[0],
-        letter_range(partition.settings.incarnation, last)[0],
-    )
-    letters = [row.key for row in partition.backend.scan(key, start, end, values=False)]
-    for at in range(0, len(letters), 1000):
-        partition.backend.delete(key, letters[at : at + 1000])
-    return len(letters)

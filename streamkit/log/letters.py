@@ -22,7 +22,7 @@ from ..errors import CorruptData
 from .record_format import Body
 from .request import Part, Request
 
-__all__ = ["Letter", "Posted", "decode_letter", "encode_letter", "is_in_key", "letter_range"]
+__all__ = ["Letter", "Posted", "decode_letter", "encode_letter", "is_in_key", "letter_range", "posted_at"]
 
 VERSION = 1
 _LONGEST_KEY = 300
@@ -71,6 +71,10 @@ class Letter(msgspec.Struct, frozen=True):
     node: bytes
     requests: tuple[Posted, ...]
 
+    def ids(self) -> set[bytes]:
+        """What is settled when these are."""
+        return {request.id or self.id for request in self.requests} or {self.id}
+
 
 def _part(part: _Part) -> Part:
     data = part.data
@@ -81,6 +85,11 @@ def _part(part: _Part) -> Part:
 def letter_range(incarnation: bytes, since: int) -> tuple[bytes, bytes]:
     """(start, end) of the letters that were posted when `since` or a later transaction was the last one."""
     return incarnation + since.to_bytes(8, "big"), incarnation + b"\xff" * 8
+
+
+def posted_at(incarnation: bytes, key: bytes) -> int:
+    """The last transaction when a letter was posted."""
+    return int.from_bytes(key[len(incarnation) : len(incarnation) + 8], "big")
 
 
 def encode_letter(

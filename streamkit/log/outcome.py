@@ -79,7 +79,7 @@ def _outcome_of_posted(partition: Partition, id: bytes, last: int, take_place: C
     first = _first_not_below(partition, made_at(id), last, removed)
     if _is_from(partition, id, first):
         return "committed"
-    if first == removed + 1 and removed:
+    if first == removed + 1 and removed and _is_of(id, partition):
         raise OutcomeUnknown(
             f"space {partition.space!r}: the log was removed after it was archived, and the archive does not say what "
             "became of a request; look for its entries",

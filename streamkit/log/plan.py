@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import Fenced, SequenceMismatch, TransactionIdMismatch
+from ..errors import Fenced, SequenceMismatch, StreamkitError, TransactionIdMismatch
 from .answers import WINDOW
 from .idempotency import find_use, first_result
 from .partition import Partition
@@ -53,6 +53,8 @@ class Plan:
         self.waiting = 0
         self.voids: list[bytes] = []
         """Ids that are settled by it, and name nothing in it."""
+        self.given_up: list[tuple[Request, StreamkitError]] = []
+        """What was posted, and is refused by what may change again: it fails when nobody can commit it any more."""
         self.new_fences: dict[str, int] = {}
         self._ids: set[bytes] = set()
         self._last: dict[str, int] = {}
@@ -62,6 +64,10 @@ class Plan:
 
     def add(self, request: Request) -> None:
         """Take `request` in, answer or refuse it; or leave it as it is, where that depends on a neighbour's fate."""
+        if request.void is not None:
+            if request.void in self._ids:
+                return  # what is asked for may be committed just now
+            self._ids.add(request.void)
         if request.id is not None and not self._is_open(request, request.id):
             return
         if request.key is not None:
@@ -71,7 +77,13 @@ class Plan:
                 return
         full = check_room(self.partition, request, self._added, self.before)
         if full is not None:
-            request.fail(full)
+            if request.foreign:
+                pass  # its own process says so, when it has seen to it that nobody commits it when there is room again
+            elif request.id is not None:
+                self.given_up.append((request, full))
+                self.voids.append(request.id)
+            else:
+                request.fail(full)
             return
         if request.fence is not None:
             name, token = request.fence

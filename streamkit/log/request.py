@@ -59,8 +59,8 @@ class Request:
     """It is in none up to this one."""
     foreign = False
     """It was posted by another process."""
-    first = False
-    """It is the first one that its transaction answers."""
+    chosen = False
+    """Of those that its transaction answers its process is to bring the index forward."""
     void: bytes | None = None
     """The id of a request, or of a transaction, that is never to be committed after this one."""
     turn: threading.Lock | None = None

@@ -9,7 +9,7 @@ from .record_format import VOID, Header
 from .request import Request
 from .rows import SegmentRow
 
-__all__ = ["recall", "settle"]
+__all__ = ["chosen", "recall", "settle"]
 
 
 def settle(partition: Partition, request: Request, header: Header, frame: int) -> None:
@@ -18,7 +18,12 @@ def settle(partition: Partition, request: Request, header: Header, frame: int) -
         request.fail(Unavailable("store.outcome was asked for the request, and gave it up: nothing was written"))
     else:
         request.succeed(_rows(partition, request, header, frame), header.trx, header.count)
-        request.first = header.answers[0][0] == request.id
+        request.chosen = chosen(header) == request.id
+
+
+def chosen(header: Header) -> bytes | None:
+    """The request whose process brings the index forward: one of others, if there are, as who leads has no time."""
+    return next((id for id, frame in reversed(header.answers) if frame != VOID), None)
 
 
 def recall(partition: Partition, request: Request) -> None:

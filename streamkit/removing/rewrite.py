@@ -16,6 +16,7 @@ from ..errors import Unavailable
 from ..index.run_format import build_section, decode_inline, decode_section, encode_inline
 from ..index.sweep import sweep
 from ..index.upkeep import bring_forward, encode, move_head, store_file
+from ..log.cleared_inbox import clear_inbox
 from ..log.floors import Erasure
 from ..log.index_rows import decode_index_row, encode_index_row
 from ..log.keys import DATA, data_range, run_key
@@ -89,6 +90,7 @@ def clean_partition(partition: Partition, clean_archive: Callable[[Partition, Ra
             continue
         files += clean_archive(partition, ranges)
         sweep(partition)
+        clear_inbox(partition, ranges.by_segment.keys())
         backend = partition.backend
         if isinstance(backend, Scrubs):
             backend.scrub(partition.key)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ..backend import Backend
+from ..log.cleared_inbox import drop_inbox
 from ..log.ended import end_log
 from ..log.keys import CATALOG, HEAD, space_key
 from ..log.partition import Partition
@@ -27,6 +28,8 @@ def delete_space(backend: Backend, space: str, partitions: Sequence[Partition]) 
                 keys.append(row.key)
         for at in range(0, len(keys), _KEYS):
             backend.delete(partition.key, keys[at : at + _KEYS])
+        if backend.limits.remote:
+            drop_inbox(backend, space, partition.partition)
         if partition.partition:
             backend.delete(partition.key, [bytes(HEAD)])
     if partitions:
