@@ -397,9 +397,10 @@ class Committer:
                 continue
             if snapshot.generation != partition.generation:
                 continue  # what was looked up is not of the snapshot
-            if plan.unconfirmed and not sure:
-                # By what is known here an expectation does not hold; but that may be old. Look before refusing, also
-                # where it can never hold any more: the sequence that the caller is told must be true.
+            if (plan.unconfirmed or plan.given_up) and not sure:
+                # By what is known here an expectation does not hold, or there is no room; but that may be old. Look
+                # before refusing, also where it can never hold any more: the sequence that the caller is told must be
+                # true.
                 partition.refresh(segments)
                 sure = True
                 continue

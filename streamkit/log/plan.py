@@ -42,7 +42,7 @@ class Plan:
         self.snapshot = snapshot
         self.before = dict(before)
         self.ready: list[Request] = []
-        self.unconfirmed: list[tuple[Request, SequenceMismatch]] = []
+        self.unconfirmed: list[tuple[Request, StreamkitError]] = []
         """Refused by what is known here, which may be old."""
         self.posted: list[Request] = []
         """Of those that are ready: what was posted, or may be, as it depends on no neighbour here."""
@@ -83,7 +83,7 @@ class Plan:
                 self.given_up.append((request, full))
                 self.voids.append(request.id)
             else:
-                request.fail(full)
+                self.unconfirmed.append((request, full))
             return
         if request.fence is not None:
             name, token = request.fence
@@ -158,7 +158,8 @@ class Plan:
         return True
 
     def refuse_unconfirmed(self) -> None:
-        self.partition.counters["conflicts"] += len(self.unconfirmed)
+        mismatches = [error for _, error in self.unconfirmed if isinstance(error, SequenceMismatch)]
+        self.partition.counters["conflicts"] += len(mismatches)
         for request, error in self.unconfirmed:
             request.fail(error)
 

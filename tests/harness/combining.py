@@ -40,9 +40,8 @@ def combine(store: Store, space: str, partition: int) -> None:
     known.partitions[partition].refresh()
     if not committer.inbox._read():
         return
-    known.partitions[partition].answers.lead = b""  # as if it was its turn
-    committer.inbox._unlooked = 1 << 30
-    committer.inbox._looked = float("-inf")
+    known.partitions[partition].answers.lead = committer.node  # as if it was its turn
+    committer.inbox._left = known.partitions[partition].clock.monotonic()  # and more to be done: it takes all along
     committer.commit(Request(()))
 
 

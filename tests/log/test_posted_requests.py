@@ -1,0 +1,484 @@
+"""A posted request, while its process dies, sleeps, gives up or is refused, and so does who commits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from harness.combining import combine, posting
+from harness.deep_search import found_in
+from harness.posted import Hooks, Shared, partition_of
+from streamkit import Record, Retention, Store
+from streamkit.errors import OutcomeUnknown, SequenceMismatch, SpaceFull, StreamkitError
+from streamkit.log.record_format import encode_body
+from streamkit.log.request import Part, Request
+from streamkit.testing import Crash, Fault, FaultyDriver, Plan
+
+
+@pytest.fixture(autouse=True)
+def _posting() -> Iterator[None]:
+    with posting():
+        yield
+
+
+@pytest.fixture
+def shared() -> Shared:
+    return Shared()
+
+
+def once(hooks: Hooks, name: str, act: Callable[[], None]) -> None:
+    """At the next such call, and at no other."""
+
+    def hook() -> None:
+        setattr(hooks, name, None)
+        act()
+
+    setattr(hooks, name, hook)
+
+
+def begun(shared: Shared, **more: Any) -> tuple[Store, Hooks, Store]:
+    """(poster, its hooks, another process); the other one leads."""
+    hooks = Hooks()
+    poster, other = shared.process(hooks), shared.process()
+    other.create_space("s", **more)
+    shared.write(poster, "begin poster")
+    shared.write(other, "begin other")
+    return poster, hooks, other
+
+
+# -- the poster ---------------------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_process_has_posted_is_committed_once_and_can_be_asked_about(shared: Shared) -> None:
+    _, _, other = begun(shared)
+    hooks = Hooks()
+    died: list[FaultyDriver] = []
+
+    def around(driver: Any) -> Any:
+        died.append(FaultyDriver(driver, Plan()))
+        return died[0]
+
+    poster = shared.process(hooks, around)
+    shared.write(poster, "first")
+    shared.write(other, "leads")
+
+    def die() -> None:
+        raise Crash
+
+    once(hooks, "posted", die)
+    with pytest.raises(Crash):
+        shared.write(poster, "a", b"left")
+    assert shared.payloads("a") == []
+    combine(other, "s", 0)
+    combine(shared.process(), "s", 0)
+    assert shared.payloads("a") == [b"left"]
+
+
+def unreachable_after_posting(shared: Shared, other: Store) -> OutcomeUnknown:
+    """What a process is told whose storage is gone when it has posted."""
+    hooks = Hooks()
+    faulty: list[FaultyDriver] = []
+
+    def around(driver: Any) -> Any:
+        faulty.append(FaultyDriver(driver, Plan()))
+        return faulty[0]
+
+    poster = shared.process(hooks, around)
+    shared.write(poster, "first")
+    shared.write(other, "leads")
+    calls = len(faulty[0].faults.trace)
+
+    def cut() -> None:
+        faulty[0].faults.plan = Plan.at(calls, Fault.UNAVAILABLE, times=1 << 30)
+
+    once(hooks, "posted", cut)
+    with pytest.raises(OutcomeUnknown) as told:
+        shared.write(poster, "a", b"left")
+    assert poster.outcome(told.value.transaction_id) == "unknown"
+    return told.value
+
+
+def test_the_outcome_of_a_posted_request_is_committed_if_it_was(shared: Shared) -> None:
+    _, _, other = begun(shared)
+    told = unreachable_after_posting(shared, other)
+    combine(other, "s", 0)
+    assert shared.process().outcome(told.transaction_id) == "committed"
+    assert other.outcome(told.transaction_id) == "committed"
+    assert shared.payloads("a") == [b"left"]
+
+
+def test_a_posted_request_that_is_said_to_be_absent_is_never_committed(shared: Shared) -> None:
+    _, _, other = begun(shared)
+    told = unreachable_after_posting(shared, other)
+    assert shared.letters()
+    assert shared.process().outcome(told.transaction_id) == "absent"
+    combine(other, "s", 0)
+    combine(shared.process(), "s", 0)
+    assert shared.payloads("a") == []
+    assert other.outcome(told.transaction_id) == "absent"
+
+
+@pytest.mark.parametrize("combined", [True, False])
+@pytest.mark.parametrize("transactions", [3, 140, 300])
+def test_a_poster_that_slept_is_told_what_it_was_given(shared: Shared, combined: bool, transactions: int) -> None:
+    """Whatever was written, indexed and packed meanwhile."""
+    poster, hooks, other = begun(shared)
+    shared.write(other, "a", b"before")
+
+    def meanwhile() -> None:
+        if combined:
+            combine(other, "s", 0)
+        for turn in range(transactions):
+            shared.write(direct, f"{turn}")
+        direct.maintain()
+
+    with posting(1 << 60):
+        direct = shared.process()
+        shared.write(direct, "begin direct")
+    once(hooks, "posted", meanwhile)
+    status = shared.write(poster, "a", b"posted", expected_sequence=1)
+    assert shared.payloads("a") == [b"before", b"posted"]
+    entry = shared.process().peek("s", "a")
+    assert (status.first_sequence, status.last_sequence) == (1, 2)
+    assert (status.last_timestamp, status.trx) == (entry.timestamp, entry.trx)
+    assert list(shared.process().consume_space("s", offset=status.space_offset)) == [
+        entry for entry in shared.process().consume_space("s") if entry.trx.number > status.trx.number
+    ]
+
+
+def test_what_is_withdrawn_while_it_is_posted_is_not_posted(shared: Shared) -> None:
+    """Its caller did not see an id, and was told that nothing was done."""
+    poster, _, other = begun(shared)
+
+    class Withdrawn(Request):
+        def board(self, id: bytes, number: int) -> bool:
+            self.withdrawn = True
+            return True
+
+    space = poster._handle.look_up("s")[0]
+    assert space is not None
+    request = Withdrawn([Part("a", encode_body([b"withdrawn"], None), 9, None)])
+    shared.write(other, "leads")
+    before = len(shared.letters())
+    space.committers[0].submit(request)
+    space.committers[0].drive()
+    assert len(shared.letters()) == before
+    combine(other, "s", 0)
+    assert shared.payloads("a") == []
+
+
+def test_what_was_posted_and_does_not_fit_is_refused_only_if_nobody_commits_it_later(shared: Shared) -> None:
+    """There may be room again, and it is still in the inbox."""
+    poster, hooks, other = begun(shared)
+
+    def fill() -> None:
+        other.set_retention("s", Retention(max_entries=2, per="space", when_full="reject"))
+
+    once(hooks, "posted", fill)
+    with pytest.raises(SpaceFull):
+        shared.write(poster, "a", b"refused")
+    assert shared.letters()
+    other.set_retention("s", Retention())
+    combine(other, "s", 0)
+    combine(shared.process(), "s", 0)
+    assert shared.payloads("a") == []
+    shared.write(poster, "a", b"accepted")
+    assert shared.payloads("a") == [b"accepted"]
+
+
+def test_a_poster_sees_for_itself_that_its_expectation_does_not_hold(shared: Shared) -> None:
+    """And nobody commits what it was told is refused."""
+    poster, hooks, other = begun(shared)
+    with posting(1 << 60):
+        direct = shared.process()
+        shared.write(direct, "begin direct")
+    once(hooks, "posted", lambda: shared.write(direct, "a", b"faster"))
+    with pytest.raises(SequenceMismatch) as told:
+        shared.write(poster, "a", b"posted", expected_sequence=0)
+    assert (told.value.expected, told.value.actual) == (0, 1)
+    combine(other, "s", 0)
+    combine(shared.process(), "s", 0)
+    assert shared.payloads("a") == [b"faster"]
+
+
+def test_an_answer_that_is_lost_or_late_commits_nothing_twice(shared: Shared) -> None:
+    """The letter is sent again after it was settled and removed."""
+    poster, hooks, other = begun(shared)
+    backend = shared.driver().open(shared.id)
+    inbox = next(name for name in backend._service.stores[shared.id] if name.endswith(b"INB"))
+    letters = []
+
+    def commit() -> None:
+        letters.extend(backend.scan(inbox, b"", b"\xff" * 300))
+        combine(other, "s", 0)
+
+    once(hooks, "posted", commit)
+    shared.write(poster, "a", b"once")
+    other.maintain()
+    assert letters
+    for letter in letters:
+        backend.put(inbox, letter.key, letter.data)
+    combine(other, "s", 0)
+    combine(shared.process(), "s", 0)
+    for _ in range(3):
+        shared.write(other, "b")
+    assert shared.payloads("a") == [b"once"]
+
+
+def test_large_payloads_are_not_posted_and_the_lead_is_asked_for(shared: Shared) -> None:
+    poster, hooks, other = begun(shared)
+    sizes = []
+
+    def note() -> None:
+        sizes.append(sum(map(len, shared.letters())))
+        combine(other, "s", 0)
+
+    once(hooks, "posted", note)
+    status = shared.write(poster, "a", bytes(range(256)) * 1024)
+    assert status.last_sequence == 1
+    assert max(sizes) < 2000
+    assert partition_of(other).counters["handed_over"] == 1
+    assert len(shared.payloads("a")) == 1
+
+
+def test_a_bid_that_was_passed_over_is_made_again(shared: Shared) -> None:
+    poster, hooks, other = begun(shared)
+    inbox = poster._handle.look_up("s")[0].committers[0].inbox  # type: ignore[union-attr]
+    assert inbox is not None
+    bids = []
+
+    def note() -> None:
+        bids.append(inbox._bid)
+        if len(bids) > 1:
+            hooks.posted = None
+        partition = partition_of(other)
+        with posting(1 << 60):
+            for turn in range(130):
+                partition.answers.lead = b""
+                shared.write(direct, f"{turn}")
+
+    with posting(1 << 60):
+        direct = shared.process()
+        shared.write(direct, "begin direct")
+    hooks.posted = note
+    shared.write(other, "leads")
+    inbox._bid, inbox._bid_since = b"old", 0
+    shared.write(poster, "a", b"x" * 200_000)
+    assert len(shared.payloads("a")) == 1
+    assert inbox._bid != b"old"
+
+
+# -- who commits it -----------------------------------------------------------------------------------------------
+
+
+def test_a_combiner_that_stops_anywhere_loses_and_doubles_nothing(covered: Callable[[str, int], None]) -> None:
+    count = number = 0
+    died: list[FaultyDriver] = [FaultyDriver(Shared().driver(), Plan())]
+    crashed = True
+    while crashed:
+        crashed = False
+        for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+            shared = Shared()
+            poster, hooks, _ = begun(shared)
+
+            def around(driver: Any) -> Any:
+                died[0] = FaultyDriver(driver, Plan())
+                return died[0]
+
+            dies = shared.process(None, around)
+            shared.write(dies, "leads")
+            before = len(died[0].faults.trace)
+            died[0].faults.plan = Plan.at(before + number, fault)
+
+            def lead(dies: Store = dies) -> None:
+                nonlocal crashed
+                try:
+                    combine(dies, "s", 0)
+                    shared.write(dies, "after")  # noqa: B023
+                except Crash:
+                    crashed = True
+
+            once(hooks, "posted", lead)
+            with poster.transaction("s", idempotency_key="k") as trx:
+                trx.produce("a", [Record(b"1"), Record(b"2")], expected_sequence=0)
+                trx.produce("b", [Record(b"3")])
+            assert [trx.statuses[name].last_sequence for name in "ab"] == [2, 1]
+            assert (shared.payloads("a"), shared.payloads("b")) == ([b"1", b"2"], [b"3"])
+            entry = shared.process().peek("s", "b")
+            assert trx.statuses["b"].trx == entry.trx
+            assert poster.verify("s").ok
+            count += 1
+        number += 1
+    assert count > 8
+    covered("calls at which a combiner dies", count)
+
+
+def test_a_combiner_that_slept_commits_nothing_again(shared: Shared) -> None:
+    """It has read the inbox, and another one was faster."""
+    poster, hooks, other = begun(shared)
+    frozen = Hooks()
+    sleeper = shared.process(frozen)
+    shared.write(sleeper, "leads")
+
+    def sleep() -> None:
+        once(frozen, "committing", lambda: combine(other, "s", 0))
+        combine(sleeper, "s", 0)
+
+    once(hooks, "posted", sleep)
+    status = shared.write(poster, "a", b"once")
+    shared.write(sleeper, "after")
+    assert shared.payloads("a") == [b"once"]
+    assert status.last_sequence == 1
+
+
+def test_a_combiner_whose_transaction_fails_takes_the_requests_along_with_the_next(shared: Shared) -> None:
+    poster, hooks, _ = begun(shared)
+    faulty: list[FaultyDriver] = []
+
+    def around(driver: Any) -> Any:
+        faulty.append(FaultyDriver(driver, Plan()))
+        return faulty[0]
+
+    leader = shared.process(None, around)
+    shared.write(leader, "leads")
+
+    def fail_once() -> None:
+        faults = faulty[0].faults
+        puts = sum(call.kind == "put" for call in faults.trace)
+        faults.plan = Plan.at(puts, Fault.UNAVAILABLE, kind="put", times=100)
+        with suppress(StreamkitError):
+            combine(leader, "s", 0)
+        faults.plan = Plan()
+        combine(leader, "s", 0)
+        assert shared.payloads("a") == [b"once"]
+
+    once(hooks, "posted", fail_once)
+    shared.write(poster, "a", b"once")
+    assert shared.payloads("a") == [b"once"]
+    assert partition_of(leader).counters["combined"] == 1
+
+
+def test_each_partition_has_an_inbox_and_all_is_counted(shared: Shared) -> None:
+    poster, hooks, other = begun(shared, partitions=3)
+    for turn in range(12):
+        number = poster._handle.look_up("s")[0].partition(f"{turn}").partition  # type: ignore[union-attr]
+        shared.write(other, f"{turn}", b"before")
+        once(hooks, "posted", lambda number=number: combine(other, "s", number))  # type: ignore[misc]
+        status = shared.write(poster, f"{turn}", b"after", expected_sequence=1)
+        assert status.last_sequence == 2
+        assert shared.payloads(f"{turn}") == [b"before", b"after"]
+    posted, combined = poster.statistics(), other.statistics()
+    assert posted.posted >= 12
+    assert 0 < combined.combined <= posted.posted
+
+
+# -- the log ------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_lost_catches_up_with_a_log_that_goes_on_as_fast_as_it_reads(shared: Shared) -> None:
+    with posting(2):
+        hooks = Hooks()
+        late, fast = shared.process(hooks), shared.process()
+        shared.write(late, "a")
+        shared.write(fast, "b")
+        looks = 0
+
+        def go_on() -> None:
+            nonlocal looks
+            looks += 1
+            assert looks < 500, "it reads for ever"
+            shared.write(fast, "b")
+
+        hooks.looking = go_on
+        shared.write(late, "a")
+    assert len(shared.payloads("a")) == 2
+
+
+def test_the_index_follows_where_a_lead_is_named_that_nobody_takes(shared: Shared) -> None:
+    """Each write is a process of its own, as that of a function which is called now and then."""
+    poster, hooks, other = begun(shared)
+    once(hooks, "posted", lambda: combine(other, "s", 0))
+    shared.write(poster, "a")
+    assert partition_of(other).answers.lead
+    with posting(2):
+        for turn in range(70):
+            shared.clock.sleep(60)
+            shared.write(shared.process(), f"{turn}")
+    last = shared.process()
+    shared.write(last, "last")
+    partition = partition_of(last)
+    assert partition.number - partition.watermark < 50
+
+
+# -- what is left in the inbox ------------------------------------------------------------------------------------
+
+
+def leave_letters(shared: Shared, secret: bytes) -> Store:
+    """Settled ones, and one that no transaction answers, as its key was used."""
+    poster, hooks, other = begun(shared)
+    for turn in range(3):
+        once(hooks, "posted", lambda: combine(other, "s", 0))
+        shared.write(poster, "user", secret + bytes([turn]), idempotency_key=f"{turn}")
+    once(hooks, "posted", lambda: shared.write(other, "user", secret, idempotency_key="k"))
+    shared.write(poster, "user", secret, idempotency_key="k")
+    once(hooks, "posted", lambda: combine(other, "s", 0))
+    shared.write(poster, "kept", b"kept" + secret[::-1])
+    return other
+
+
+def test_letters_with_what_was_erased_are_gone(shared: Shared) -> None:
+    secret = b"a secret of user seventeen"
+    other = leave_letters(shared, secret)
+    assert any(secret in letter for letter in shared.letters())
+    other.erase("s", "user")
+    assert found_in(shared.stored(), secret) == []
+    assert found_in(shared.stored(), secret[::-1])
+
+
+def test_upkeep_removes_letters_that_are_settled_and_those_that_are_too_old(shared: Shared) -> None:
+    other = leave_letters(shared, b"a secret of user seventeen")
+    assert len(shared.letters()) >= 3
+    open_ones = len(shared.letters())
+    shared.process().maintain()
+    assert len(shared.letters()) < open_ones
+    with posting(1 << 60):
+        direct = shared.process()
+        for turn in range(140):
+            shared.write(direct, f"{turn}")
+        direct.maintain()
+    assert shared.letters() == []
+    shared.write(other, "goes on")
+
+
+def test_a_letter_that_is_still_open_stays(shared: Shared) -> None:
+    poster, hooks, other = begun(shared)
+
+    def clean() -> None:
+        other.maintain()
+        other.erase("s", "leads")
+        combine(other, "s", 0)
+        assert shared.payloads("a") == [b"open"]
+
+    shared.write(other, "leads")
+    once(hooks, "posted", clean)
+    shared.write(poster, "a", b"open")
+    assert shared.payloads("a") == [b"open"]
+
+
+def test_a_request_whose_letter_was_removed_is_committed_by_its_own_process(shared: Shared) -> None:
+    poster, hooks, other = begun(shared)
+    shared.write(other, "a", b"erased")
+    once(hooks, "posted", lambda: other.erase("s", "a") and None)
+    status = shared.write(poster, "a", b"stays")
+    assert status.last_sequence == 2
+    assert shared.payloads("a") == [b"stays"]
+
+
+def test_a_space_that_is_deleted_has_no_inbox_any_more(shared: Shared) -> None:
+    other = leave_letters(shared, b"a secret of user seventeen")
+    assert shared.letters()
+    other.delete_space("s")
+    assert shared.letters() == []
