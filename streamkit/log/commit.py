@@ -32,6 +32,7 @@ from .inbox import Inbox
 from .outcome import Outcome, made_at, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan, Snapshot
+from .policy import NEVER
 from .record_format import NOBODY, VOID, Body, Header, KeyUse, encode_transaction
 from .request import Request
 from .rows import SegmentRow
@@ -120,7 +121,7 @@ class Committer:
         self.most_bytes = most_bytes
         self.unknown: dict[bytes, int] = {}
         """Transactions whose outcome could not be learned, and the numbers they were for; posted requests, and 0."""
-        self.inbox = Inbox(partition, node, self._new_id) if partition.remote else None
+        self.inbox = Inbox(partition, node, self._new_id) if partition.policy.losses < NEVER else None
         self._bring_forward = bring_forward
         self._merge = merge
         self._turn = max(1, partition.policy.upkeep // _TURNS) if partition.remote else 1 << 62
@@ -617,7 +618,7 @@ class Committer:
         upkeep = partition.policy.upkeep
         if self.inbox is not None:
             self.inbox.sweep()
-        if partition.answers.lead and partition.number - partition.answers.told < upkeep:
+        if self.inbox is not None and partition.answers.lead and partition.number - partition.answers.told < upkeep:
             # Who leads has no time, and of those that it has answered one is enough.
             partition.shorten_tail()
             if not self._chosen:

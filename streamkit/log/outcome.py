@@ -67,10 +67,21 @@ def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: 
     if _is_from(partition, id, first):
         return "committed"
     if _is_of(id, partition):
+        _check_trimmed(partition, id, first)
         take_place()
         if _is_from(partition, id, last + 1):
             return "committed"
     return "absent"
+
+
+def _check_trimmed(partition: Partition, id: bytes, first: int) -> None:
+    """OutcomeUnknown if it may have been below `first`, where the log was trimmed."""
+    if 1 < first <= partition.floor.number and partition.header(first - 1) is None:
+        raise OutcomeUnknown(
+            f"space {partition.space!r}: the log was trimmed where it would be, up to transaction {first - 1}; look "
+            "for its entries",
+            UUID(bytes=id),
+        )
 
 
 def _outcome_of_posted(partition: Partition, id: bytes, last: int, take_place: Callable[[], None]) -> Outcome:
@@ -86,6 +97,7 @@ def _outcome_of_posted(partition: Partition, id: bytes, last: int, take_place: C
             UUID(bytes=id),
         )
     if _is_of(id, partition):
+        _check_trimmed(partition, id, first)
         take_place()
         if _is_from(partition, id, last + 1):
             return "committed"
@@ -98,6 +110,8 @@ def _is_at(partition: Partition, id: bytes, number: int) -> bool:
         # One that landed where the archive already was is in the log, and counts for nothing.
         return partition.archive().has(partition, id, number, 0)
     if header is None:
+        if partition.trimmed_since(number):
+            _check_trimmed(partition, id, number + 1)
         raise CorruptData(f"{partition.where(number)} is missing from the log")
     return header.id == id
 
@@ -109,14 +123,21 @@ def _first_not_below(partition: Partition, timestamp: int, last: int, removed: i
         middle = (first + after) // 2
         header = partition.header(middle)
         if header is None:
-            if not partition.archived_since(middle):
-                raise CorruptData(f"{partition.where(middle)} is missing from the log")
-            first = partition.head.archived + 1
+            first = _after_removed(partition, middle)
         elif header.timestamp < timestamp:
             first = middle + 1
         else:
             after = middle
     return first
+
+
+def _after_removed(partition: Partition, number: int) -> int:
+    """The first transaction that is kept, as `number` is not there. CorruptData if nobody has removed it."""
+    if partition.archived_since(number):
+        return partition.head.archived + 1
+    if partition.trimmed_since(number):
+        return partition.floor.number
+    raise CorruptData(f"{partition.where(number)} is missing from the log")
 
 
 def _is_from(partition: Partition, id: bytes, first: int) -> bool:
@@ -131,9 +152,14 @@ def _is_from(partition: Partition, id: bytes, first: int) -> bool:
             if settled == id:
                 return frame != VOID
         number += 1
-    if number <= last and not partition.archived_since(number):
-        raise CorruptData(f"{partition.where(number)} is missing from the log")
+    after = _after_removed(partition, number) if number <= last else number
     if partition.head.archived and not is_posted(id) and partition.archive().has(partition, id, None, made_at(id)):
         return True
-    # What is left was archived and removed while it was read; go on behind it.
-    return number <= last and _is_from(partition, id, partition.head.archived + 1)
+    # What is left was archived or trimmed, and removed, while it was read; go on behind it.
+    if number > last:
+        return False
+    if _is_from(partition, id, after):
+        return True
+    if _is_of(id, partition):
+        _check_trimmed(partition, id, after)
+    return False

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from ..backend import Limits
 
-__all__ = ["LOCAL", "REMOTE", "Policy", "policy_of"]
+__all__ = ["LOCAL", "NEVER", "REMOTE", "Policy", "policy_of"]
+
+NEVER = 1 << 62
 
 
 class Policy(NamedTuple):
@@ -26,8 +28,9 @@ class Policy(NamedTuple):
     """Seconds for which what is packed is in the log a second time, at most; the space's archive grace may be less."""
     poll: tuple[float, float]
     """Seconds between two looks while following: at first, and at most when nothing happens."""
-    losses: int = 1 << 62
-    """Commits in a row that meet others', after which a request is posted in the inbox; never where a call is cheap."""
+    losses: int = NEVER
+    """Commits in a row that meet others', after which a request is posted in the inbox. NEVER: there is no inbox, as
+    where a call is cheap."""
 
 
 LOCAL = Policy(

@@ -13,6 +13,7 @@ from harness.deep_search import found_in
 from harness.posted import Hooks, Shared, partition_of
 from streamkit import Record, Retention, Store
 from streamkit.errors import OutcomeUnknown, SequenceMismatch, SpaceFull, StreamkitError, Unavailable
+from streamkit.log.policy import NEVER
 from streamkit.log.record_format import encode_body
 from streamkit.log.request import Part, Request
 from streamkit.testing import Crash, Fault, FaultyDriver, Plan
@@ -565,3 +566,46 @@ def test_a_space_that_is_deleted_has_no_inbox_any_more(shared: Shared) -> None:
     assert shared.letters()
     other.delete_space("s")
     assert shared.letters() == []
+
+
+# -- without ------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_without_an_inbox_writes_among_those_with_one_and_asks_for_none(shared: Shared) -> None:
+    _, _, other = begun(shared)
+    faulty: list[FaultyDriver] = []
+
+    def around(driver: Any) -> Any:
+        faulty.append(FaultyDriver(driver, Plan()))
+        return faulty[0]
+
+    with posting(NEVER):
+        alone = shared.process(None, around)
+        for turn in range(200):
+            if turn % 7 == 0:
+                shared.write(other, "b", b"other")
+            assert shared.write(alone, "a", b"%d" % turn).last_sequence == turn + 1
+            shared.clock.sleep(1)
+    assert [call for call in faulty[0].faults.trace if "INB" in call.what] == []
+    assert shared.payloads("a") == [b"%d" % turn for turn in range(200)]
+    partition = partition_of(alone)
+    assert partition.number - partition.watermark < 50
+
+
+def test_an_outcome_is_unknown_where_the_log_was_trimmed(shared: Shared) -> None:
+    """Nothing is damaged, and nothing is said that may be wrong."""
+    _, _, other = begun(shared)
+    told = unreachable_after_posting(shared, other)
+    combine(other, "s", 0)
+    known = shared.write(other, "b")
+    for turn in range(100):
+        shared.write(other, f"{turn}")
+    other.trim("s", keep_entries=10)
+    other.maintain()
+    shared.clock.sleep(1e6)
+    other.maintain()
+    last = shared.write(other, "c")
+    for store in (other, shared.process()):
+        assert store.outcome(told.transaction_id) == "unknown"
+        assert store.outcome(known.trx.id) == "unknown"
+        assert store.outcome(last.trx.id) == "committed"
