@@ -65,6 +65,11 @@ class Archive:
             )
         return found
 
+    def newest(self, partition: int, archived: int) -> Snapshot:
+        """The newest version, which holds `partition` up to `archived`: others may have written files anew."""
+        self._load(False)
+        return self.snapshot(partition, archived)
+
     def check_location(self, partitions: Sequence[Partition]) -> None:
         """PermanentError if the log says that something is archived, and here is no table."""
         archived = max((partition.head.archived for partition in partitions), default=0)

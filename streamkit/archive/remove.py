@@ -56,7 +56,7 @@ def remove_archived(partition: Partition, archive: Archive, row: ArchiveRow) -> 
     partition.look_at_head()
     if partition.head.archived < number:
         return 0
-    snapshot = archive.snapshot(partition.partition, number)
+    snapshot = archive.newest(partition.partition, number)
     files = [file for cluster in snapshot.clusters(partition.partition) for file in cluster]
     # They may be another engine's by now, which syncs nothing.
     archive.table.sync(file.path for file in files if file.numbers[0] <= number and file.numbers[1] > row.removed)

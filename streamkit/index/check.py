@@ -54,7 +54,7 @@ def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
             log.found(key, str(error))
             continue
         if pieces is None:
-            if cold is not None and _ends(cold) != _ends(status) and not log.trimmed(segment):
+            if cold is not None and _ends(cold) != _ends(status) and not log.trimmed(segment, status):
                 log.found(key, f"the index says {status}, the archive {cold}")
             continue
         at = bisect_left(pieces, status.last_sequence, key=lambda piece: piece.last_sequence)
@@ -64,7 +64,7 @@ def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
                 log.found(key, f"the index ends it at {status.last_sequence}, the log at {reached}")
         elif pieces[at].last_sequence == status.last_sequence and pieces[at].timestamp != status.last_timestamp:
             log.found(key, f"the index says that its last entry is of {status.last_timestamp}, the log does not")
-        if log.trimmed(segment):
+        if log.trimmed(segment, status):
             continue
         begin = (pieces[0].first_sequence, pieces[0].timestamp)
         if cold is not None:

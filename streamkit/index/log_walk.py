@@ -13,7 +13,7 @@ from ..backend import Etag
 from ..checksum import crc32
 from ..errors import CorruptData, StreamkitError
 from ..log.archive_reader import Contents
-from ..log.floors import Floor, Retained
+from ..log.floors import Erasure, Floor, Retained
 from ..log.idempotency import key_row
 from ..log.keys import HEAD
 from ..log.manifest import RunGone
@@ -74,6 +74,8 @@ class LogWalk:
         """Bytes of payload, by the last transaction that was read."""
         self.floor = Floor()
         """As the log itself says."""
+        self.erasures: list[Erasure] = []
+        """What the log says is erased."""
         self.cold: dict[str, SegmentRow] | None = {}
         """The archive's part of each segment; None if that cannot be relied on."""
 
@@ -85,9 +87,13 @@ class LogWalk:
         """The first transaction that the log must hold."""
         return max(self.head.archived + 1, self.head.floor.number)
 
-    def trimmed(self, segment: str) -> bool:
-        """Whether a segment does not begin where log and archive do."""
-        return self.head.floor.number > 1 or segment in self.removed or self.head.retention is not None
+    def trimmed(self, segment: str, row: SegmentRow) -> bool:
+        """Whether a segment, of which the index has `row`, does not begin where log and archive do.
+
+        Where the transaction that removed the first ones is archived, and not in the log any more, the row alone tells.
+        """
+        by_space = self.head.floor.number > 1 or self.head.retention is not None
+        return by_space or segment in self.removed or bool(row.gaps and self.head.thinned)
 
     def begin_at_floor(self) -> None:
         """Pass over what was trimmed."""
@@ -225,6 +231,7 @@ class LogWalk:
             for removal in header.control.removals:
                 self.removed[removal.segment] = max(removal.last, self.removed.get(removal.segment, 0))
             self.retention = header.control.retention or self.retention
+            self.erasures += [Erasure(one.segment, one.first, one.last, number) for one in header.control.erasures]
             if header.control.floor is not None and header.control.floor.number > self.floor.number:
                 self.floor = header.control.floor
         for ref, frame in zip(header.frames, frames, strict=False):

@@ -135,8 +135,9 @@ def _check(log: LogWalk) -> tuple[dict[bytes, bytes] | None, dict[str, SegmentRo
         statuses = {}
         for key, data in rows[bytes(SEGMENTS)]:
             name = segment_name(key)
-            if log.trimmed(name):
-                statuses[name] = decode_index_row(SegmentRow, key, data)
+            row = decode_index_row(SegmentRow, key, data)
+            if log.trimmed(name, row):
+                statuses[name] = row
         keys = {key: decode_index_row(KeyRow, key, data) for key, data in rows[bytes(KEYS)]}
         leases = {key: encode_index_row(decode_index_row(FenceRow, key, data)) for key, data in rows[bytes(FENCES)]}
         early = {key: encode_index_row(row) for key, row in keys.items() if row.number < log.first}
@@ -171,12 +172,12 @@ def _rebuild(
         partition.settings,
         version=version,
         archived=archived,
-        floor=log.head.floor,
         trimmed=before.trimmed,
         thinned=max([before.thinned, *log.removed.values()]) and log.last,
         retention=log.retention or before.retention,
-        erasing=before.erasing,
-        erased=before.erased,
+        # Also what the log says and the head did not yet; without a head, all: what is erased already stays so.
+        erasing=before.erasing + tuple(one for one in log.erasures if one.number > before.watermark),
+        erased=before.erased if there else log.last,
     )
     # What is in packs is read by the old head, until the new one has packed it anew.
     made: list[bytes] = []
@@ -188,7 +189,7 @@ def _rebuild(
         run, _ = write_files(partition, (keys, [rows[key] for key in keys]), encode(partition, 1, only, ()), made)
         head = replace(head, manifest=head.manifest.with_run(run))
     builder = _Builder(partition, contents.segments)
-    first = max(only + 1, head.floor.number)
+    first = max(only + 1, before.floor.number)
     for number, record in all_records(partition, partition.packs, first):
         builder.take(partition.decode_header(record, number), record)
         if builder.frames >= _FRAMES or builder.bytes >= _BYTES or number == log.last:
@@ -200,6 +201,7 @@ def _rebuild(
     head = replace(
         head,
         watermark=log.last,
+        floor=max(before.floor, log.floor, key=lambda floor: floor.number),
         timestamp=log.timestamp,
         position=max(log.position, 0),
         cleared=before.cleared,
@@ -260,9 +262,10 @@ class _Builder:
             self._tail.setdefault(ref.segment, []).append(piece)
             self.frames += 1
             row = self._statuses.get(ref.segment, NOTHING)
-            self._statuses[ref.segment] = row.with_entries(
-                header.number, header.timestamp, first, ref.count, piece.after
-            )
+            if piece.last_sequence >= row.first_sequence:  # else it was removed, as the row says already
+                self._statuses[ref.segment] = row.with_entries(
+                    header.number, header.timestamp, first, ref.count, piece.after
+                )
         for use in header.keys:
             self._keys[use.key] = key_row(header, use)
         self._fences.update(header.fences)

@@ -175,13 +175,18 @@ def without_erased(partition: Partition, batches: Iterator[Batch]) -> Iterator[B
         entries = batch.entries
         ranges = erasing.get(entries[0].segment) if entries else None
         if ranges and any(one.first <= entries[-1].sequence and entries[0].sequence <= one.last for one in ranges):
-            origin = replace(batch.origin, holes=True)
-            marked = [
-                replace(entry, payload=REMOVED["erased"], metadata=NO_METADATA, origin=origin)
-                if any(one.first <= entry.sequence <= one.last for one in ranges)
-                else replace(entry, origin=origin)
-                for entry in entries
-            ]
+            # Of several frames together, each entry keeps the origin of its own.
+            origins: dict[int, Origin] = {}
+            marked = []
+            for entry in entries:
+                origin = origins.get(id(entry.origin))
+                if origin is None:
+                    origin = origins[id(entry.origin)] = replace(entry.origin, holes=True)
+                if any(one.first <= entry.sequence <= one.last for one in ranges):
+                    entry = replace(entry, payload=REMOVED["erased"], metadata=NO_METADATA, origin=origin)
+                else:
+                    entry = replace(entry, origin=origin)
+                marked.append(entry)
             batch = Batch(batch.timestamp, batch.number, origin, marked)
         yield batch
 

@@ -69,11 +69,18 @@ _ZSTD = 1
 _METADATA = 2
 _HOLES = 4
 """Some payloads are gone: a number is in their place. `raw` is how much of the body is used; the rest are zeros."""
+_APART = 32
+"""With _HOLES: which ones are gone is told first, and what is left stands together."""
 _GONE = 8
 """All are, and the body is zeros."""
 _BELOW = 16
 """They were trimmed, not erased."""
 _REASONS = {1: REMOVED["trimmed"], 3: REMOVED["erased"]}
+_ROOM = 16
+_SHARE = 4
+"""Bytes that a compressed body has to spare, and one more for so many entries."""
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+"""Begins every frame of zstd. Where room is short it is left out."""
 _SMALL = 512
 _SAMPLE = 4096
 _MOST = 1 << 31
@@ -176,6 +183,7 @@ _frame_heads = msgspec.msgpack.Decoder(FrameHead)
 _payloads = msgspec.msgpack.Decoder(tuple[list[bytes]])
 _payloads_metadata = msgspec.msgpack.Decoder(tuple[list[bytes], list[dict[str, str] | None]])
 _holes = msgspec.msgpack.Decoder(tuple[list[bytes | Literal[1, 3]], list[dict[str, str] | None] | None])
+_apart = msgspec.msgpack.Decoder(tuple[int, bytes, list[bytes], list[dict[str, str] | None] | None])
 _zstd: Any = None
 _sampler: Any = None
 """Makes frames of samples that are thrown away. To make a compressor takes longer than to use it."""
@@ -207,7 +215,8 @@ def encode_body(
     if raw >= _SMALL:
         zstd = _zstd or load_zstd()
         if raw <= 2 * _SAMPLE or len(_sampler.compress(data[:_SAMPLE], _sampler.FLUSH_FRAME)) < _SAMPLE * 0.9:
-            packed = zstd.compress(data, 1)
+            # Behind it is room to tell which entries are erased one day: those that are like others took none.
+            packed = zstd.compress(data, 1) + bytes(_ROOM + len(payloads) // _SHARE)
             if len(packed) < raw * 0.95:
                 return Body(packed, raw, flags | _ZSTD, len(payloads), content)
     return Body(data, raw, flags, len(payloads), content)
@@ -257,9 +266,11 @@ def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] 
     if body.flags & _ZSTD:
         zstd = _zstd or load_zstd()
         try:
-            data = zstd.ZstdDecompressor().decompress(data, max_length=_MOST)
+            data = zstd.ZstdDecompressor().decompress(_ZSTD_MAGIC + data, max_length=_MOST)
         except (zstd.ZstdError, EOFError) as error:
             raise ValueError("the body cannot be decompressed") from error
+    if body.flags & _APART:
+        return _decode_apart(data, body.count)
     found, metadata = _holes.decode(data)
     payloads = [payload if isinstance(payload, bytes) else _REASONS[payload] for payload in found]
     if len(payloads) != body.count or (metadata is not None and len(metadata) != len(payloads)):
@@ -267,11 +278,37 @@ def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] 
     return payloads, metadata
 
 
+def _encode_apart(
+    codes: Sequence[int], payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None
+) -> bytes:
+    """Of entries with these codes, 0 for one that is left: how many of the first ones are gone, a bit for each that was
+    erased, and those that are left."""
+    below = next((at for at, code in enumerate(codes) if not code), len(codes))
+    bits = bytearray((len(codes) + 7) // 8)
+    for at, code in enumerate(codes):
+        bits[at >> 3] |= (code == 3) << (at & 7)
+    left = [payload for payload, code in zip(payloads, codes, strict=True) if not code]
+    told = metadata and [one for one, code in zip(metadata, codes, strict=True) if not code]
+    return _encoder.encode([below, bytes(bits), left, told])
+
+
+def _decode_apart(data: bytes | memoryview, count: int) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
+    below, bits, left, told = _apart.decode(data)
+    if len(bits) != (count + 7) // 8:
+        raise ValueError("the body tells of another number of payloads than the frame")
+    codes = [3 if bits[at >> 3] >> (at & 7) & 1 else int(at < below) for at in range(count)]
+    if codes.count(0) != len(left) or (told is not None and len(told) != len(left)):
+        raise ValueError("the body has not as many payloads, or metadata, as the frame says")
+    payloads, metadata = iter(left), iter(told or ())
+    found = [_REASONS[code] if code else next(payloads) for code in codes]
+    return found, None if told is None else [None if code else next(metadata) for code in codes]
+
+
 def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], str]) -> bytes | None:
     """A frame of the same length in which the entries are empty for whose sequence `gone` gives "trimmed" or "erased"
     instead of "". None if it is so already. CorruptData if a bit of it has changed.
 
-    CorruptData also where what is left, compressed anew, needs more bytes than all of it did.
+    CorruptData also where what is left, compressed anew, needs more bytes than all of it did and had to spare.
     """
     crc, head_bytes, flags, body_bytes, raw = _FRAME.unpack_from(frame)
     if len(frame) != _FRAME.size + head_bytes + body_bytes or crc32(frame[4:], seed) != crc:
@@ -296,12 +333,9 @@ def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], 
     else:
         left: list[Any] = [code or payload for code, payload in zip(codes, payloads, strict=True)]
         some = metadata and [None if code else data for code, data in zip(codes, metadata, strict=True)]
-        parts: list[Any] = [left, some]
-        flags, data = _HOLES, _encoder.encode(parts)
-        for level in (1, 9, 19, 22):
-            if len(data) <= body_bytes:
-                break
-            flags, data = _HOLES | _ZSTD, load_zstd().compress(_encoder.encode(parts), level)
+        flags, data = _HOLES, _encoder.encode([left, some])
+        if len(data) > body_bytes:
+            flags, data = _fitting(_encode_apart(codes, payloads, metadata), body_bytes)
         if len(data) > body_bytes:
             raise CorruptData(
                 f"sequence {head.first_sequence} of segment {head.segment!r}: what is left of its frame cannot be "
@@ -311,6 +345,18 @@ def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], 
     front = _FRAME_REST.pack(head_bytes, flags, body_bytes, raw) + head_data
     body = data + bytes(body_bytes - len(data))
     return _CRC.pack(crc32(body, crc32(front, seed))) + front + body
+
+
+def _fitting(data: bytes, room: int) -> tuple[int, bytes]:
+    """(flags, what `_encode_apart` gave), compressed as far as is needed."""
+    zstd, packed = load_zstd(), data
+    for level in (1, 9, 19, 22):
+        if len(packed) <= room:
+            break
+        parameter = zstd.CompressionParameter
+        options = {parameter.compression_level: level, parameter.content_size_flag: 0}
+        packed = zstd.compress(data, options=options).removeprefix(_ZSTD_MAGIC)
+    return _HOLES | _APART | (0 if packed is data else _ZSTD), packed
 
 
 def without_frames(record: bytes, seed: int, gone: Callable[[str, int], str]) -> bytes | None:

@@ -42,8 +42,8 @@ class Ranges:
         self.by_segment: dict[str, list[tuple[int, int]]] = {}
         for erasure in erasures:
             self.by_segment.setdefault(erasure.segment, []).append((erasure.first, erasure.last))
-        for ranges in self.by_segment.values():
-            ranges.sort()
+        for segment, ranges in self.by_segment.items():
+            self.by_segment[segment] = _joined(ranges)
 
     def reason(self, segment: str, sequence: int) -> str:
         ranges = self.by_segment.get(segment, ())
@@ -53,6 +53,17 @@ class Ranges:
     def holds(self, segment: str, first: int, last: int) -> bool:
         """Whether some of the sequences first..last are."""
         return any(low <= last and first <= high for low, high in self.by_segment.get(segment, ()))
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In order and apart: two erasures at the same time may have said some of the same."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return found
 
 
 def index_all(partition: Partition) -> None:
