@@ -125,6 +125,8 @@ def _tables(
                     rows = batches_as_table(rest, columns)
                 else:
                     rows = part.filter(part["payload"].is_valid()) if erased else part
+                    if not rows.num_rows:
+                        continue
                 yield _with_constant(_with_constant(rows, "tier", "cold"), "partition", partition.partition)
                 del part, rows  # before the next ones are read
         number, skip = archived + 1, 0
@@ -249,17 +251,21 @@ def _merged(logs: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
         if len(parts) == 1:
             yield parts[0]
             continue
-        whole = pa.concat_tables([_plain(part) for part in parts])
+        names = parts[0].column_names  # in the table's files they are in another order
+        whole = pa.concat_tables([_plain(part).select(names) for part in parts])
         yield whole.take(pa.array(np.argsort(np.concatenate(order), kind="stable")))
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """With words and payloads of the same types everywhere: in the table's files payloads may have shorter offsets."""
+    """With the same types everywhere: in the table's files payloads may have shorter offsets, and parts of a map other
+    names."""
     import pyarrow as pa
 
+    types = {"payload": pa.large_binary(), "metadata": schema().field("metadata").type}
     for at, field in enumerate(rows.schema):
-        if field.name == "payload" and field.type != pa.large_binary():
-            rows = rows.set_column(at, "payload", rows.column(at).cast(pa.large_binary()))
+        if field.name in types:
+            if not field.type.equals(types[field.name]) or pa.types.is_map(field.type):
+                rows = rows.set_column(at, field.name, rows.column(at).cast(types[field.name]))
         elif pa.types.is_dictionary(field.type):
             rows = rows.set_column(at, field.name, rows.column(at).cast(field.type.value_type))
     return rows

@@ -179,9 +179,9 @@ def without_erased(partition: Partition, batches: Iterator[Batch]) -> Iterator[B
             origins: dict[int, Origin] = {}
             marked = []
             for entry in entries:
-                origin = origins.get(id(entry.origin))
-                if origin is None:
-                    origin = origins[id(entry.origin)] = replace(entry.origin, holes=True)
+                if id(entry.origin) not in origins:
+                    origins[id(entry.origin)] = replace(entry.origin, holes=True)
+                origin = origins[id(entry.origin)]
                 if any(one.first <= entry.sequence <= one.last for one in ranges):
                     entry = replace(entry, payload=REMOVED["erased"], metadata=NO_METADATA, origin=origin)
                 else:

@@ -9,7 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import CorruptData, PermanentError, TransientError
+from ..gaps import Gap
 from ..model import Entry
+from ..removing.erasures import begins_late, erased_since, seen_by
 from ..run.reading import Removed, SpacePosition, after, chunks, is_loss
 from ..store import Store
 from .database import (
@@ -53,6 +55,8 @@ class Build:
         except BaseException:
             self.db.close()
             raise
+        self._told = self.state.told
+        """Up to where erasures are in the database; what is written next says so."""
 
     def _set_up(self) -> State:
         found = read_state(self.db, self.path)
@@ -66,6 +70,7 @@ class Build:
             definition.name,
             definition.view.version,
             {space: SpacePosition() for space in definition.spaces},
+            told={space: seen_by(definition.store, space, fresh=True) for space in definition.spaces},
         )
         with transaction(self.db, self.path):
             self._view.setup(self.db)
@@ -84,7 +89,8 @@ class Build:
         """Learn what another process wrote while this one did not hold the lock."""
         state = read_state(self.db, self.path)
         assert state is not None
-        self.state = state
+        if state != self.state:
+            self.state, self._told = state, state.told
 
     def _load(self) -> None:
         """Before `apply`: what the view keeps in memory is what the database says."""
@@ -97,15 +103,24 @@ class Build:
         """Apply what there is; False if it pauses at an entry, or was stopped. Errors of the store are raised."""
         if self.state.failure is not None:
             return False
-        for chunk, gaps in chunks(self._definition.store, self.state.spaces, self._definition.batch):
-            if self.state.complete and any(map(is_loss, gaps)):
-                self._incomplete()
+        store, began = self._definition.store, [space for space, at in self.state.spaces.items() if not at.offset]
+        for chunk, gaps in chunks(store, self.state.spaces, self._definition.batch):
+            self._check_complete(began, gaps)
+            began = []
             if chunk and not self._apply(chunk):
                 return False
             progress(self.state.entries)
             if stop():
                 return False
+        self._check_complete(began, ())
         return True
+
+    def _check_complete(self, began: Sequence[str], gaps: Sequence[Removed]) -> None:
+        """`began`: spaces that were read from their beginning."""
+        if self.state.complete and (
+            any(map(is_loss, gaps)) or any(begins_late(self._definition.store, space) for space in began)
+        ):
+            self._incomplete()
 
     def _apply(self, entries: Sequence[Entry]) -> bool:
         """In one transaction; if that fails, in halves, down to the entry that it is about."""
@@ -129,7 +144,7 @@ class Build:
         self._load()
         state = self.state
         changed = msgspec.structs.replace(
-            state, spaces=after(state.spaces, entries), revision=state.revision + 1, failure=None
+            state, spaces=after(state.spaces, entries), revision=state.revision + 1, failure=None, told=self._told
         )
         with transaction(self.db, self.path):
             self._view.apply(self.db, entries)
@@ -176,15 +191,32 @@ class Build:
             write_state(self.db, changed)
         self.state = changed
 
-    def erase(self, gap: Removed) -> bool:
+    def untold(self, *, fresh: bool) -> list[Gap] | None:
+        """What was erased since the view was told last, of what it has applied. `fresh`: the storage is asked.
+
+        None where the log does not tell any more what it was: the view is to be built anew.
+        """
+        store, state = self._definition.store, self.state
+        now = {space: seen_by(store, space, fresh=fresh) for space in state.spaces}
+        gaps: list[Gap] = []
+        for space, until in now.items():
+            found = erased_since(store, space, state.told.get(space, ()), until)
+            if found is None:
+                return None
+            gaps += found if state.spaces[space].offset else ()
+        self._told = now
+        return gaps
+
+    def erase(self, gaps: Sequence[Removed]) -> bool:
         """Have the view remove what it made of entries that are gone; False if it cannot."""
         erase = getattr(self._view, "erase", None)
         if erase is None:
             return False
-        changed = msgspec.structs.replace(self.state, revision=self.state.revision + 1)
+        changed = msgspec.structs.replace(self.state, revision=self.state.revision + 1, told=self._told)
         self._loaded = -1
         with transaction(self.db, self.path):
-            erase(self.db, gap)
+            for gap in gaps:
+                erase(self.db, gap)
             write_state(self.db, changed)
         self.state = changed
         with mapped(self.path):

@@ -42,6 +42,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     complete: bool = True
     revision: int = 0
     """Grows with every transaction."""
+    told: dict[str, tuple[int, ...]] = {}
+    """Of each space, the transaction of each partition up to which erasures have reached it."""
 
     @property
     def entries(self) -> int:

@@ -192,7 +192,15 @@ class OpenView:
             assert target is not None
             build = self._writer(target)
             try:
-                if not build.advance(progress, stop):
+                whole = build.advance(progress, stop)
+                erased = build.untold(fresh=not whole)
+                if erased is None or erased:
+                    self._unpublish()
+                    if erased is None or not build.erase(erased):
+                        warn("the view %r is built anew, as entries were erased that it has applied", self.name)
+                        self._new_build(fresh=True)
+                        continue
+                if not whole:
                     return "paused" if build.state.failure is not None else "stopped"
             except InvalidOffset as error:
                 if not self._made_again(build.state):
@@ -339,10 +347,16 @@ class OpenView:
         if gap.space not in self.spaces:
             raise ValueError(f"the view {self.name!r} does not follow the space {gap.space!r}")
         anew: list[bool] = []
-        self._locked(lambda: self._each_build(lambda build: anew.append(not build.erase(gap))))
+        self._locked(lambda: self._each_build(lambda build: anew.append(not build.erase([gap]))))
         if any(anew):
             self.rebuild()
         delete_published(self._store, self.name)
+
+    def _unpublish(self) -> None:
+        """What was published may hold what was erased: it is deleted, and published again without it."""
+        with contextlib.suppress(MissingDependency):
+            delete_published(self._store, self.name)
+        self._published = None
 
     def _locked(self, act: Callable[[], None]) -> None:
         """Do it under the lock, however long another process holds that."""

@@ -53,3 +53,61 @@ def test_a_view_without_erase_is_built_anew(tmp_path: Path) -> None:
         view.catch_up()
         view.erase(SimpleNamespace(space="log", segment="s", first_sequence=1, last_sequence=1, reason="erased"))
         assert calls == [1, 1]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_reading_on_tells_a_view_what_was_erased_of_what_it_has_applied(tmp_path: Path, partitions: int) -> None:
+    url = f"memory://{uuid4().hex}"
+    with streamkit.connect(url) as client, streamkit.connect(url) as elsewhere:
+        store = client.store(uuid4())
+        store.create_space("log", partitions)
+        for at in range(6):
+            store.produce("log", "s", [Record(b"secretword%d" % at)])
+            store.produce("log", "t", [Record(b"kept%d" % at)])
+        index = Index(lambda entry: entry.payload.decode())
+        calls: list[str] = []
+        latest = Latest(lambda entry: calls.append(entry.segment) or entry.segment)  # type: ignore[func-returns-value]
+        views = [
+            store.view("index", index, ["log"], tmp_path / "v"),
+            store.view("latest", latest, ["log"], tmp_path / "w"),
+        ]
+        for view in views:
+            view.catch_up()
+        elsewhere.store(store.id).erase("log", "s", first=2, last=6)
+        views[0].publish()  # as a process does that has not heard of it
+        for view in views:
+            view.catch_up()
+        assert index.keys()[-1] == "secretword0"
+        assert index.get("secretword3") == []
+        found = latest.get("s")
+        assert found is not None
+        assert found.payload == b"secretword0", "without a method of its own it is built anew"
+        for file in tmp_path.rglob("*"):
+            assert not file.is_file() or b"secretword3" not in file.read_bytes(), file
+        assert views[0]._snapshots().all() == []
+        count = len(calls)
+        store.produce("log", "t", [Record(b"later")])
+        for view in views:
+            assert view.catch_up().state == "current"
+        assert len(calls) == count + 1, "it is told once"
+
+
+def test_a_view_is_built_anew_where_the_log_does_not_tell_any_more_what_was_erased(tmp_path: Path) -> None:
+    url = f"memory://{uuid4().hex}"
+    with streamkit.connect(url) as client, streamkit.connect(url) as elsewhere:
+        store = client.store(uuid4())
+        store.produce("log", "s", [Record(b"secret")])
+        store.produce("log", "t", [Record(b"kept")])
+        with store.view("index", Index(lambda entry: entry.payload.decode()), ["log"], tmp_path / "v") as view:
+            view.catch_up()
+        other = elsewhere.store(store.id)
+        other.erase("log", "s")
+        other.produce("log", "u", [Record(b"between")])
+        other.trim("log", before=other.end_offset("log"))  # with the transaction that erased it
+        other.produce("log", "u", [Record(b"last")])
+        other.maintain()
+        with streamkit.connect(url) as later:
+            index = Index(lambda entry: entry.payload.decode())
+            status = later.store(store.id).view("index", index, ["log"], tmp_path / "v").catch_up()
+            assert index.keys() == ["last"]
+            assert status.complete is False

@@ -1,0 +1,65 @@
+"""What was erased since a place in the log, and what is gone from its beginning: for those who keep what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..gaps import Gap
+from ..log.partition import Partition
+from ..log.records import records
+from ..log.visible import floor_of
+from ..store import Store, inner
+
+__all__ = ["begins_late", "erased_since", "seen_by"]
+
+
+def seen_by(store: Store, space: str, *, fresh: bool) -> tuple[int, ...]:
+    """The last transaction of each partition that is known; with `fresh` the storage is asked first.
+
+    Whoever begins to read now is given nothing that was erased up to there.
+    """
+    found, since = inner(store).look_up(space)
+    partitions = found.partitions if found is not None else []
+    if fresh:
+        for partition in partitions:
+            partition.refresh((), since)
+    return tuple(partition.number for partition in partitions)
+
+
+def begins_late(store: Store, space: str) -> bool:
+    """Whether the first entries of a space are not there any more, as far as is known."""
+    found, _ = inner(store).look_up(space)
+    return any(floor_of(partition).position > 0 for partition in (found.partitions if found is not None else ()))
+
+
+def erased_since(store: Store, space: str, seen: Sequence[int], until: Sequence[int]) -> list[Gap] | None:
+    """What was erased by transactions after `seen` and up to `until`, one of each partition, as far as is known.
+
+    None where something was and the log does not tell any more what: it was archived, or trimmed. Where nothing was
+    erased nothing is read.
+    """
+    found, _ = inner(store).look_up(space)
+    gaps: list[Gap] = []
+    for partition, last in zip(found.partitions if found is not None else (), until, strict=False):
+        first = 1 + (seen[partition.partition] if partition.partition < len(seen) else 0)
+        if _latest(partition) >= first and not _read(partition, first, last, gaps):
+            return None
+    return gaps
+
+
+def _latest(partition: Partition) -> int:
+    """No later transaction has erased anything, as far as is known."""
+    with partition.lock:
+        return max([partition.head.erased, *(erasure.number for erasure in partition.erasing)])
+
+
+def _read(partition: Partition, first: int, last: int, gaps: list[Gap]) -> bool:
+    """Add what the transactions first..last erase. False if one of them is not there any more."""
+    for number, record in records(partition, first, last):
+        if number != first:
+            return False
+        control = partition.decode_header(record, number).control
+        for one in control.erasures if control is not None else ():
+            gaps.append(Gap(partition.space, one.segment, one.first, one.last, "erased"))
+        first = number + 1
+    return first > last
