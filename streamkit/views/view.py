@@ -22,8 +22,8 @@ class View:
     `apply` gets the entries in the space's order, in batches of any size, each entry once. What it writes through `db`
     and the view's position are one SQLite transaction, so it must not commit; what it keeps in memory it makes in
     `load`. It depends on nothing but the entries and the database: then the data at a position is the fold of what
-    came before. A method `erase(db, gap)` may remove what entries that were erased have left in it, if there are any; it
-    may be called again for the same. Without one the view is built anew.
+    came before. A method `erase(db, gap)` may remove what entries that were erased have left in it; it may be
+    called again for the same. Without one the view is built anew.
     """
 
     version: int = 1

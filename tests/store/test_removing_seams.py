@@ -1,0 +1,207 @@
+"""Removing beside what else goes on: erasures at the same time or half done, repair, the inbox, the archive of another
+process, batches of records that are all alike."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+from uuid import uuid4
+
+import pytest
+from fix_stores import Subject
+from msgspec.structs import replace
+
+import streamkit
+import streamkit_memory
+from harness.combining import CombiningDriver, posting
+from harness.deep_search import found_in
+from streamkit import Record, Store
+from streamkit.client import Client
+from streamkit.clock import SYSTEM_CLOCK
+from streamkit.log.keys import HEAD
+from streamkit.log.rows import Head, decode_row, encode_row
+
+
+@contextmanager
+def stopped() -> Iterator[None]:
+    """Erasures in here are said in the log, and their processes are stopped then."""
+    with patch("streamkit.removing.erase.finish", lambda *_: (0, 0)):
+        yield
+
+
+def read(store: Store, segment: str) -> list[int]:
+    return [entry.sequence for entry in store.consume_segment("a", segment)]
+
+
+def test_two_erasures_of_the_same_entries_at_the_same_time_leave_none(subject: Subject) -> None:
+    store, other = subject.store, subject.stranger()
+    store.produce("a", "s", [Record(b"secret%d" % at) for at in range(1, 31)])
+    assert len(read(other, "s")) == 30
+
+    def erase_too(*_: object) -> tuple[int, int]:
+        return 0, 0
+
+    with stopped():
+        search = "streamkit.removing.erase._search"
+        from streamkit.removing.erase import _search
+
+        def overtaken(*arguments: object) -> object:
+            found = _search(*arguments)  # type: ignore[arg-type]
+            with patch(search, _search):
+                other.erase("a", "s", first=5, last=7)
+            return found
+
+        with patch(search, overtaken):
+            store.erase("a", "s", first=1, last=20)
+    store.maintain()
+    assert read(store, "s") == list(range(21, 31))
+    assert read(other, "s") == list(range(21, 31))
+
+
+def test_entries_keep_their_offsets_while_an_erasure_is_not_finished(subject: Subject) -> None:
+    store = subject.store
+    for at in range(20):
+        store.produce("a", "s", [Record(b"%d" % at)])
+        store.produce("a", "t", [Record(b"%d" % at)])
+    before = {entry.sequence: (entry.space_offset, entry.stream_id) for entry in store.consume_segment("a", "s")}
+    with stopped():
+        store.erase("a", "s", first=5, last=6)
+    for reverse in (False, True):
+        found = list(store.consume_segment("a", "s", reverse=reverse))
+        assert len(found) == 18
+        assert all((entry.space_offset, entry.stream_id) == before[entry.sequence] for entry in found)
+
+
+@pytest.mark.parametrize("kind", ["same", "near", "beats"])
+def test_any_of_many_records_that_are_alike_can_be_erased(kind: str) -> None:
+    """They take no room each where they are compressed: what tells that they are gone needs some."""
+    chance = random.Random(kind)
+    with streamkit.connect(f"memory://{uuid4()}") as client:
+        store = client.store(uuid4())
+        for count in (2, 5, 100, 1000):
+            base = chance.randbytes(400) if kind != "beats" else b'{"ok": true, "level": 1}'
+            who = [f"user-{chance.randrange(3)}" for _ in range(count)]
+            payloads = [base + (b"%d" % at if kind == "near" else b"") for at in range(count)]
+            segment = str(count)
+            pairs = zip(payloads, who, strict=True)
+            store.produce(
+                "a", segment, [Record(one, {"who": name} if kind == "beats" else None) for one, name in pairs]
+            )
+            gone = {at for at in range(1, count + 1) if chance.random() < 0.5} or {1}
+            with stopped():
+                for at in sorted(gone):
+                    store.erase("a", segment, first=at, last=at)
+            store.maintain()
+            kept = {at: payload for at, payload in enumerate(payloads, 1) if at not in gone}
+            found = list(store.consume_segment("a", segment))
+            assert {entry.sequence: entry.payload for entry in found} == kept
+            if kind == "beats":
+                assert [entry.metadata["who"] for entry in found] == [who[at - 1] for at in kept]
+        assert store.verify("a").ok
+
+
+def test_letters_of_the_inbox_do_not_keep_what_was_erased_nor_a_deleted_space() -> None:
+    url = f"memory://{uuid4()}?remote=1"
+
+    def open_driver() -> streamkit_memory.MemoryDriver:
+        return streamkit_memory.connect(url, timeout=5.0)
+
+    def client(driver: object) -> Client:
+        return Client(url, driver, 5.0, None, 64 << 20, SYSTEM_CLOCK)  # type: ignore[arg-type]
+
+    def stored() -> Iterator[tuple[str, bytes]]:
+        driver = open_driver()
+        backend = driver.open(store.id)
+        for partition in list(driver._service.stores[store.id]):
+            for row in backend.scan(partition, b"", b"\xff" * 300):
+                yield f"{partition!r} {row.key!r}", row.key + row.data
+
+    with posting(), client(open_driver()) as other, client(CombiningDriver(open_driver(), other)) as posts:
+        store = posts.store(uuid4())
+        for at in range(6):
+            store.produce("a", "s", [Record(b"secretword" + bytes(at % 2 * 900))])
+        assert any("INB" in name for name, _ in found_rows(stored(), b"secretword")), "none is left anyway"
+        store.erase("a", "s")
+        assert found_in(stored(), b"secretword") == []
+        store.produce("a", "s", [Record(b"secretword")])
+        assert read(store, "s") == [7]
+        store.delete_space("a")
+        assert found_in(stored(), b"secretword") == []
+
+
+def found_rows(rows: Iterator[tuple[str, bytes]], text: bytes) -> list[tuple[str, bytes]]:
+    return [row for row in rows if text in row[1]]
+
+
+@pytest.mark.parametrize("lost", ["head", "index"])
+@pytest.mark.parametrize("removed", ["erased", "space", "segment"])
+def test_repair_brings_nothing_back(tmp_path: Path, removed: str, lost: str) -> None:
+    """What was removed just before is in the log alone."""
+    url = f"file://{tmp_path}"
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        for at in range(30):
+            store.produce("a", f"s{at % 3}", [Record(b"x%d" % at)])
+        store.maintain()
+        if removed == "erased":
+            with stopped():
+                store.erase("a", "s0", first=2, last=4)
+        elif removed == "space":
+            store.trim("a", keep_entries=12)
+        else:
+            store.trim("a", "s1", before=5)
+        before = list(store.consume_space("a"))
+        known = store._known("a")
+        assert known is not None
+        partition = known.partitions[0]
+        row = partition.backend.get(partition.key, [bytes(HEAD)])[0]
+        assert row is not None
+        if lost == "head":
+            partition.backend.delete(partition.key, [bytes(HEAD)])
+        else:
+            head = decode_row(Head, HEAD, row.data)
+            other = encode_row(HEAD, replace(head, timestamp=head.timestamp + 1))
+            partition.backend.put(partition.key, bytes(HEAD), other, row.etag)
+    with streamkit.connect(url) as client:
+        store = client.store(store.id)
+        assert store.repair("a") > 0
+        assert list(store.consume_space("a")) == before
+        by_segment = [entry for name in store.get_segments("a") for entry in store.consume_segment("a", name)]
+        assert sorted(by_segment, key=lambda entry: entry.trx.number) == before
+        store.maintain()
+        assert list(store.consume_space("a")) == before
+        assert store.verify("a").ok
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_an_archive_of_which_parts_were_erased_is_maintained_and_read_by_others(
+    tmp_path: Path, partitions: int
+) -> None:
+    pytest.importorskip("deltalake")
+    url, archive = f"file://{tmp_path / 'store'}", f"file://{tmp_path / 'cold'}"
+    with streamkit.connect(url, archive=archive) as one, streamkit.connect(url, archive=archive) as two:
+        store = one.store(uuid4())
+        other = two.store(store.id)
+        store.create_space("a", partitions, archive_grace=0.001)
+        for at in range(12):
+            store.produce("a", f"s{at % 4}", [Record(b"x%d" % at), Record(b"y", {"who": "me"})])
+        store.trim("a", "s2", before=3)
+        store.archive("a")
+        other.archive("a")
+        assert len(list(other.consume_space("a"))) == 22
+        store.erase("a", "s1")
+        other.maintain()  # looks for the files that hold what leaves the log
+        for at in range(4):
+            store.produce("a", f"s{at}", [Record(b"z")])
+        for reader in (store, other):
+            rows = reader.to_arrow("a").read_all()
+            entries = list(reader.consume_space("a"))
+            assert len(entries) == 20
+            told = list(zip(rows["segment"].to_pylist(), rows["sequence"].to_pylist(), strict=True))
+            assert sorted(told) == sorted((entry.segment, entry.sequence) for entry in entries)
+            assert reader.verify("a").ok
+        assert store.repair("a") == 0
+        assert read(other, "s2") == [3, 4, 5, 6, 7]
