@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .handle import Handle
@@ -11,7 +11,7 @@ from .log.follow import Following, PollTimer, watch, watch_all
 from .log.offsets import Offset
 from .log.partition import Partition
 from .log.read import Bounds, Cursor, left
-from .model import SegmentStatus
+from .model import Entry, SegmentStatus
 from .reading import Reader
 from .seconds import check_seconds
 
@@ -29,16 +29,27 @@ class Follower:
         timer = self._timer(space, timeout)
         reader, last = self._reader, after
 
-        def look() -> Iterator[list[Any]]:
+        def look() -> Iterator[Iterable[Any]]:
             nonlocal last
             self._handle.check_open()
             bounds = Bounds(min_sequence=last + 1 if last else 0, gaps=gaps)
             for batch in reader.segment_batches(space, segment, bounds, since=timer.since):
                 self._handle.check_open()
                 last = batch.entries[-1].sequence if batch.gap is None else batch.gap.last_sequence
-                yield left(batch, gaps) if batch.gap is not None or batch.origin.holes else batch.entries
+                yield left(batch, gaps) if batch.gap is not None or batch.origin.holes else self._while_open(batch.entries)
 
         return Following(timer, look)
+
+    def _while_open(self, entries: list[Entry]) -> Iterable[Entry]:
+        if entries[0].trx.number == entries[-1].trx.number:
+            return entries
+        return self._checked(entries)
+
+    def _checked(self, entries: list[Entry]) -> Iterator[Entry]:
+        """Of several transactions: between them the store may be closed."""
+        for entry in entries:
+            self._handle.check_open()
+            yield entry
 
     def space(self, space: str, after: Offset | None, timeout: float | None, gaps: Gaps) -> Following[Any]:
         timer = self._timer(space, timeout)

@@ -114,7 +114,7 @@ class Reader:
                     yield from entries[:limit]
                     return
                 limit -= len(entries)
-            if entries[0].trx.number == batch.number:
+            if entries[0].trx.number == entries[-1].trx.number:
                 yield from entries
                 continue
             for entry in entries:  # of several transactions: between them the store may be closed

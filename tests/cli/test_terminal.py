@@ -18,6 +18,7 @@ from streamkit import Record
 from streamkit.cli.app import app, run
 from streamkit.index.verify import Finding, VerifyReport
 from streamkit.terminal import json_escaped, visible
+from streamkit.views import Latest
 
 CONTROLS = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
 DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -38,10 +39,28 @@ ARGUMENTS = {
     "lease": [SEGMENT, "--", sys.executable, "-c", ""],
     "follow": [SPACE, "--timeout", "0.01"],
     "restore": [SPACE, "--from", SOURCE],
+    "trim": [SPACE, "--keep-entries", "1"],
+    "erase": [SPACE, SEGMENT, "--last", "1", "--yes"],
+    "rm": [SPACE, SEGMENT, "--yes"],
+    "group": ["show", SPACE, SEGMENT],
+    "queue": ["put", SPACE, "job"],
+    "work": [SPACE, SEGMENT, "--drain", "--", sys.executable, "-c", ""],
+    "run": ["a_program:views", "--seconds", "0.01"],
+    "view": ["show", SEGMENT],
     "stores": [],
     "spaces": [],
+    "routes": [],
+    "views": [],
 }
 """All the others take a space."""
+PROGRAM = f"""
+import os
+import streamkit
+from streamkit.views import Latest
+
+store = streamkit.connect().store(os.environ["STREAMKIT_STORE"])
+views = [store.view({SEGMENT!r}, Latest(lambda entry: entry.segment), [{SPACE!r}])]
+"""
 TESTED = sorted(set(COMMANDS) - {"demo"})
 
 
@@ -54,6 +73,13 @@ def harmful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with streamkit.connect(url) as client:
         for id in (store_id, SOURCE):
             client.store(id).produce(SPACE, SEGMENT, records)
+        store = client.store(store_id)
+        store.group(SPACE, SEGMENT)
+        with store.view(SEGMENT, Latest(lambda entry: entry.segment), [SPACE]) as view:
+            view.catch_up()
+    (tmp_path / "a_program.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "a_program", raising=False)
 
 
 def _payloads() -> list[bytes]:

@@ -17,6 +17,7 @@ def test_the_tree_of_errors_is_the_contracts() -> None:
     permanent = values | {
         *("SequenceMismatch", "TransactionIdMismatch", "Fenced", "LeaseNotAcquired", "LeaseLost", "SpaceExists"),
         *("CorruptData", "AccessDenied", "StoreClosed", "UnsupportedVersion", "MissingDependency"),
+        *("EntriesRemoved", "SpaceFull", "GroupExists", "DeliveryLost"),
     }
     tree = {"StreamkitError", "TransientError", "OutcomeUnknown", "PermanentError"} | transient | permanent
     assert set(errors.__all__) == tree
