@@ -133,5 +133,9 @@ def _with_ends(partition: Partition, batches: Iterator[Batch]) -> Iterator[Batch
     ends = partition.ends()
     for batch in batches:
         if batch.gap is None:
-            force_setattr(batch.origin, "others", ends)  # made for this reading, and not handed out yet
+            # Made for this reading, and not handed out yet. The entries of a frame share one origin.
+            force_setattr(batch.origin, "others", ends)
+            if batch.entries[0].trx.number != batch.entries[-1].trx.number:
+                for entry in batch.entries:
+                    force_setattr(entry.origin, "others", ends)
         yield batch

@@ -191,7 +191,6 @@ ROWS: list[Settings | Head | ArchiveRow] = [
         6,
         7,
         5,
-        {"leader": 4},
         Manifest(b"inline", 41, 47, (Run(1, 40, 1, (FILE,)),), (Merge(1, 40, (FILE,), b"resume"),)),
         (PackFile(b"p" * 16, "etag", 900, 4000, 80, 1, 40, 5),),
         b"pack",

@@ -336,7 +336,7 @@ def test_a_space_is_read_in_few_requests() -> None:
 def test_the_tail_is_longer_than_what_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     name, store_id = f"requests-{uuid4()}", uuid4()
     store, _ = fresh(name, store_id)
-    monkeypatch.setattr(commit.Committer, "keep_index", lambda committer, request: None)
+    monkeypatch.setattr(commit.Committer, "keep_index", lambda committer: None)
     for number in range(100):
         store.produce("space", "order", [Record(b"%d" % number)])
     reader, driver = fresh(name, store_id)
