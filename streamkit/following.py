@@ -36,7 +36,10 @@ class Follower:
             for batch in reader.segment_batches(space, segment, bounds, since=timer.since):
                 self._handle.check_open()
                 last = batch.entries[-1].sequence if batch.gap is None else batch.gap.last_sequence
-                yield left(batch, gaps) if batch.gap is not None or batch.origin.holes else self._while_open(batch.entries)
+                if batch.gap is not None or batch.origin.holes:
+                    yield left(batch, gaps)
+                else:
+                    yield self._while_open(batch.entries)
 
         return Following(timer, look)
 

@@ -281,7 +281,8 @@ def test_an_archiver_that_runs_often_still_lets_go() -> None:
             store.produce(SPACE, "s", [Record(b"%d" % at)])
             clock.sleep(60)
             store.archive(SPACE)
-        assert 60 <= log_rows(store)[0] <= 80
+        # The grace's sixty, what a share of it adds, and a pack, which goes as a whole.
+        assert 60 <= log_rows(store)[0] <= 100
         assert [entry.payload for entry in store.consume_segment(SPACE, "s")] == [b"%d" % at for at in range(200)]
 
 
