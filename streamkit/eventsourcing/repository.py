@@ -17,6 +17,7 @@ from ..model import Record, SegmentStatus
 from ..names import check_name, internal_name
 from ..store import Store
 from ..warn import warn
+from ..writing import check_key
 from .aggregate import Aggregate, saved
 from .codecs import Codec, JsonCodec
 from .events import EventFormat
@@ -174,7 +175,8 @@ class Repository(Generic[A]):
         """Append what was recorded since it was loaded, as one transaction; with `metadata` on each event.
 
         SequenceMismatch if someone was faster, and nothing is written: load it again and decide again, as `execute`
-        does. What the store may raise besides.
+        does. An `idempotency_key` is of this aggregate alone: others may use the same. What the store may raise
+        besides.
         """
         if not isinstance(aggregate, self.aggregate):
             raise TypeError(f"this repository saves {self.aggregate.__name__}, not {type(aggregate).__name__}")
@@ -188,7 +190,7 @@ class Repository(Generic[A]):
             aggregate.id,
             records,
             expected_sequence=before,
-            idempotency_key=idempotency_key,
+            idempotency_key=_key(aggregate.id, idempotency_key),
             lease=lease,
         )
         saved(aggregate)
@@ -209,11 +211,13 @@ class Repository(Generic[A]):
         """Load, call `command(aggregate)`, save; its result. Again from the beginning if someone was faster.
 
         After `retries` such defeats SequenceMismatch is raised. If `command` raises, nothing is written. A command
-        with an `idempotency_key` that was executed before is not executed again: it returns None.
+        with an `idempotency_key` that this aggregate has executed before is not executed again: it returns None.
         """
         if type(retries) is not int or retries < 0:
             raise ValueError(f"retries is 0 or more, not {retries!r}")
-        if idempotency_key is not None and self._store.lookup(self.space, idempotency_key, id) is not None:
+        check_name(id, "segment")
+        key = _key(id, idempotency_key)
+        if key is not None and self._store.lookup(self.space, key, id) is not None:
             return None  # type: ignore[return-value]
         for attempt in range(retries + 1):
             # Optimism: what is in the cache is mostly what is in the log, and if it is not the commit says so.
@@ -334,6 +338,11 @@ class Repository(Generic[A]):
             before = getattr(aggregate, name, None)
             wanted = hints.get(name) or (type(before) if type(before) not in (type(None), dict, list, int) else None)
             setattr(aggregate, name, self._codec.convert(value, wanted) if wanted is not None else value)
+
+
+def _key(id: str, key: str | None) -> str | None:
+    """An idempotency key of one aggregate. No id has a control character; a key keeps what it begins with."""
+    return f"{key}\x1f{id}" if check_key(key) is not None else None
 
 
 class _Kept:

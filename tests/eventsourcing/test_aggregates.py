@@ -164,6 +164,17 @@ def test_a_command_with_a_key_is_executed_once(subject: Subject) -> None:
     assert len(other.load("42").lines) == 1
 
 
+def test_a_key_is_of_one_aggregate(subject: Subject) -> None:
+    repository = Repository(subject.store, "orders", Order)
+    for id in ("42", "43"):
+        assert repository.execute(id, lambda order: order.add(TEA), idempotency_key="k") == 1
+        assert repository.execute(id, lambda order: order.add(TEA), idempotency_key="k") is None
+    order = repository.load("44")
+    order.add(TEA)
+    repository.save(order, idempotency_key="k")
+    assert [repository.load(id).version for id in ("42", "43", "44")] == [1, 1, 1]
+
+
 def test_snapshots_are_used_and_are_not_needed(subject: Subject) -> None:
     repository = Repository(subject.store, "orders", Order, snapshot_every=10)
     for at in range(25):
