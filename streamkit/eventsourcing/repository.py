@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import pickle
 import threading
 from collections import OrderedDict
@@ -11,9 +10,10 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from ..errors import PermanentError, SequenceMismatch, StreamkitError, TransactionIdMismatch
+from ..errors import EntriesRemoved, PermanentError, SequenceMismatch, StreamkitError, TransactionIdMismatch
+from ..gaps import Gap
 from ..leases import Lease
-from ..model import Record, SegmentStatus
+from ..model import Entry, Record, SegmentStatus
 from ..names import check_name, internal_name
 from ..store import Store
 from ..warn import warn
@@ -80,18 +80,87 @@ class Repository(Generic[A]):
     def load(self, id: str, *, at: int | datetime | None = None) -> A:
         """The aggregate as it is now, or as it was `at` a version or a moment; version 0 if it does not exist (yet).
 
-        CorruptData for an event that the class does not know; UnsupportedVersion for a later version of one.
+        Events that were erased are passed over, and count; after a deletion it begins anew. CorruptData for an event
+        that the class does not know; UnsupportedVersion for a later version of one; EntriesRemoved where events were
+        trimmed, or have expired, and no snapshot knows what they did.
         """
         check_name(id, "segment")
         if at is not None:
             return self._as_of(id, at)
-        return self._refresh(id, self._cached(id) or self._begin(id))
-
-    def _refresh(self, id: str, aggregate: A) -> A:
-        for entry in self._store.consume_segment(self.space, id, min_sequence=aggregate.version + 1):
-            self._format.apply(aggregate, entry)
+        aggregate = self._cached(id)
+        if aggregate is not None and not self._deleted(aggregate):
+            try:
+                self._replay(aggregate)
+                self._keep(aggregate)
+                return aggregate
+            except EntriesRemoved:
+                pass
+        self._forget(id)
+        aggregate = self._replayed(id)
         self._keep(aggregate)
         return aggregate
+
+    def _replayed(self, id: str, most: int | None = None, last: int = 0) -> A:
+        """From a snapshot, up to the event `last`; from one whatever `snapshot_every` says if events are missing."""
+        aggregate = self._begin(id, most) if self._every else self._new(id)
+        try:
+            self._replay(aggregate, last=last)
+        except EntriesRemoved:
+            if self._every:
+                raise
+            aggregate = self._begin(id, most)
+            self._replay(aggregate, last=last)
+        return aggregate
+
+    def _replay(self, aggregate: A, *, last: int = 0, latest: int = 0) -> None:
+        """Apply what comes after its version. A version is a sequence, also where events are missing."""
+        lost: Gap | None = None
+        found: Iterator[Entry | Gap] = self._store.consume_segment(
+            self.space,
+            aggregate.id,
+            min_sequence=aggregate.version + 1,
+            max_sequence=last,
+            max_timestamp=latest,
+            gaps="yield",
+        )
+        for one in found:
+            if isinstance(one, Entry):
+                if lost is not None:
+                    break
+                self._format.apply(aggregate, one)
+                continue
+            if one.reason == "deleted":
+                lost = None
+                self._reset(aggregate)
+            elif one.reason != "erased":
+                lost = lost or one
+            aggregate.version = one.last_sequence
+        if lost is not None:
+            raise EntriesRemoved(
+                f"{lost}, and no snapshot of {aggregate.id!r} knows what they did: its state cannot be told any more. "
+                "Before events are trimmed or expire write one, repository.snapshot(id) or snapshot_every=…; to begin "
+                "anew take another id",
+                lost,
+            )
+
+    def _reset(self, aggregate: A) -> None:
+        new = self._new(aggregate.id)
+        vars(aggregate).clear()
+        vars(aggregate).update(vars(new))
+
+    def _deleted(self, aggregate: A) -> bool:
+        """Whether the segment was deleted with all that this one was made of."""
+        return any(gap.reason == "deleted" for gap in self._gaps(aggregate.id, max(aggregate.version, 1)))
+
+    def _gaps(self, id: str, first: int) -> list[Gap]:
+        """What is missing from sequence `first` on, up to the first event that is there."""
+        last = self._store.segment_status(self.space, id).first_sequence - 1
+        if last < first:
+            return []
+        found: Iterator[Entry | Gap] = self._store.consume_segment(
+            self.space, id, min_sequence=first, max_sequence=last, gaps="yield"
+        )
+        return [one for one in found if isinstance(one, Gap)]
 
     def _as_of(self, id: str, at: int | datetime) -> A:
         if isinstance(at, datetime):
@@ -104,12 +173,11 @@ class Repository(Generic[A]):
             version, last, latest = at, at, 0
         else:
             raise TypeError(f"at is a version or a datetime, not {type(at).__name__}")
-        aggregate = self._new(id) if version is None else self._begin(id, version)
-        if version != 0:
-            for entry in self._store.consume_segment(
-                self.space, id, min_sequence=aggregate.version + 1, max_sequence=last, max_timestamp=latest
-            ):
-                self._format.apply(aggregate, entry)
+        if version:
+            return self._replayed(id, version, last)
+        aggregate = self._new(id)
+        if version is None:
+            self._replay(aggregate, latest=latest)
         return aggregate
 
     def __contains__(self, id: str) -> bool:
@@ -305,15 +373,13 @@ class Repository(Generic[A]):
             raise TypeError(f"{', '.join(wrong)} would not be the same again: {_ANNOTATE}")
 
     def _mark(self, id: str) -> str:
-        """Of the segment's first entry: a snapshot of a space that was made again since is not taken for its own."""
-        first = next(self._store.consume_segment(self.space, id, limit=1), None)
-        return hashlib.blake2b(first.trx.raw_id, digest_size=8).hexdigest() if first is not None else ""
+        """Of the space: a snapshot of one that was made again since is not taken for its own."""
+        position = self._store.segment_status(self.space, id).position
+        return position.incarnation.hex() if position is not None else ""
 
     def _begin(self, id: str, most: int | None = None) -> A:
         """From the newest snapshot that can be used, and is not later than version `most`; else empty."""
         aggregate = self._new(id)
-        if not self._every:
-            return aggregate
         try:
             entries = self._store.consume_segment(self._snapshots, id, reverse=True, limit=20 if most else 1)
             for entry in entries:
@@ -322,8 +388,10 @@ class Repository(Generic[A]):
                     continue
                 if entry.metadata.get("mark") != self._mark(id):
                     break
-                self._restore(aggregate, self._codec.decode(entry.payload))
                 aggregate.version = version
+                if self._deleted(aggregate):
+                    break
+                self._restore(aggregate, self._codec.decode(entry.payload))
                 return aggregate
         except (PermanentError, TypeError, ValueError) as error:
             warn("a snapshot of %s %r is passed over: %s", self.aggregate.__name__, id, error)

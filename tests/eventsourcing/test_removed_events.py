@@ -1,0 +1,97 @@
+"""Aggregates whose events were erased, trimmed or deleted: what is loaded of them, and that they can be written."""
+
+from __future__ import annotations
+
+import pytest
+from fix_stores import Subject
+
+from streamkit import EntriesRemoved
+from streamkit.eventsourcing import Aggregate, Repository, event
+
+
+class Customer(Aggregate):
+    name: str
+    mails: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = ""
+        self.mails = 0
+
+    @event
+    def rename(self, name: str) -> None:
+        self.name = name
+
+    @event
+    def mail(self) -> None:
+        self.mails += 1
+
+
+State = tuple[int, str, int]
+
+
+def state(customer: Customer) -> State:
+    return customer.version, customer.name, customer.mails
+
+
+def filled(subject: Subject, snapshot_every: int) -> Repository[Customer]:
+    """One customer: a name, which a subject gave, and three mails."""
+    repository = Repository(subject.store, "people", Customer, snapshot_every=snapshot_every)
+    repository.execute("c", lambda one: one.rename("ann"), metadata={"subject": "c"})
+    for _ in range(3):
+        repository.execute("c", lambda one: one.mail())
+    return repository
+
+
+@pytest.mark.parametrize(
+    ("how", "every", "wanted"),
+    [
+        ("erase the first", 0, (4, "", 3)),
+        ("erase the last", 0, (4, "ann", 2)),
+        ("erase all", 0, (4, "", 0)),
+        ("trim", 2, (4, "ann", 3)),
+        ("trim all", 4, (4, "ann", 3)),
+        ("delete", 0, (4, "", 0)),
+        ("delete", 2, (4, "", 0)),
+        ("delete what was trimmed", 0, (4, "", 0)),
+    ],
+)
+def test_an_aggregate_of_which_events_are_missing_can_be_written(
+    subject: Subject, how: str, every: int, wanted: State
+) -> None:
+    own, store = filled(subject, every), subject.store
+    match how:
+        case "erase the first":
+            store.erase("people", metadata={"subject": "c"})
+        case "erase the last":
+            store.erase("people", "c", first=4)
+        case "erase all":
+            store.erase("people", "c")
+        case "trim":
+            store.trim("people", "c", before=3)
+        case "trim all":
+            store.trim("people", "c", keep_entries=0)
+        case "delete":
+            store.delete_segment("people", "c")
+        case _:
+            store.trim("people", "c", before=3)
+            store.delete_segment("people", "c")
+    fresh = Repository(subject.stranger(), "people", Customer, snapshot_every=every)
+    assert state(fresh.load("c")) == wanted
+    for repository in (fresh, own):
+        version, name, mails = wanted
+        wanted = (version + 1, name, mails + 1)
+        repository.execute("c", lambda one: one.mail())
+        assert repository.load("c").version == version + 1
+    assert state(Repository(subject.stranger(), "people", Customer, snapshot_every=every).load("c")) == wanted
+
+
+def test_what_was_trimmed_and_is_in_no_snapshot_is_told(subject: Subject) -> None:
+    repository = filled(subject, 0)
+    subject.store.trim("people", "c", before=3)
+    fresh = Repository(subject.stranger(), "people", Customer)
+    for at in (None, 3):
+        with pytest.raises(EntriesRemoved, match=r"1 to 2 were trimmed, and no snapshot of 'c'"):
+            fresh.load("c", at=at)
+    repository.snapshot("c")  # this one still knows
+    assert state(fresh.load("c")) == (4, "ann", 3)
