@@ -19,7 +19,17 @@ import msgspec
 from streamkit import TRX, Entry, SegmentStatus
 from streamkit.terminal import json_escaped, visible
 
-__all__ = ["entry_line", "entry_text", "iso", "print_line", "print_note", "record_line", "status_fields", "status_text"]
+__all__ = [
+    "confirmed",
+    "entry_line",
+    "entry_text",
+    "iso",
+    "print_line",
+    "print_note",
+    "record_line",
+    "status_fields",
+    "status_text",
+]
 
 _json = msgspec.json.Encoder()
 _is_json = msgspec.json.Decoder(msgspec.Raw).decode
@@ -33,6 +43,22 @@ def print_line(line: bytes | str) -> None:
 def print_note(text: str) -> None:
     """A line for the person, on standard error, so that it is never taken for data."""
     print(visible(text), file=sys.stderr)
+
+
+def confirmed(question: str) -> bool:
+    """Whether the person says yes to a question on standard error. No answer at all is a no, and said to be one."""
+    while True:
+        print(f"{visible(question)} [y/N]: ", end="", file=sys.stderr, flush=True)
+        try:
+            answer = input().strip().lower()
+        except EOFError:
+            print_note("no answer: nothing was changed; --yes does not ask")
+            return False
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            raise
+        if answer in ("", "n", "no", "y", "yes"):
+            return answer.startswith("y")
 
 
 def record_line(fields: dict[str, Any]) -> bytes:

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from .options import Archive, Json, SpaceName, StoreId, Url, open_store
-from .output import print_line, print_note, record_line
+from .output import confirmed, print_line, print_note, record_line
 from .progress import progress
 
 __all__ = ["erase", "rm", "size", "trim"]
@@ -79,7 +79,7 @@ def erase(
                 print_line(record_line(msgspec.to_builtins(found)) if json else text)
                 return
             print_note(text)
-            if not found.entries or not typer.confirm("Erase them for ever?", err=True):
+            if not found.entries or not confirmed("Erase them for ever?"):
                 raise typer.Exit(0 if not found.entries else 1)
         report = opened.erase(space, segment, first=first, last=last, metadata=pairs, progress=bar.at)
     if json:
@@ -126,7 +126,7 @@ def rm(
             found = opened.size(space) if segment is None else None
             what = f"the space {space!r}" if segment is None else f"the segment {segment!r} of {space!r}"
             counts = f" with {found.entries:,} entries" if found is not None else ""
-            if not typer.confirm(f"Delete {what}{counts}?", err=True):
+            if not confirmed(f"Delete {what}{counts}?"):
                 raise typer.Exit(1)
         if segment is None:
             opened.delete_space(space)

@@ -535,6 +535,25 @@ def test_ctrl_c_ends_it_quietly(cli: CommandLine) -> None:
         assert process.stderr.read() == b""
 
 
+@pytest.mark.parametrize("args", [("erase", "orders", "order-1"), ("rm", "orders"), ("rm", "orders", "order-1")])
+def test_a_question_that_nobody_answers_is_one_line_and_changes_nothing(cli: CommandLine, args: Sequence[str]) -> None:
+    cli.append("orders", "order-1", b"1")
+    done = cli(*args)
+    assert done.code == 1
+    assert done.err.endswith("? [y/N]: no answer: nothing was changed; --yes does not ask\n")
+    assert payloads(cli("consume", "orders", "--json")) == [1]
+
+
+def test_ctrl_c_at_a_question_ends_it(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    cli.append("orders", "order-1", b"1")
+    monkeypatch.setattr("builtins.input", interrupted)
+    assert cli("rm", "orders").code == 130
+    assert payloads(cli("consume", "orders", "--json")) == [1]
+
+
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_the_extra_one_line_says_what_to_install(missing: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from streamkit.cli import main; main(['spaces'])"
