@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -70,7 +71,7 @@ def erase(
     archive: Archive = None,
 ) -> None:
     """Make entries unreadable for ever: log, index and archive. Says what would go first, and asks."""
-    pairs = dict(pair.partition("=")[::2] for pair in metadata or ()) or None
+    pairs = _pairs(metadata or ()) or None
     with open_store(url, store, archive) as opened, progress("searching", unit="entries") as bar:
         if not yes or dry_run:
             found = opened.erase(space, segment, first=first, last=last, metadata=pairs, dry_run=True, progress=bar.at)
@@ -89,6 +90,17 @@ def erase(
             f"{report.entries:,} entries of {report.segments:,} segments, {report.bytes:,} bytes, are erased: "
             f"{report.rows:,} rows and {report.files:,} files of the archive were written anew"
         )
+
+
+def _pairs(given: Iterable[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"--metadata takes NAME=VALUE, not {text[:60]!r}")
+        if pairs.setdefault(name, value) != value:
+            raise typer.BadParameter(f"--metadata {name!r} is given twice: no entry has two values of one name")
+    return pairs
 
 
 def size(

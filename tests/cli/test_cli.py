@@ -461,6 +461,9 @@ def test_a_signal_reaches_the_command_and_the_lease_is_free_afterwards(cli: Comm
         ["spaces", "--store", "not-a-uuid"],
         ["spaces", "--url", "gopher://x"],
         ["lease", "nightly"],
+        ["erase", "a", "--metadata", "subject:user-1", "--yes"],
+        ["erase", "a", "--metadata", "=user-1", "--yes"],
+        ["erase", "a", "--metadata", "subject=user-1", "--metadata", "subject=user-2", "--yes"],
     ],
     ids=" ".join,
 )
