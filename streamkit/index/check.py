@@ -27,8 +27,8 @@ def rows_of(index: Index) -> Rows:
 
 def check_index(log: LogWalk, rows: Rows) -> None:
     """`rows` were read after a part of the walk, and before the rest of it."""
-    _check_segments(log, rows[SEGMENTS])
-    _check_data(log, rows[DATA])
+    begins = _check_segments(log, rows[SEGMENTS])
+    _check_data(log, rows[DATA], begins)
     _check_keys(log, dict(rows[KEYS]))
     _check_fences(log, dict(rows[FENCES]))
 
@@ -38,7 +38,9 @@ def _reached(log: LogWalk, pieces: Sequence[Piece]) -> int:
     return max((piece.last_sequence for piece in pieces if piece.number <= log.head.watermark), default=0)
 
 
-def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
+def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> dict[str, int]:
+    """Where segments begin of which the first entries were removed: the index holds nothing before it."""
+    begins: dict[str, int] = {}
     missing = {segment for segment, pieces in log.pieces.items() if _reached(log, pieces)} | set(log.cold or ())
     for key, data in rows:
         segment = segment_name(key)
@@ -53,6 +55,8 @@ def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
         except StreamkitError as error:
             log.found(key, str(error))
             continue
+        if log.trimmed(segment, status):
+            begins[segment] = status.first_sequence
         if pieces is None:
             if cold is not None and _ends(cold) != _ends(status) and not log.trimmed(segment, status):
                 log.found(key, f"the index says {status}, the archive {cold}")
@@ -73,6 +77,7 @@ def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
             log.found(key, f"the index begins it at {status.first_sequence}, {status.first_timestamp}; the log not")
     for segment in sorted(missing):
         log.found(segment_key(segment), "the index does not know the segment")
+    return begins
 
 
 def _ends(row: SegmentRow) -> tuple[int, int, int, int]:
@@ -80,11 +85,14 @@ def _ends(row: SegmentRow) -> tuple[int, int, int, int]:
     return row.first_sequence, row.first_timestamp, row.last_sequence, row.last_timestamp
 
 
-def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> None:
-    """Every piece is where the log has it, and all up to the watermark are there."""
+def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]], begins: Mapping[str, int]) -> None:
+    """Every piece is where the log has it, and all from where its segment `begins` up to the watermark are there."""
     truth = {(segment, piece.first_sequence): piece for segment, pieces in log.pieces.items() for piece in pieces}
     removed = log.removed
-    expected = {name: max(some[0].first_sequence, removed.get(name, 0) + 1) for name, some in log.pieces.items()}
+    expected = {
+        name: max(some[0].first_sequence, removed.get(name, 0) + 1, begins.get(name, 0))
+        for name, some in log.pieces.items()
+    }
     hiding: dict[str, tuple[bytes, int]] = {}
     for key, data in rows:
         segment = key[len(DATA) + 1 : -9].decode(errors="replace")

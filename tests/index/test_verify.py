@@ -12,7 +12,7 @@ import streamkit
 from harness.index_rows import read_rows, write_rows
 from harness.log_keys import transaction_keys
 from harness.sweep import StillClock
-from streamkit import Record
+from streamkit import Record, Retention
 from streamkit.backend import Backend
 from streamkit.errors import CorruptData, StreamkitError
 from streamkit.log import policy
@@ -361,3 +361,16 @@ def test_verifying_while_others_write_finds_nothing(patient: Patient) -> None:
     store._backend.scan = busy  # type: ignore[method-assign, assignment]
     assert store.verify("s").findings == ()
     assert patient.open().verify("s").findings == ()
+
+
+@pytest.mark.parametrize("retention", [Retention(max_entries=5), Retention(max_bytes=5)])
+def test_what_a_retention_of_segments_has_let_go_of_is_no_hole(patient: Patient, retention: Retention) -> None:
+    store = patient.open()
+    store.set_retention("kept", retention)
+    for at in range(40):
+        store.produce("kept", f"a{at % 2}", [Record(b"x")] * (1 + at % 4))
+        if at % 9 == 8:
+            store.maintain("kept")
+            assert store.verify("kept").findings == ()
+    patient.open().repair("kept")
+    assert store.verify("kept").findings == ()
