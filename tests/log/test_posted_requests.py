@@ -16,7 +16,7 @@ from streamkit.errors import OutcomeUnknown, SequenceMismatch, SpaceFull, Stream
 from streamkit.log.policy import NEVER
 from streamkit.log.record_format import encode_body
 from streamkit.log.request import Part, Request
-from streamkit.testing import Crash, Fault, FaultyDriver, Plan
+from streamkit.testing import SURVIVABLE, Crash, Fault, FaultyDriver, Plan
 
 
 @pytest.fixture(autouse=True)
@@ -458,6 +458,66 @@ def test_each_partition_has_an_inbox_and_all_is_counted(shared: Shared) -> None:
     posted, combined = poster.statistics(), other.statistics()
     assert posted.posted >= 12
     assert 0 < combined.combined <= posted.posted
+
+
+_MENU = (*SURVIVABLE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+
+
+@pytest.mark.parametrize("combined", [True, False])
+def test_what_a_poster_is_told_is_true_whatever_happens_at_any_call(
+    covered: Callable[[str, int], None], combined: bool
+) -> None:
+    """It is given a result, or an error that says that nothing was written, or one whose outcome can be asked for."""
+    count = number = 0
+    reached = True
+    while reached:
+        reached = False
+        for fault in _MENU:
+            shared = Shared()
+            _, _, other = begun(shared)
+            hooks = Hooks()
+            faulty: list[FaultyDriver] = []
+
+            def around(driver: Any, faulty: list[FaultyDriver] = faulty) -> Any:
+                faulty.append(FaultyDriver(driver, Plan()))
+                return faulty[0]
+
+            poster = shared.process(hooks, around)
+            shared.write(poster, "first")
+            shared.write(other, "leads")
+            partition_of(poster).refresh()
+            faults = faulty[0].faults
+            before = len(faults.trace)
+            # Not only for a moment: what is tried again fails again.
+            times = 30 if fault in (Fault.UNAVAILABLE, Fault.LOST_REQUEST, Fault.LOST_ANSWER) else 1
+            faults.plan = Plan.at(before + number, fault, times=times, delay=2 if fault is Fault.LATE else None)
+            once(hooks, "posted", lambda other=other: combine(other, "s", 0) if combined else None)  # type: ignore[misc]
+            told: object
+            try:
+                told = shared.write(poster, "a", b"posted", expected_sequence=0)
+            except (StreamkitError, Crash) as error:
+                told = error
+            reached = reached or len(faults.trace) - before > number
+            faults.plan = Plan()
+            if isinstance(told, OutcomeUnknown):
+                outcome = shared.process().outcome(told.transaction_id)
+            combine(other, "s", 0)
+            combine(shared.process(), "s", 0)
+            shared.write(other, "b")
+            found = shared.payloads("a")
+            if isinstance(told, OutcomeUnknown):
+                assert (outcome, found) in (("committed", [b"posted"]), ("absent", [])), fault
+            elif isinstance(told, StreamkitError):
+                assert found == [], (fault, told)
+            elif isinstance(told, Crash):
+                assert found in ([], [b"posted"])
+            else:
+                assert found == [b"posted"]
+                assert told.trx == shared.process().peek("s", "a").trx  # type: ignore[attr-defined]
+            count += 1
+        number += 1
+    assert count > 25
+    covered("faults at calls of a poster", count)
 
 
 # -- the log ------------------------------------------------------------------------------------------------------
