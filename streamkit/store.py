@@ -27,7 +27,7 @@ from .log.read import end_of, merge
 from .log.request import Request
 from .log.statuses import written
 from .model import Entry, Record, SegmentStatus, no_entry
-from .names import check_name
+from .names import check_name, internal_name
 from .open_store import OpenStore
 from .reading import Reader
 from .seconds import check_seconds
@@ -433,12 +433,22 @@ class Store:
         known = self._known(space)
         if known is None:
             return EraseReport(space, dry_run=dry_run)
-        report = erase_space(
-            known, segment, first, last, metadata, dry_run, progress, self._eraser_lease, self._clean_archive
+        return erase_space(
+            known, segment, first, last, metadata, dry_run, progress, self._eraser_lease, self._clean_beside
         )
-        if not dry_run:
-            self._clean_published()
-        return report
+
+    def _clean_beside(self, partition: Partition, ranges: Ranges) -> int:
+        """What else holds what is erased: snapshots of aggregates, published views, the archive. How many files of the
+        latter were written anew."""
+        if partition.space < " ":
+            return 0  # an internal space has none of them
+        from .removing.erase import erase_segments
+
+        snapshots = self._known(internal_name("snapshots", partition.space))
+        if snapshots is not None:
+            erase_segments(snapshots, ranges.by_segment.keys(), self._eraser_lease, self._clean_beside)
+        self._clean_published()
+        return self._clean_archive(partition, ranges)
 
     def _clean_published(self) -> None:
         """Published views may hold what was erased; they are published again without it."""
@@ -459,7 +469,7 @@ class Store:
     def _finish_erasing(self, partition: Partition) -> None:
         from .removing.erase import finish
 
-        finish(partition, self._eraser_lease, self._clean_archive)
+        finish(partition, self._eraser_lease, self._clean_beside)
 
     # -- following ----------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from .events import (
     LaneBatch,
     LaneEvent,
     Skipped,
+    Sourced,
     Stream,
     Vanished,
 )
@@ -120,6 +121,11 @@ class Core:
         state = self.feed.state
         if state.deleted or state.created != self.generation:
             raise PermanentError(f"the group was deleted: make it again with store.group({self.space!r}, …)")
+        if not self.source.is_same(state.incarnation):
+            raise PermanentError(
+                f"the space {self.space!r} was deleted and made again, and the group is of the one before: make it "
+                f"again with store.group({self.space!r}, …)"
+            )
 
     def lane(self, number: int) -> Lane:
         found = self._lanes.get(number)
@@ -157,7 +163,9 @@ class Core:
     def is_stale(self) -> bool:
         """Whether it is of a group that was deleted since, as far as is known, or of a store that was closed."""
         state = self.feed.state
-        return state.deleted or state.created != self.generation or self.shared.closed
+        if state.deleted or state.created != self.generation or self.shared.closed:
+            return True
+        return not self.source.is_same(state.incarnation)
 
     def has_due(self, lane: Lane) -> bool:
         with lane.chain.lock:
@@ -308,6 +316,7 @@ class Core:
         """Give the lane what comes next of the source, if it has less than `limit`. Whether there was something."""
         self.check()
         ends = self.source.ends()
+        self.check()
         ready = self._streams(ends)
         if not ready:
             return False
@@ -335,6 +344,8 @@ class Core:
             events: list[FeedEvent] = [Fed(-1 if self.keyed else lane.number, blocks, cursors)]
             if gaps:
                 events.append(Skipped(gaps))
+            if not state.incarnation:
+                events.append(Sourced(self.source.incarnation()))
             events += self._membership(state, lane, consumer, at)
             if not self.keyed and lane.chain.loaded:
                 events.append(Absorbed(lane.number, lane.chain.state.reached))

@@ -37,6 +37,7 @@ __all__ = [
     "Reset",
     "Skipped",
     "Sought",
+    "Sourced",
     "Stirred",
     "Stream",
     "Vanished",
@@ -87,6 +88,8 @@ class Created(_Event, frozen=True, tag=1):
     settings: GroupSettings
     starts: list[tuple[Stream, Cursor]]
     timestamp: int = 0
+    incarnation: bytes = b""
+    """Of the source: one that is made again under its name is another. Empty if there is none yet."""
 
 
 class Fed(_Event, frozen=True, tag=2):
@@ -135,7 +138,13 @@ class Skipped(_Event, frozen=True, tag=10):
     gaps: list[tuple[Stream, int, int]]
 
 
-FeedEvent = Created | Fed | Joined | Left | Absorbed | Sought | Changed | Deleted | Stirred | Skipped
+class Sourced(_Event, frozen=True, tag=11):
+    """The source is there by now."""
+
+    incarnation: bytes
+
+
+FeedEvent = Created | Fed | Joined | Left | Absorbed | Sought | Changed | Deleted | Stirred | Skipped | Sourced
 
 
 class FeedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):

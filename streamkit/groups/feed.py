@@ -19,6 +19,7 @@ from .events import (
     Left,
     Skipped,
     Sought,
+    Sourced,
     Stirred,
     Stream,
 )
@@ -54,6 +55,8 @@ class FeedState(msgspec.Struct):
     members: dict[str, Member] = msgspec.field(default_factory=dict)
     stirred: int = 0
     gaps: list[tuple[Stream, int, int]] = msgspec.field(default_factory=list)
+    incarnation: bytes = b""
+    """Of the source; empty while it is not known."""
 
     def apply(self, batch: FeedBatch) -> None:
         self.now = max(self.now, batch.at)
@@ -75,7 +78,10 @@ class FeedState(msgspec.Struct):
                 self.created += 1
                 self.deleted = False
                 self.settings, self.since = event.settings, event.timestamp
+                self.incarnation = event.incarnation
                 self._start(event.starts)
+            elif isinstance(event, Sourced):
+                self.incarnation = event.incarnation
             elif isinstance(event, Sought):
                 self._start(event.starts)
             elif isinstance(event, Changed):

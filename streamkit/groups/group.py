@@ -68,7 +68,7 @@ def open_group(store: Store, space: str, name: str, start: Any, given: dict[str,
     internal = internal_name("group", space, name)
     core = _core(store, internal, space)
     state = core.feed.state if core is not None else None
-    if state is None or state.deleted or not state.created:
+    if state is None or not _exists(store, space, state):
         core = _create(store, space, internal, start, GroupSettings(**given))
     assert core is not None
     group = Group(store, space, name, internal, core)
@@ -81,6 +81,14 @@ def open_group(store: Store, space: str, name: str, start: Any, given: dict[str,
             "with group.configure(…), or delete it first"
         )
     return group
+
+
+def _exists(store: Store, space: str, state: FeedState) -> bool:
+    """Whether it is a group of the space as that is now: one of a space that was deleted is none of the next."""
+    if state.deleted or not state.created:
+        return False
+    found, _ = inner(store).look_up(space)
+    return not state.incarnation or (found is not None and found.settings.incarnation == state.incarnation)
 
 
 def _core(store: Store, internal: InternalName, space: str) -> Core | None:
@@ -116,11 +124,14 @@ def _create(store: Store, space: str, internal: InternalName, start: Any, settin
             _make_space(store, internal, partitions, durability)
     feed = feed_chain(store, internal)
     feed.catch_up()
-    while feed.state.deleted or not feed.state.created:
+    while not _exists(store, space, feed.state):
+        source, _ = shared.look_up(space)
         starts = _starts(store, space, settings, start)
         at = feed.now()
+        created = Created(settings, starts, at, source.settings.incarnation if source is not None else b"")
+        gone = [Deleted()] if feed.state.created and not feed.state.deleted else []
         try:
-            feed.commit(at, [Created(settings, starts, at)])
+            feed.commit(at, [*gone, created])
         except PermanentError:
             feed.catch_up()
             if not feed.state.created:
@@ -160,7 +171,7 @@ def group_names(store: Store, space: str) -> list[str]:
             continue
         feed: Chain[FeedState, FeedBatch] = feed_chain(store, internal)
         feed.catch_up()
-        if feed.state.created and not feed.state.deleted:
+        if _exists(store, space, feed.state):
             names.append(name)
     return sorted(names)
 

@@ -61,6 +61,15 @@ class Source:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[Stream, int], dict[int, Entry]] = OrderedDict()
 
+    def incarnation(self) -> bytes:
+        """Of the space, as this process knows it; empty if it knows of none. Asks nothing."""
+        known = inner(self._store).spaces.get(self.space)
+        return known.settings.incarnation if known is not None else b""
+
+    def is_same(self, incarnation: bytes) -> bool:
+        """Whether the space is, as far as is known, the one with this incarnation, and not one made again."""
+        return self.incarnation() in (incarnation, b"") or not incarnation
+
     # -- where it ends ------------------------------------------------------------------------------------------
 
     def ends(self) -> dict[Stream, Cursor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import translate
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..space import Space, segments_of
 from .report import EraseReport
 from .rewrite import Ranges, clean_partition
 
-__all__ = ["erase_space", "finish", "pending"]
+__all__ = ["erase_segments", "erase_space", "finish", "pending"]
 
 _AT_ONCE = 5000
 """Ranges that one transaction erases, at most."""
@@ -102,6 +102,24 @@ def erase_space(
             dry_run,
         )
     return total
+
+
+def erase_segments(
+    space: Space, names: Collection[str], lease: MakeLease, clean_archive: Callable[[Partition, Ranges], int]
+) -> None:
+    """Erase all of these segments, as far as there are any."""
+    for committer in space.committers:
+        partition = committer.partition
+        partition.refresh()
+        found = _Found()
+        for name in segments_of(partition):
+            if name in names:
+                row = row_of(partition, name)
+                for batch in segment_batches(partition, name, Bounds(row.first_sequence, row.last_sequence)):
+                    found.take(batch, None)
+        for at in range(0, len(found.ranges), _AT_ONCE):
+            _commit(committer, found.ranges[at : at + _AT_ONCE])
+        finish(partition, lease, clean_archive)
 
 
 def _is_pattern(glob: str) -> bool:

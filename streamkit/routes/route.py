@@ -185,6 +185,7 @@ class Route:
                     ) from error
                 warn("the route %r begins anew: its source was deleted and made again", self.name)
                 self._register.write(self._new("beginning"))
+                self._copy(stop, progress or (lambda entries: None))
                 return True
 
     def _copy(self, stop: Callable[[], bool], progress: Callable[[int], None]) -> RouteState:
@@ -334,11 +335,12 @@ class Route:
         assert state.batch is not None
         suffix = f"?route={self.name}.{state.generation}"
         offset = LexKey.from_hex(state.batch.target) if state.batch.target else None
-        return frozenset(
-            said
-            for entry in self._target_store.consume_space(self.target, offset=offset)
-            if (said := entry.metadata.get(FROM, "")).endswith(suffix)
-        )
+        # What was trimmed of the target meanwhile is not known; of one that was made again there is nothing.
+        found = self._target_store.consume_space(self.target, offset=offset, gaps="skip")
+        try:
+            return frozenset(said for entry in found if (said := entry.metadata.get(FROM, "")).endswith(suffix))
+        except InvalidOffset:
+            return frozenset()
 
     def new_stop(self) -> Stop:
         """What ends a `run` when it is set."""

@@ -9,6 +9,7 @@ import pytest
 from fix_stores import Subject
 
 from streamkit import Record
+from streamkit.errors import PermanentError
 from streamkit.groups import Group
 
 
@@ -96,3 +97,33 @@ def test_a_groups_own_log_stays_short_and_one_that_is_behind_goes_on(subject: Su
     with behind.consumer() as consumer:
         assert len(done(behind, consumer)) == 3
     assert behind.status().acked == 13
+
+
+def test_a_group_of_a_space_that_is_made_again_begins_at_its_first_entry(subject: Subject) -> None:
+    store: Any = subject.store
+    put(store, 4)
+    group = store.group("orders", "billing")
+    consumer = group.consumer(linger=0)
+    held = consumer.receive(3)
+    consumer.ack(held[0])
+    store.delete_space("orders")
+    assert store.get_groups("orders") == []
+    put(store, 5)
+    with pytest.raises(PermanentError):
+        consumer.receive(3)
+    assert subject.stranger().get_groups("orders") == []
+    again = subject.stranger().group("orders", "billing", max_deliveries=2)
+    with again.consumer() as other:
+        assert done(again, other) == [1, 2, 3, 4, 5]
+    assert subject.stranger().get_groups("orders") == ["billing"]
+    assert (again.status().acked, again.status().gaps) == (5, ())
+
+
+def test_a_group_that_was_made_before_its_space_goes_on(subject: Subject) -> None:
+    store: Any = subject.store
+    group = store.group("orders", "billing")
+    for count in (1, 3):
+        put(store, count)
+        with subject.stranger().group("orders", "billing").consumer() as consumer:
+            assert len(done(group, consumer)) == count
+    assert group.status().acked == 4

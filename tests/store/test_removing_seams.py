@@ -17,7 +17,7 @@ from msgspec.structs import replace
 import streamkit
 import streamkit_memory
 from harness.combining import CombiningDriver, posting
-from harness.deep_search import found_in
+from harness.deep_search import files_below, found_in
 from streamkit import Record, Store
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
@@ -205,3 +205,38 @@ def test_an_archive_of_which_parts_were_erased_is_maintained_and_read_by_others(
             assert reader.verify("a").ok
         assert store.repair("a") == 0
         assert read(other, "s2") == [3, 4, 5, 6, 7]
+
+
+def test_an_erasure_that_was_stopped_also_removes_snapshots_and_what_was_published_when_it_is_completed(
+    tmp_path: Path,
+) -> None:
+    from streamkit.eventsourcing import Aggregate, Repository, event
+    from streamkit.views import Index
+
+    class Person(Aggregate):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
+        @event
+        def rename(self, name: str) -> None:
+            self.names.append(name)
+
+    with streamkit.connect(f"file://{tmp_path / 'store'}", archive=f"file://{tmp_path / 'cold'}") as client:
+        store = client.store(uuid4())
+        people = Repository(store, "a", Person, snapshot_every=2)
+        for who in ("one", "two"):
+            for at in range(5):
+                people.execute(who, lambda person, who=who, at=at: person.rename(f"secretname-{who}-{at}"))  # type: ignore[misc]
+        view = store.view("v", Index(lambda entry: entry.segment), ["a"], tmp_path / "view" / "v")
+        view.publish()
+        with stopped():
+            store.erase("a", "one")
+        assert len(view._snapshots().all()) == 1
+        store.maintain()
+        assert view._snapshots().all() == []
+        root = tmp_path / "store"
+        assert found_in(files_below(root), b"secretname-one") == []
+        assert found_in(files_below(root), b"secretname-two"), "the search finds nothing at all"
+        assert people.load("two").names[-1] == "secretname-two-4"
+        assert Repository(store, "a", Person).load("one").names == []

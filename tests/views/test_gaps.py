@@ -50,3 +50,16 @@ def test_erasing_removes_what_was_published(subject: Subject, tmp_path: Path) ->
     with store.view("v", fresh, ["log"], tmp_path / "two") as other:
         assert other.catch_up().complete is True, "nobody misses what was erased on purpose"
         assert fresh.keys() == ["b"]
+
+
+def test_a_route_whose_source_was_made_again_copies_it_at_once(subject: Subject) -> None:
+    store = subject.store
+    for at in range(4):
+        store.produce("log", "s", [Record(b"old%d" % at)])
+    store.route("copy", "log", "copies").catch_up()
+    store.delete_space("log")
+    store.produce("log", "s", [Record(b"new")])
+    other = subject.stranger()
+    status = other.route("copy", "log", "copies").catch_up()
+    assert status.state == "current"
+    assert [entry.payload for entry in other.consume_space("copies")] == [b"old0", b"old1", b"old2", b"old3", b"new"]
