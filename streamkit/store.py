@@ -13,7 +13,7 @@ from .backend import Ambiguous
 from .errors import MissingDependency, OutcomeUnknown, TransientError
 from .following import Follower
 from .handle import Handle
-from .index.thin import thin
+from .index.thin import expire, thin
 from .index.upkeep import maintain
 from .leases import Lease
 from .lexkey import LexKey
@@ -648,10 +648,13 @@ class Store:
         Index and packs are brought up to the log and merged, files that a stopped process has left are swept, and
         what has been packed or archived for longer than the space's grace is removed from the log.
         """
-        for partition in self._partitions(space):
+        spaces = [known for name in self._names(space) if (known := self._known(name)) is not None]
+        for committer in [committer for known in spaces for committer in known.committers]:
+            partition = committer.partition
             partition.refresh()
             self._finish_erasing(partition)
             maintain(partition)
+            expire(committer)
             thin(partition)
             if partition.archived_since(1):
                 from .archive.archiver import remove_space

@@ -11,20 +11,24 @@ from os import urandom
 
 from msgspec.structs import replace
 
-from ..log.floors import Removal
+from ..log.commit import Committer
+from ..log.floors import Control, Removal
 from ..log.index_rows import decode_index_row, encode_index_row
 from ..log.keys import DATA, SEGMENTS, segment_name
 from ..log.manifest import RunGone
 from ..log.partition import Partition
 from ..log.record_format import without_frames
+from ..log.request import Request
 from ..log.rows import DataRow, SegmentRow
 from ..log.visible import row_of
 from .compaction import Expiry
 from .cursor import Chunk
-from .upkeep import encode, gone_up_to, merge_all_with, move_head, records_in, store_file
+from .upkeep import bring_forward, encode, gone_up_to, merge_all_with, move_head, records_in, store_file
 
-__all__ = ["thin"]
+__all__ = ["expire", "thin"]
 
+_AT_ONCE = 5000
+"""Segments of which one transaction removes entries, at most."""
 _SHARE = 10
 """Of a retention by segment: what has expired is removed from storage when it is one entry in so many."""
 _DATA, _DATA_END = map(bytes, DATA.children())
@@ -86,29 +90,41 @@ def thin(partition: Partition) -> None:
 
 
 def _due(partition: Partition) -> dict[str, SegmentRow]:
-    """The segments whose rows are to be written anew, as they are to be."""
-    retention = partition.retention
-    by_segment = (
-        retention is not None
-        and retention.per == "segment"
-        and retention.when_full != "reject"
-        and bool(retention.max_entries or retention.max_bytes)
-    )
-    removed = partition.head.thinned > partition.head.thin
-    if not (removed or by_segment):
+    """The segments that do not begin with their first entry any more, if one has been removed since the last time."""
+    if partition.head.thinned <= partition.head.thin:
         return {}
-    found: dict[str, SegmentRow] = {}
+    rows = partition.index.scan(_SEGMENTS, _SEGMENTS_END)
+    stored = ((key, decode_index_row(SegmentRow, key, value)) for key, value in rows)
+    return {segment_name(key): row for key, row in stored if row.first_sequence > 1}
+
+
+def expire(committer: Committer) -> None:
+    """Say in the log what a retention by segment has dropped, if it is worth to give the space back: what the storage
+    loses is gone, also if the retention is another one later."""
+    partition = committer.partition
+    retention = partition.retention
+    if retention is None or retention.per != "segment" or retention.when_full == "reject":
+        return
+    if not (retention.max_entries or retention.max_bytes):
+        return
+    removals: list[Removal] = []
     expired = entries = 0
-    index = partition.index
-    for key, value in index.scan(_SEGMENTS, _SEGMENTS_END):
-        stored = decode_index_row(SegmentRow, key, value)
-        entries += stored.last_sequence
+    for key, value in partition.index.scan(_SEGMENTS, _SEGMENTS_END):
         name = segment_name(key)
-        row = row_of(partition, name) if by_segment else stored
-        if row.first_sequence > 1:
-            found[name] = row
+        stored, row = decode_index_row(SegmentRow, key, value), row_of(partition, name)
+        entries += stored.last_sequence
+        if not row.empty and row.first_sequence > stored.first_sequence and row.gaps:
+            last, reason = row.gaps[-1]
+            removals.append(Removal(name, last, reason, row.first_timestamp, row.first_number, row.first_size))
             expired += row.first_sequence - stored.first_sequence
-    return found if removed or expired * _SHARE > entries else {}
+    if expired * _SHARE <= entries:
+        return
+    for at in range(0, len(removals), _AT_ONCE):
+        request = Request(())
+        request.control = Control(tuple(removals[at : at + _AT_ONCE]))
+        committer.commit(request)
+    if removals:
+        bring_forward(partition)  # where another process is faster, it is removed from storage the next time
 
 
 def _thin_packs(partition: Partition, rules: _Floors, rows: dict[str, SegmentRow]) -> None:

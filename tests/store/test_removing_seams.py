@@ -18,7 +18,7 @@ import streamkit
 import streamkit_memory
 from harness.combining import CombiningDriver, posting
 from harness.deep_search import files_below, found_in
-from streamkit import Record, Store
+from streamkit import Gap, Record, Retention, Store
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.log.keys import HEAD
@@ -240,3 +240,27 @@ def test_an_erasure_that_was_stopped_also_removes_snapshots_and_what_was_publish
         assert found_in(files_below(root), b"secretname-two"), "the search finds nothing at all"
         assert people.load("two").names[-1] == "secretname-two-4"
         assert Repository(store, "a", Person).load("one").names == []
+
+
+@pytest.mark.parametrize("retention", [Retention(max_entries=5), Retention(max_bytes=100)])
+def test_what_a_retention_has_given_back_stays_gone_when_it_is_taken_away(
+    subject: Subject, retention: Retention
+) -> None:
+    """The index does not hold it any more: everybody is told by the log, whatever the retention is by then."""
+    store, other = subject.store, subject.stranger()
+    for at in range(60):
+        store.produce("a", f"s{at % 3}", [Record(bytes(10))])
+    store.set_retention("a", retention)
+    left = list(store.consume_space("a"))
+    assert 15 <= len(left) <= 33
+    store.maintain()
+    assert other.verify("a").findings == ()
+    store.set_retention("a", Retention())
+    for reader in (store, other, subject.stranger()):
+        assert list(reader.consume_space("a")) == left
+        found = [entry for name in reader.get_segments("a") for entry in reader.consume_segment("a", name)]
+        assert sorted(found, key=lambda entry: entry.trx.number) == left
+        gap = next(iter(reader.consume_segment("a", "s0", min_sequence=1, gaps="yield")))
+        assert isinstance(gap, Gap)
+        assert gap.reason == "expired"
+    assert store.verify("a").findings == ()
