@@ -98,9 +98,9 @@ def _due(partition: Partition) -> dict[str, SegmentRow]:
     return {segment_name(key): row for key, row in stored if row.first_sequence > 1}
 
 
-def expire(committer: Committer) -> None:
-    """Say in the log what a retention by segment has dropped, if it is worth to give the space back: what the storage
-    loses is gone, also if the retention is another one later."""
+def expire(committer: Committer, least: float = 1 / _SHARE) -> None:
+    """Say in the log what a retention by segment has dropped, if it is more than this share of the entries: what the
+    storage loses is gone, also if the retention is another one later."""
     partition = committer.partition
     retention = partition.retention
     if retention is None or retention.per != "segment" or retention.when_full == "reject":
@@ -117,7 +117,7 @@ def expire(committer: Committer) -> None:
             last, reason = row.gaps[-1]
             removals.append(Removal(name, last, reason, row.first_timestamp, row.first_number, row.first_size))
             expired += row.first_sequence - stored.first_sequence
-    if expired * _SHARE <= entries:
+    if expired <= least * entries:
         return
     for at in range(0, len(removals), _AT_ONCE):
         request = Request(())

@@ -8,16 +8,17 @@ from fnmatch import translate
 from typing import Any
 
 from ..errors import LeaseNotAcquired
+from ..index.thin import expire
 from ..leases import Lease
 from ..log.commit import Committer
 from ..log.floors import Control, Erasure
 from ..log.partition import Partition
 from ..log.read import Batch, Bounds, partition_batches, segment_batches
 from ..log.request import Request
-from ..log.visible import row_of
+from ..log.visible import floor_of, row_of
 from ..space import Space, segments_of
 from .report import EraseReport
-from .rewrite import Ranges, clean_partition
+from .rewrite import Ranges, clean_partition, index_all
 
 __all__ = ["erase_segments", "erase_space", "finish", "pending"]
 
@@ -81,7 +82,11 @@ def erase_space(
         partition = committer.partition
         if glob is not None and not _is_pattern(glob) and space.partition(glob) is not partition:
             continue
+        if not dry_run:
+            _settle(committer)
         found = _search(partition, glob, first, last, metadata, progress)
+        if glob is not None and metadata is None:
+            found.ranges += _hidden(partition, glob, first, last)
         rows = files = 0
         if not dry_run:
             for at in range(0, len(found.ranges), _AT_ONCE):
@@ -102,6 +107,30 @@ def erase_space(
             dry_run,
         )
     return total
+
+
+def _settle(committer: Committer) -> None:
+    """What a retention hides is not found: say in the log that it is gone, so that no wider one brings it back."""
+    partition = committer.partition
+    partition.refresh()
+    if partition.retention is None:
+        return
+    index_all(partition)
+    expire(committer, least=0)
+    floor = floor_of(partition)
+    if floor.number > partition.floor.number:
+        request = Request(())
+        request.control = Control(floor=floor)
+        committer.commit(request)
+
+
+def _hidden(partition: Partition, glob: str, first: int, last: int | None) -> Iterator[Erasure]:
+    """What nobody can read any more of these segments, and may still be stored."""
+    for name in _names(partition, glob):
+        row = row_of(partition, name)
+        until = min(row.first_sequence - 1, last or row.last_sequence)
+        if first <= until:
+            yield Erasure(name, first, until)
 
 
 def erase_segments(
@@ -155,16 +184,18 @@ def _batches(partition: Partition, glob: str | None, first: int, last: int | Non
     if glob is None:
         yield from partition_batches(partition, (1, 0), end, Bounds(), together=True)
         return
-    if _is_pattern(glob):
-        pattern = re.compile(translate(glob))
-        names = [name for name in segments_of(partition) if name == glob or pattern.match(name)]
-    else:
-        names = [glob]
-    for name in names:
+    for name in _names(partition, glob):
         row = row_of(partition, name)
         until = row.last_sequence if last is None else min(last, row.last_sequence)
         if until:
             yield from segment_batches(partition, name, Bounds(max(first, row.first_sequence), until))
+
+
+def _names(partition: Partition, glob: str) -> list[str]:
+    if not _is_pattern(glob):
+        return [glob]
+    pattern = re.compile(translate(glob))
+    return [name for name in segments_of(partition) if name == glob or pattern.match(name)]
 
 
 def _commit(committer: Committer, ranges: list[Erasure]) -> None:

@@ -264,3 +264,20 @@ def test_what_a_retention_has_given_back_stays_gone_when_it_is_taken_away(
         assert isinstance(gap, Gap)
         assert gap.reason == "expired"
     assert store.verify("a").findings == ()
+
+
+@pytest.mark.parametrize("per", ["segment", "space"])
+def test_what_is_hidden_is_erased_too_and_no_other_retention_brings_it_back(tmp_path: Path, per: str) -> None:
+    with streamkit.connect(f"file://{tmp_path}") as client, client.store(uuid4()) as store:
+        for at in range(20):
+            store.produce("a", "s", [Record(b"secretword%d" % at + bytes(1000), {"who": "me"})])
+            store.produce("a", "t", [Record(b"kept")])
+        store.set_retention("a", Retention(max_entries=4, per=per))
+        store.trim("a", "t", before=2)
+        assert store.erase("a", "s").entries <= 4
+        store.set_retention("a", Retention())
+        assert read(store, "s") == []
+        if per == "segment":
+            assert found_in(files_below(tmp_path), b"secretword") == []
+        assert read(store, "t")[-1] == 20
+        assert store.verify("a").ok
