@@ -62,7 +62,9 @@ def _groups(archive: Archive, snapshot: Snapshot, target_bytes: int) -> Iterator
                 group = []
                 continue
             payload = archive.files.payload_bytes(cluster[0])
-            if group and (size + payload > target_bytes or rows + cluster[0].rows > _ROWS):
+            # What was trimmed before it was archived is between files, never in one.
+            apart = bool(group) and group[-1].positions[1] + 1 != cluster[0].positions[0]
+            if group and (apart or size + payload > target_bytes or rows + cluster[0].rows > _ROWS):
                 if len(group) > 1:
                     yield group
                 group = []

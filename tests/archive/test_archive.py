@@ -652,3 +652,23 @@ class TestArchivedLocal(_OfItsOwn):
     def teardown_method(self, method: object = None) -> None:
         super().teardown_method(method)
         shutil.rmtree(self.root().removeprefix("file://"), ignore_errors=True)
+
+
+def test_files_around_what_was_trimmed_before_it_was_archived_are_not_put_together(tmp_path: Path) -> None:
+    with streamkit.connect(f"file://{tmp_path / 'store'}", archive=f"file://{tmp_path / 'cold'}") as client:
+        store = client.store(uuid4())
+        for turn in range(3):
+            for at in range(4):
+                store.produce(SPACE, "s", [Record(b"%d" % at)])
+                if turn == 1 and at == 2:
+                    store.archive(SPACE)
+                    store.trim(SPACE, before=store.end_offset(SPACE))
+                    for _ in range(3):
+                        store.produce(SPACE, "s", [Record(b"trimmed")])
+                    store.trim(SPACE, before=store.end_offset(SPACE))
+            store.archive(SPACE)
+        left = list(store.consume_segment(SPACE, "s"))
+        assert len(left) == 5
+        store.compact(SPACE)
+        assert list(store.consume_segment(SPACE, "s")) == left
+        assert store.verify(SPACE).ok
