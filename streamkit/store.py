@@ -27,7 +27,7 @@ from .log.read import end_of, merge
 from .log.request import Request
 from .log.statuses import written
 from .model import Entry, Record, SegmentStatus, no_entry
-from .names import check_name, internal_name
+from .names import InternalName, check_name
 from .open_store import OpenStore
 from .reading import Reader
 from .seconds import check_seconds
@@ -351,7 +351,9 @@ class Store:
         if known is None:
             return TrimReport(space, segment)
         limit = limit_of(space, segment, None, 0, None, None)
-        return trim_segment(known.committer(segment), segment, limit, "deleted", False)
+        report = trim_segment(known.committer(segment), segment, limit, "deleted", False)
+        self._erase_snapshots(space, {segment: 1})
+        return report
 
     def set_retention(self, space: str, retention: Retention) -> None:
         """How much the space keeps from now on; at any time, in place of what was set before. The space is created.
@@ -379,6 +381,10 @@ class Store:
 
         check_name(space, "space")
         self._handle.check_open()
+        if not isinstance(space, InternalName):
+            from .removing.snapshots import snapshots_of
+
+            self.delete_space(snapshots_of(space))
         self._shared.forget_space(space)
         partitions = list(self._shared.unread_partitions(space))
         if partitions:
@@ -434,21 +440,8 @@ class Store:
         if known is None:
             return EraseReport(space, dry_run=dry_run)
         return erase_space(
-            known, segment, first, last, metadata, dry_run, progress, self._eraser_lease, self._clean_beside
+            known, segment, first, last, metadata, dry_run, progress, self._eraser_lease, self._clean_copies
         )
-
-    def _clean_beside(self, partition: Partition, ranges: Ranges) -> int:
-        """What else holds what is erased: snapshots of aggregates, published views, the archive. How many files of the
-        latter were written anew."""
-        if partition.space < " ":
-            return 0  # an internal space has none of them
-        from .removing.erase import erase_segments
-
-        snapshots = self._known(internal_name("snapshots", partition.space))
-        if snapshots is not None:
-            erase_segments(snapshots, ranges.by_segment.keys(), self._eraser_lease, self._clean_beside)
-        self._clean_published()
-        return self._clean_archive(partition, ranges)
 
     def _clean_published(self) -> None:
         """Published views may hold what was erased; they are published again without it."""
@@ -459,7 +452,23 @@ class Store:
         except MissingDependency as error:
             warn("published views of the store %s, if there are any, still hold what was erased: %s", self.id, error)
 
-    def _clean_archive(self, partition: Partition, ranges: Ranges) -> int:
+    def _erase_snapshots(self, space: str, since: Mapping[str, int]) -> None:
+        """Those that were made of the sequences of segments from `since` on."""
+        if isinstance(space, InternalName):
+            return
+        from .removing.snapshots import erase_snapshots, snapshots_of
+
+        snapshots = self._known(snapshots_of(space))
+        if snapshots is not None:
+            erase_snapshots(snapshots, since, self._eraser_lease, self._clean_copies)
+
+    def _clean_copies(self, partition: Partition, ranges: Ranges) -> int:
+        """What else holds what is erased: snapshots of aggregates, published views, the archive. How many files of the
+        latter were written anew."""
+        if isinstance(partition.space, InternalName):
+            return 0  # it has none of them
+        self._erase_snapshots(partition.space, {segment: parts[0][0] for segment, parts in ranges.by_segment.items()})
+        self._clean_published()
         if not partition.head.archived:
             return 0
         from .archive.erase import erase_archived
@@ -469,7 +478,7 @@ class Store:
     def _finish_erasing(self, partition: Partition) -> None:
         from .removing.erase import finish
 
-        finish(partition, self._eraser_lease, self._clean_beside)
+        finish(partition, self._eraser_lease, self._clean_copies)
 
     # -- following ----------------------------------------------------------------------------------------------
 

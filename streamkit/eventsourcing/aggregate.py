@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
 
+from ..removing.erasures import Seen
+
 __all__ = ["Aggregate", "EventType", "Pending", "event", "event_types", "replay", "saved"]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -144,6 +146,7 @@ class Aggregate:
         self.version = 0
         self._pending: list[Pending] = []
         self._depth = 0
+        self._seen = Seen()
 
     @property
     def pending(self) -> tuple[Pending, ...]:

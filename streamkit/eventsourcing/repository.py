@@ -8,13 +8,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from glob import escape
 from typing import Any, Generic, TypeVar
 
 from ..errors import EntriesRemoved, PermanentError, SequenceMismatch, StreamkitError, TransactionIdMismatch
 from ..gaps import Gap
 from ..leases import Lease
 from ..model import Entry, Record, SegmentStatus
-from ..names import check_name, internal_name
+from ..names import check_name
+from ..removing.erasures import Seen, is_erasing, seen_of
+from ..removing.snapshots import VERSION, snapshots_of
 from ..store import Store
 from ..warn import warn
 from ..writing import check_key
@@ -28,7 +31,7 @@ A = TypeVar("A", bound=Aggregate)
 R = TypeVar("R")
 _ANNOTATE = "annotate the attributes in the body of the class, as in `lines: list[Line]`, or write __setstate__"
 _SNAPSHOT = "streamkit-snapshot"
-_OWN = ("id", "version", "_pending", "_depth")
+_OWN = ("id", "version", "_pending", "_depth", "_seen")
 
 
 class Repository(Generic[A]):
@@ -69,7 +72,7 @@ class Repository(Generic[A]):
         self._codec: Codec = codec or JsonCodec()
         self._format = EventFormat(aggregate, self._codec)
         self._schema = f"{aggregate.__name__}/{schema}"
-        self._snapshots = internal_name("snapshots", space)
+        self._snapshots = snapshots_of(space)
         self._most = cache
         self._cache: OrderedDict[str, _Kept] = OrderedDict()
         self._lock = threading.Lock()
@@ -88,11 +91,12 @@ class Repository(Generic[A]):
         if at is not None:
             return self._as_of(id, at)
         aggregate = self._cached(id)
-        if aggregate is not None and not self._deleted(aggregate):
+        if aggregate is not None:
             try:
                 self._replay(aggregate)
-                self._keep(aggregate)
-                return aggregate
+                if not self._outdated(aggregate):
+                    self._keep(aggregate)
+                    return aggregate
             except EntriesRemoved:
                 pass
         self._forget(id)
@@ -148,20 +152,6 @@ class Repository(Generic[A]):
         vars(aggregate).clear()
         vars(aggregate).update(vars(new))
 
-    def _deleted(self, aggregate: A) -> bool:
-        """Whether the segment was deleted with all that this one was made of."""
-        return any(gap.reason == "deleted" for gap in self._gaps(aggregate.id, max(aggregate.version, 1)))
-
-    def _gaps(self, id: str, first: int) -> list[Gap]:
-        """What is missing from sequence `first` on, up to the first event that is there."""
-        last = self._store.segment_status(self.space, id).first_sequence - 1
-        if last < first:
-            return []
-        found: Iterator[Entry | Gap] = self._store.consume_segment(
-            self.space, id, min_sequence=first, max_sequence=last, gaps="yield"
-        )
-        return [one for one in found if isinstance(one, Gap)]
-
     def _as_of(self, id: str, at: int | datetime) -> A:
         if isinstance(at, datetime):
             if at.tzinfo is None:
@@ -198,7 +188,15 @@ class Repository(Generic[A]):
         if not hasattr(aggregate, "_pending"):
             raise TypeError(f"{self.aggregate.__name__}.__init__ does not call super().__init__()")
         aggregate.id = id
+        aggregate._seen = self._seen(id)
         return aggregate
+
+    def _seen(self, id: str) -> Seen:
+        return seen_of(self._store, self.space, id)
+
+    def _outdated(self, aggregate: A) -> bool:
+        """Whether an event that it may be made of was erased since, or deleted; as of the last look at the log."""
+        return self._seen(aggregate.id).outdates(aggregate._seen)
 
     # -- the cache ----------------------------------------------------------------------------------------------
 
@@ -210,6 +208,9 @@ class Repository(Generic[A]):
             self._cache.move_to_end(id)
         aggregate = self.aggregate.__new__(self.aggregate)
         vars(aggregate).update(found.copy())
+        if self._outdated(aggregate):
+            self._forget(id)
+            return None
         return aggregate
 
     def _keep(self, aggregate: A) -> None:
@@ -262,7 +263,10 @@ class Repository(Generic[A]):
             lease=lease,
         )
         saved(aggregate)
-        self._keep(aggregate)
+        if self._outdated(aggregate):
+            self._forget(aggregate.id)
+        else:
+            self._keep(aggregate)
         if self._every and before // self._every != aggregate.version // self._every:
             self._snapshot(aggregate)
         return status
@@ -326,7 +330,7 @@ class Repository(Generic[A]):
     def _is_stale(self, aggregate: A) -> bool:
         """Whether the log has more of it than this one was made of."""
         last = self._store.segment_status(self.space, aggregate.id).last_sequence
-        if last == aggregate.version - len(aggregate.pending):
+        if last == aggregate.version - len(aggregate.pending) and not self._outdated(aggregate):
             return False
         self._forget(aggregate.id)
         return True
@@ -342,7 +346,7 @@ class Repository(Generic[A]):
     def _snapshot(self, aggregate: A) -> None:
         """It saves work and nothing else: not being able to is no error of who saves."""
         try:
-            self._write_snapshot(aggregate)
+            self._write_snapshot(self.load(aggregate.id) if self._outdated(aggregate) else aggregate)
         except (StreamkitError, TypeError) as error:
             if not self._warned:
                 self._warned = True
@@ -355,8 +359,11 @@ class Repository(Generic[A]):
         data = self._codec.encode(state)
         if not hasattr(aggregate, "__setstate__"):
             self._check_snapshot(aggregate, data)
-        marks = {_SNAPSHOT: self._schema, "version": str(aggregate.version), "mark": self._mark(aggregate.id)}
+        marks = {_SNAPSHOT: self._schema, VERSION: str(aggregate.version), "mark": self._mark(aggregate.id)}
         self._store.produce(self._snapshots, aggregate.id, [Record(data, marks)])
+        self._store.segment_status(self.space, aggregate.id)  # looks at the log
+        if self._outdated(aggregate):  # an erasure may have searched the snapshots before this one was there
+            self._store.erase(self._snapshots, escape(aggregate.id), metadata=marks)
 
     def _check_snapshot(self, aggregate: A, data: bytes) -> None:
         """TypeError if the aggregate would not be the same again."""
@@ -381,17 +388,17 @@ class Repository(Generic[A]):
         """From the newest snapshot that can be used, and is not later than version `most`; else empty."""
         aggregate = self._new(id)
         try:
-            entries = self._store.consume_segment(self._snapshots, id, reverse=True, limit=20 if most else 1)
+            entries = self._store.consume_segment(self._snapshots, id, reverse=True, limit=20)
             for entry in entries:
-                version = int(entry.metadata.get("version", "0"))
+                version = int(entry.metadata.get(VERSION, "0"))
                 if entry.metadata.get(_SNAPSHOT) != self._schema or (most is not None and version > most):
                     continue
                 if entry.metadata.get("mark") != self._mark(id):
                     break
-                aggregate.version = version
-                if self._deleted(aggregate):
-                    break
+                if is_erasing(self._store, self.space, id, version) or self._seen(id).deleted >= version:
+                    continue
                 self._restore(aggregate, self._codec.decode(entry.payload))
+                aggregate.version = version
                 return aggregate
         except (PermanentError, TypeError, ValueError) as error:
             warn("a snapshot of %s %r is passed over: %s", self.aggregate.__name__, id, error)

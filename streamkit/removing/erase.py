@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import translate
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..space import Space, segments_of
 from .report import EraseReport
 from .rewrite import Ranges, clean_partition, index_all
 
-__all__ = ["erase_segments", "erase_space", "finish", "pending"]
+__all__ = ["erase_matching", "erase_space", "finish", "pending"]
 
 _AT_ONCE = 5000
 """Ranges that one transaction erases, at most."""
@@ -89,8 +89,7 @@ def erase_space(
             found.ranges += _hidden(partition, glob, first, last)
         rows = files = 0
         if not dry_run:
-            for at in range(0, len(found.ranges), _AT_ONCE):
-                _commit(committer, found.ranges[at : at + _AT_ONCE])
+            _commit(committer, found.ranges)
             # Also what an earlier call has left.
             rows, files = finish(partition, lease, clean_archive)
         total = EraseReport(
@@ -133,21 +132,25 @@ def _hidden(partition: Partition, glob: str, first: int, last: int | None) -> It
             yield Erasure(name, first, until)
 
 
-def erase_segments(
-    space: Space, names: Collection[str], lease: MakeLease, clean_archive: Callable[[Partition, Ranges], int]
+def erase_matching(
+    space: Space,
+    segments: Iterable[str],
+    matches: Callable[[Any], bool],
+    lease: MakeLease,
+    clean_archive: Callable[[Partition, Ranges], int],
 ) -> None:
-    """Erase all of these segments, as far as there are any."""
-    for committer in space.committers:
+    """Erase those entries of some segments that match."""
+    by_partition: dict[int, list[str]] = {}
+    for segment in segments:
+        by_partition.setdefault(space.partition(segment).partition, []).append(segment)
+    for number, names in by_partition.items():
+        committer = space.committers[number]
         partition = committer.partition
-        partition.refresh()
+        partition.refresh(names)
         found = _Found()
-        for name in segments_of(partition):
-            if name in names:
-                row = row_of(partition, name)
-                for batch in segment_batches(partition, name, Bounds(row.first_sequence, row.last_sequence)):
-                    found.take(batch, None)
-        for at in range(0, len(found.ranges), _AT_ONCE):
-            _commit(committer, found.ranges[at : at + _AT_ONCE])
+        for batch in _of_segments(partition, names, 1, None):
+            found.take(batch, matches)
+        _commit(committer, found.ranges)
         finish(partition, lease, clean_archive)
 
 
@@ -184,7 +187,11 @@ def _batches(partition: Partition, glob: str | None, first: int, last: int | Non
     if glob is None:
         yield from partition_batches(partition, (1, 0), end, Bounds(), together=True)
         return
-    for name in _names(partition, glob):
+    yield from _of_segments(partition, _names(partition, glob), first, last)
+
+
+def _of_segments(partition: Partition, names: Iterable[str], first: int, last: int | None) -> Iterator[Batch]:
+    for name in names:
         row = row_of(partition, name)
         until = row.last_sequence if last is None else min(last, row.last_sequence)
         if until:
@@ -199,9 +206,10 @@ def _names(partition: Partition, glob: str) -> list[str]:
 
 
 def _commit(committer: Committer, ranges: list[Erasure]) -> None:
-    request = Request(())
-    request.control = Control(erasures=tuple(ranges))
-    committer.commit(request)
+    for at in range(0, len(ranges), _AT_ONCE):
+        request = Request(())
+        request.control = Control(erasures=tuple(ranges[at : at + _AT_ONCE]))
+        committer.commit(request)
 
 
 def pending(partition: Partition) -> bool:

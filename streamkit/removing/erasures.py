@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..gaps import Gap
 from ..log.partition import Partition
 from ..log.records import records
-from ..log.visible import floor_of
+from ..log.visible import floor_of, row_of
 from ..store import Store, inner
 
-__all__ = ["begins_late", "erased_since", "seen_by"]
+__all__ = ["Seen", "begins_late", "erased_since", "is_erasing", "seen_by", "seen_of"]
+
+
+class Seen(NamedTuple):
+    """How much of a segment's removals whoever reads it from now on is not given any more, as far as is known."""
+
+    number: int = 0
+    """The last transaction of its partition,"""
+    erased: int = 0
+    """and the last that may have erased something of it."""
+    deleted: int = 0
+    """The sequence up to which the segment was deleted."""
+
+    def outdates(self, before: Seen) -> bool:
+        """Whether something was removed that was there for who had seen as much as `before`."""
+        return self.erased > before.number or self.deleted > before.deleted
+
+
+def seen_of(store: Store, space: str, segment: str) -> Seen:
+    """As of the last look at the log."""
+    found, _ = inner(store).look_up(space)
+    if found is None:
+        return Seen()
+    partition = found.partition(segment)
+    with partition.lock:
+        number, erased = partition.number, _latest(partition)
+    deleted = [last for last, reason in row_of(partition, segment).gaps if reason == "deleted"]
+    return Seen(number, erased, max(deleted, default=0))
+
+
+def is_erasing(store: Store, space: str, segment: str, last: int) -> bool:
+    """Whether an event up to `last` is erased, and may still be stored somewhere."""
+    found, _ = inner(store).look_up(space)
+    erasing = found.partition(segment).erasing if found is not None else ()
+    return any(erasure.segment == segment and erasure.first <= last for erasure in erasing)
 
 
 def seen_by(store: Store, space: str, *, fresh: bool) -> tuple[int, ...]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fix_stores import Subject
 
 from streamkit import EntriesRemoved
 from streamkit.eventsourcing import Aggregate, Repository, event
+from streamkit.store import inner
 
 
 class Customer(Aggregate):
@@ -37,7 +40,7 @@ def state(customer: Customer) -> State:
 def filled(subject: Subject, snapshot_every: int) -> Repository[Customer]:
     """One customer: a name, which a subject gave, and three mails."""
     repository = Repository(subject.store, "people", Customer, snapshot_every=snapshot_every)
-    repository.execute("c", lambda one: one.rename("ann"), metadata={"subject": "c"})
+    repository.execute("c", lambda one: one.rename("Annabella"), metadata={"subject": "c"})
     for _ in range(3):
         repository.execute("c", lambda one: one.mail())
     return repository
@@ -47,10 +50,10 @@ def filled(subject: Subject, snapshot_every: int) -> Repository[Customer]:
     ("how", "every", "wanted"),
     [
         ("erase the first", 0, (4, "", 3)),
-        ("erase the last", 0, (4, "ann", 2)),
+        ("erase the last", 0, (4, "Annabella", 2)),
         ("erase all", 0, (4, "", 0)),
-        ("trim", 2, (4, "ann", 3)),
-        ("trim all", 4, (4, "ann", 3)),
+        ("trim", 2, (4, "Annabella", 3)),
+        ("trim all", 4, (4, "Annabella", 3)),
         ("delete", 0, (4, "", 0)),
         ("delete", 2, (4, "", 0)),
         ("delete what was trimmed", 0, (4, "", 0)),
@@ -94,4 +97,48 @@ def test_what_was_trimmed_and_is_in_no_snapshot_is_told(subject: Subject) -> Non
         with pytest.raises(EntriesRemoved, match=r"1 to 2 were trimmed, and no snapshot of 'c'"):
             fresh.load("c", at=at)
     repository.snapshot("c")  # this one still knows
-    assert state(fresh.load("c")) == (4, "ann", 3)
+    assert state(fresh.load("c")) == (4, "Annabella", 3)
+
+
+@pytest.mark.parametrize("how", ["erase", "delete", "delete the space"])
+def test_what_was_removed_is_in_no_snapshot_and_in_no_cache(subject: Subject, how: str, tmp_path: Path) -> None:
+    repository, store = filled(subject, 2), subject.store
+    other = Repository(subject.stranger(), "people", Customer, snapshot_every=2)
+    other.load("c")
+    store.trim("people", "c", before=1)
+    repository.execute("d", lambda one: one.rename("Danielle"))
+    repository.snapshot("d")
+    assert subject.url.startswith("memory") or on_disk(tmp_path, b"Annabella")
+    match how:
+        case "erase":
+            store.erase("people", metadata={"subject": "c"})
+        case "delete":
+            store.delete_segment("people", "c")
+        case _:
+            store.delete_space("people")
+    wanted = (4, "", 3) if how == "erase" else (4, "", 0) if how == "delete" else (0, "", 0)
+    if how == "erase":
+        assert not on_disk(tmp_path, b"Annabella")
+        assert on_disk(tmp_path, b"Danielle") or subject.url.startswith("memory")
+    for space in inner(store).internal_names("snapshots"):
+        assert list(store.consume_segment(space, "c")) == []
+        assert [entry.segment for entry in store.consume_space(space)] == ["d"]
+    mine = Repository(subject.stranger(), "people", Customer, snapshot_every=2)
+    for one in (mine, *([repository, other] if how != "delete the space" else [])):
+        assert state(one.load("c")) == wanted
+        assert one.execute("c", state) == wanted
+
+
+def test_a_snapshot_of_what_was_erased_meanwhile_does_not_stay(subject: Subject, tmp_path: Path) -> None:
+    repository = filled(subject, 0)
+    other = Repository(subject.stranger(), "people", Customer, snapshot_every=1)
+    customer = other.load("c")
+    subject.store.erase("people", metadata={"subject": "c"})
+    customer.mail()
+    other.save(customer)
+    assert not on_disk(tmp_path, b"Annabella")
+    assert state(other.load("c")) == state(repository.load("c")) == (5, "", 4)
+
+
+def on_disk(directory: Path, text: bytes) -> bool:
+    return any(text in path.read_bytes() for path in directory.rglob("*") if path.is_file())

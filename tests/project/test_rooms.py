@@ -77,6 +77,7 @@ UPWARD = {
     ("streamkit.errors", "streamkit.gaps"): "for the type checker: an error carries a gap",
     ("streamkit.store", "streamkit.removing.arguments"): "`erase()` of the facade",
     ("streamkit.store", "streamkit.removing.erase"): "`erase()` of the facade",
+    ("streamkit.store", "streamkit.removing.snapshots"): "`erase()` of the facade: what snapshots keep goes",
     ("streamkit.store", "streamkit.removing.limits"): "`trim()` and `set_retention()` of the facade",
     ("streamkit.store", "streamkit.removing.report"): "what `trim()`, `erase()` and `size()` of the facade return",
     ("streamkit.store", "streamkit.removing.rewrite"): "for the type checker",

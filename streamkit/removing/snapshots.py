@@ -1,0 +1,34 @@
+"""Snapshots of aggregates, beside their space: they hold what events have said, and go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..log.partition import Partition
+from ..model import Entry
+from ..names import InternalName, internal_name
+from ..space import Space
+from .erase import MakeLease, erase_matching
+from .rewrite import Ranges
+
+__all__ = ["VERSION", "erase_snapshots", "snapshots_of"]
+
+VERSION = "version"
+"""The metadata of a snapshot that says which event was its last."""
+
+
+def snapshots_of(space: str) -> InternalName:
+    """The internal space of a space's snapshots: a segment is an aggregate, there too."""
+    return internal_name("snapshots", space)
+
+
+def erase_snapshots(
+    snapshots: Space, since: Mapping[str, int], lease: MakeLease, clean_archive: Callable[[Partition, Ranges], int]
+) -> None:
+    """Erase the snapshots that were made of an event of `since`, the first that is erased of each segment."""
+
+    def matches(entry: Entry) -> bool:
+        version = entry.metadata.get(VERSION, "")
+        return not version.isdecimal() or int(version) >= since[entry.segment]
+
+    erase_matching(snapshots, since, matches, lease, clean_archive)
