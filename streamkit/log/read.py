@@ -600,8 +600,13 @@ class Cursor:
         if len(logs) == 1:
             yield from logs[0]
         else:
+            for at, partition in enumerate(partitions):
+                # What is gone is told before the first entry: an offset of one does not name the same place again.
+                positions[at] = max(positions[at], (floor_of(partition).number, 0))
             for at, batch in _merge_by_time(logs):
                 if batch.gap is not None:
+                    if not batch.gap.segment:
+                        positions[at] = max(positions[at], (batch.gap.last_sequence + 1, 0))
                     yield batch
                     continue
                 self._watermark = max(self._watermark, batch.timestamp)

@@ -18,7 +18,7 @@ import streamkit
 import streamkit_memory
 from harness.combining import CombiningDriver, posting
 from harness.deep_search import files_below, found_in
-from streamkit import Gap, Record, Retention, Store
+from streamkit import Entry, Gap, Record, Retention, Store
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.log.keys import HEAD
@@ -281,3 +281,21 @@ def test_what_is_hidden_is_erased_too_and_no_other_retention_brings_it_back(tmp_
             assert found_in(files_below(tmp_path), b"secretword") == []
         assert read(store, "t")[-1] == 20
         assert store.verify("a").ok
+
+
+def test_who_was_told_of_a_gap_is_not_told_again_by_the_offsets_that_follow(subject: Subject) -> None:
+    store = subject.store
+    store.create_space("a", 3)
+    for at in range(30):
+        store.produce("a", f"s{at % 9}", [Record(b"%d" % at)])
+    start = list(store.consume_space("a", limit=5))[-1].space_offset
+    store.trim("a", keep_entries=9)
+    with pytest.raises(streamkit.EntriesRemoved):
+        list(store.consume_space("a", offset=start))
+    for found in (
+        list(store.consume_space("a", offset=start, gaps="skip")),
+        [one for one in store.consume_space("a", offset=start, gaps="yield") if isinstance(one, Entry)],
+    ):
+        assert len(found) == 9
+        for at, entry in enumerate(found, 1):
+            assert list(store.consume_space("a", offset=entry.space_offset)) == found[at:]
