@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from ..model import Entry, Record, SegmentStatus
 from ..names import check_name
 from ..removing.erasures import Seen, is_erasing, seen_of
 from ..removing.snapshots import VERSION, snapshots_of
-from ..store import Store
+from ..store import Store, inner
 from ..warn import warn
 from ..writing import check_key
 from .aggregate import Aggregate, saved
@@ -31,6 +32,8 @@ A = TypeVar("A", bound=Aggregate)
 R = TypeVar("R")
 _ANNOTATE = "annotate the attributes in the body of the class, as in `lines: list[Line]`, or write __setstate__"
 _SNAPSHOT = "streamkit-snapshot"
+_PAUSE, _PAUSE_REMOTE, _LONGEST_PAUSE = 0.02, 0.05, 0.5
+"""Seconds to wait at most after the first defeat, of a store here and of a service; doubled with each; never longer."""
 _OWN = ("id", "version", "_pending", "_depth", "_seen")
 
 
@@ -276,14 +279,15 @@ class Repository(Generic[A]):
         id: str,
         command: Callable[[A], R],
         *,
-        retries: int = 5,
+        retries: int = 10,
         idempotency_key: str | None = None,
         metadata: dict[str, str] | None = None,
     ) -> R:
         """Load, call `command(aggregate)`, save; its result. Again from the beginning if someone was faster.
 
-        After `retries` such defeats SequenceMismatch is raised. If `command` raises, nothing is written. A command
-        with an `idempotency_key` that this aggregate has executed before is not executed again: it returns None.
+        Between attempts it waits for a moment. After `retries` such defeats SequenceMismatch is raised. If `command`
+        raises, nothing is written. A command with an `idempotency_key` that this aggregate has executed before is not
+        executed again: it returns None.
         """
         if type(retries) is not int or retries < 0:
             raise ValueError(f"retries is 0 or more, not {retries!r}")
@@ -318,7 +322,15 @@ class Repository(Generic[A]):
                 self._forget(id)
                 if attempt == retries:
                     raise
+                if fresh:  # else it was the cache that was behind
+                    self._pause(attempt)
         return self._last(id, command, metadata, idempotency_key)
+
+    def _pause(self, attempt: int) -> None:
+        """For as long as chance says, so that who competes comes to its turn."""
+        shared = inner(self._store)
+        first = _PAUSE_REMOTE if shared.backend.limits.remote else _PAUSE
+        shared.clock.sleep(random.uniform(0.1, 1.0) * min(first * 2**attempt, _LONGEST_PAUSE))
 
     def _last(self, id: str, command: Callable[[A], R], metadata: dict[str, str] | None, key: str | None) -> R:
         aggregate = self.load(id)

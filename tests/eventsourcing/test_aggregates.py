@@ -15,6 +15,7 @@ from fix_stores import Subject
 from streamkit import CorruptData, Record, SequenceMismatch, UnsupportedVersion
 from streamkit.eventsourcing import Aggregate, JsonCodec, MsgpackCodec, PydanticCodec, Repository, event
 from streamkit.names import internal_name
+from streamkit.testing import ManualClock
 
 
 @dataclass
@@ -126,6 +127,19 @@ def test_who_was_slower_is_refused_and_execute_tries_again(subject: Subject) -> 
     assert calls == [1, 2]
     with pytest.raises(SequenceMismatch):
         two.execute("42", lambda order: (one.execute("42", lambda o: o.add(TEA)), order.add(TEA)), retries=2)
+
+
+def test_who_is_slower_again_and_again_waits_longer_and_longer(subject: Subject) -> None:
+    clock = ManualClock()
+    slow = Repository(subject.stranger(clock=clock), "orders", Order)
+    other = Repository(subject.store, "orders", Order)
+    slept: list[float] = []
+    clock.sleep = slept.append  # type: ignore[method-assign]
+    with pytest.raises(SequenceMismatch):
+        slow.execute("42", lambda order: (other.execute("42", lambda o: o.add(TEA)), order.add(TEA)), retries=7)
+    assert len(slept) == 7
+    assert 0 < slept[0] < slept[6]
+    assert sum(slept) < 3
 
 
 def test_a_command_is_judged_by_what_is_so_now_not_by_what_is_remembered(subject: Subject) -> None:
