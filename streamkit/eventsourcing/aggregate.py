@@ -69,8 +69,9 @@ def event(name: Any = None, /, *, version: int = 1, upcast: Mapping[int, Upcast]
     """Make a method of an Aggregate an event: `@event`, or `@event("name")`, by which the log knows it.
 
     A call runs the method, and records its arguments if that does not raise; replaying runs it again with them. They
-    are written by their annotations (msgspec's types) or, without, as what JSON has. So the method decides by its
-    arguments and the state alone; what else is to be decided is done by a method that calls it.
+    are written by their annotations (msgspec's types) or, without, as what JSON has: TypeError for anything else. So
+    the method decides by its arguments and the state alone; what else is to be decided is done by a method that calls
+    it.
     `version` and `upcast`: when arguments change, raise the version, and give for each earlier one a function that
     makes its arguments (a dict) those of the next.
     """
@@ -101,6 +102,7 @@ def _decorate(function: Any, name: str, version: int, upcast: Mapping[int, Upcas
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in signature.parameters.values()):
         raise TypeError(f"{function.__qualname__}: an event's arguments have names, so it takes no *arguments")
     mark = _Mark(name, version, upcast, function, signature)
+    plain = frozenset(one.name for one in signature.parameters.values() if one.annotation in _ANYTHING)
 
     @functools.wraps(function)
     def record(self: Aggregate, *arguments: Any, **named: Any) -> Any:
@@ -108,13 +110,36 @@ def _decorate(function: Any, name: str, version: int, upcast: Mapping[int, Upcas
         bound.apply_defaults()
         values = dict(bound.arguments)
         values.pop(next(iter(signature.parameters)))
+        unsaid = plain
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
-                values.update(values.pop(parameter.name))
-        return self._record(name, function, values, (self, *arguments), named)
+                more = values.pop(parameter.name)
+                values.update(more)
+                unsaid = plain.union(more)
+        return self._record(name, function, values, unsaid, (self, *arguments), named)
 
     setattr(record, _MARK, mark)
     return record
+
+
+_ANYTHING = (inspect.Parameter.empty, Any, "Any", "typing.Any", object, "object")
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
+def _check_plain(function: Callable[..., Any], argument: str, value: Any) -> None:
+    """TypeError for what would come back as something else where nothing says what it is."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return
+    if kind is list or (kind is dict and all(type(key) is str for key in value)):
+        for one in value if kind is list else value.values():
+            _check_plain(function, argument, one)
+        return
+    what = "dict with other keys than str" if kind is dict else kind.__name__
+    raise TypeError(
+        f"{function.__qualname__}: a {what} in the argument {argument!r} would be replayed as something else: annotate "
+        "it, as in `at: datetime` (one of **arguments: make it a parameter of its own)"
+    )
 
 
 def event_types(kind: type[Aggregate]) -> dict[str, EventType]:
@@ -158,6 +183,7 @@ class Aggregate:
         name: str,
         function: Callable[..., Any],
         values: dict[str, Any],
+        plain: frozenset[str],
         arguments: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
@@ -167,6 +193,8 @@ class Aggregate:
             raise TypeError(f"{type(self).__name__}.__init__ does not call super().__init__()") from None
         if depth:  # an event that calls another one is one event: replaying it will call that again
             return function(*arguments, **named)
+        for argument in plain & values.keys():
+            _check_plain(function, argument, values[argument])
         self._depth = 1
         try:
             result = function(*arguments, **named)

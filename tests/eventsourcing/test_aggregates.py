@@ -294,6 +294,27 @@ def test_what_cannot_be_replayed_names_the_entry(subject: Subject) -> None:
         repository.load("43")
 
 
+def test_an_argument_that_would_be_replayed_as_something_else_is_refused(subject: Subject) -> None:
+    class Loose(Aggregate):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Any] = []
+
+        @event
+        def see(self, what, said: tuple[int, ...] = (), **more: Any):  # type: ignore[no-untyped-def]
+            self.seen += [what, said, more]
+
+    repository = Repository(subject.store, "x", Loose)
+    for wrong in ((1, 2), datetime.now(UTC), [{"a": b"x"}], {1: 2}, {1}):
+        with pytest.raises(TypeError, match=r"'what'.*annotate"):
+            repository.execute("1", lambda loose, wrong=wrong: loose.see(wrong))
+        with pytest.raises(TypeError, match=r"'other'.*annotate"):
+            repository.execute("1", lambda loose, wrong=wrong: loose.see(1, other=wrong))
+    repository.execute("1", lambda loose: loose.see([{"a": None}, 1.5, "x", True], (1, 2), more=[1]))
+    wanted = [[{"a": None}, 1.5, "x", True], (1, 2), {"more": [1]}]
+    assert repository.load("1").seen == Repository(subject.store, "x", Loose).load("1").seen == wanted
+
+
 def test_mistakes_are_told(subject: Subject) -> None:
     class Forgot(Aggregate):
         def __init__(self) -> None:
