@@ -146,7 +146,7 @@ class Repository(Generic[A]):
             raise EntriesRemoved(
                 f"{lost}, and no snapshot of {aggregate.id!r} knows what they did: its state cannot be told any more. "
                 "Before events are trimmed or expire write one, repository.snapshot(id) or snapshot_every=…; to begin "
-                "anew take another id",
+                "anew delete the segment, or take another id if it has no events any more",
                 lost,
             )
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from fix_stores import Subject
 
-from streamkit import EntriesRemoved
+from streamkit import EntriesRemoved, LeaseNotAcquired, Store
+from streamkit.archive.archiver import lease_name
 from streamkit.eventsourcing import Aggregate, Repository, event
+from streamkit.removing.snapshots import snapshots_of
 from streamkit.store import inner
 
 
@@ -138,6 +140,36 @@ def test_a_snapshot_of_what_was_erased_meanwhile_does_not_stay(subject: Subject,
     other.save(customer)
     assert not on_disk(tmp_path, b"Annabella")
     assert state(other.load("c")) == state(repository.load("c")) == (5, "", 4)
+
+
+def test_an_erasure_that_was_stopped_is_completed_in_snapshots_too(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(subject, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_eraser_lease", lambda store, name, wait: store.lease(name, 1.0))
+        with subject.stranger().lease(lease_name("people", 0)), pytest.raises(LeaseNotAcquired):
+            subject.store.erase("people", metadata={"subject": "c"})
+    fresh = Repository(subject.stranger(), "people", Customer, snapshot_every=2)
+    assert state(fresh.load("c")) == (4, "", 3)  # nobody begins from what is still stored
+    subject.store.maintain("people")
+    assert not on_disk(tmp_path, b"Annabella")
+    assert [list(subject.store.consume_segment(snapshots_of("people"), "c"))] == [[]]
+
+
+def test_who_erases_an_aggregate_erases_what_trimmed_events_left_in_its_snapshot(
+    subject: Subject, tmp_path: Path
+) -> None:
+    filled(subject, 2)
+    subject.store.trim("people", "c", before=3)
+    subject.store.erase("people", "c")
+    assert not on_disk(tmp_path, b"Annabella")
+    fresh = Repository(subject.stranger(), "people", Customer, snapshot_every=2)
+    with pytest.raises(EntriesRemoved, match="delete the segment"):
+        fresh.load("c")
+    subject.store.delete_segment("people", "c")
+    fresh.execute("c", lambda one: one.mail())
+    assert state(Repository(subject.stranger(), "people", Customer).load("c")) == (5, "", 1)
 
 
 def on_disk(directory: Path, text: bytes) -> bool:
