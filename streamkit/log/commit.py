@@ -37,6 +37,7 @@ from .record_format import NOBODY, VOID, Body, Header, KeyUse, encode_transactio
 from .request import Request
 from .rows import SegmentRow
 from .settled import chosen, recall
+from .visible import counted
 
 __all__ = ["Committer", "Upkeep", "new_id"]
 
@@ -386,7 +387,7 @@ class Committer:
                 segments = [part.segment for request in requests for part in request.parts]
                 alone = len(requests) == 1 and not self._submitted
             snapshot = Snapshot(partition)
-            plan = Plan(partition, snapshot, partition.learn(segments))
+            plan = Plan(partition, snapshot, counted(partition, partition.learn(segments)))
             for request in requests:
                 if request.withdrawn:
                     request.leave()

@@ -13,6 +13,7 @@ from .room import check_room
 from .rows import SegmentRow
 from .settled import settle
 from .statuses import written
+from .visible import counted
 
 __all__ = ["Plan", "Snapshot", "mismatch"]
 
@@ -144,7 +145,8 @@ class Plan:
     def add_posted(self, requests: Sequence[Request]) -> bool:
         """Take in what other processes have posted, as far as it can be. False: plan again, the log has gone on."""
         partition, snapshot = self.partition, self.snapshot
-        self.before.update(partition.learn([part.segment for request in requests for part in request.parts]))
+        segments = [part.segment for request in requests for part in request.parts]
+        self.before.update(counted(partition, partition.learn(segments)))
         if snapshot.generation != partition.generation:
             return False
         for request in requests:

@@ -18,6 +18,7 @@ from .rows import DataRow, Piece, SegmentRow
 
 __all__ = [
     "Place",
+    "counted",
     "first_where",
     "floor_at",
     "floor_of",
@@ -53,12 +54,29 @@ def cutoff(partition: Partition) -> int:
 
 def row_of(partition: Partition, segment: str) -> SegmentRow:
     """A segment's status, with the first entry that can be read by now. As of the last refresh, or later."""
+    row = _from_floor(partition, segment)
+    return _retained(partition, segment, row) if partition.retention is not None else row
+
+
+def counted(partition: Partition, rows: dict[str, SegmentRow]) -> dict[str, SegmentRow]:
+    """`rows` of segments, by what was trimmed of the space too, where a retention rejects what a segment has no room
+    for."""
+    retention = partition.retention
+    if retention is None or retention.when_full != "reject" or retention.per != "segment":
+        return rows
+    floor = partition.floor.number
+    return {
+        name: row if row.empty or row.first_number >= floor else _from_floor(partition, name)
+        for name, row in rows.items()
+    }
+
+
+def _from_floor(partition: Partition, segment: str) -> SegmentRow:
     while True:
         row = partition.status(segment)
         resolved = _past_floor(partition, segment, row, partition.floor)
         if resolved is row or partition.resolved(segment, row, resolved):
-            break
-    return _retained(partition, segment, resolved) if partition.retention is not None else resolved
+            return resolved
 
 
 def shown(partition: Partition, row: SegmentRow) -> bool:

@@ -151,6 +151,14 @@ class Removing(StoreSubject):
         self.store.trim("a", "s", keep_entries=1)
         self.put("a", "s", [b"4"])
         same(self.sequences(self.stranger(), "a", "s"), [3, 4], "after room was made")
+        self.put("a", "s", [b"5"])
+        for who, store in self.readers():
+            self.store.trim("a", keep_entries=1)
+            for _ in range(2):
+                last = store.produce("a", "s", [Record(b"more")]).last_sequence
+            with self.nothing_written("a"), refusing(SpaceFull, f"more than there is room for, by {who}"):
+                store.produce("a", "s", [Record(b"more")])
+            same(self.sequences(self.stranger(), "a", "s"), [last - 2, last - 1, last], f"room in the space, {who}")
 
     def test_what_is_erased_is_given_out_no_more(self) -> None:
         """An erased entry is read, or another one is not."""
