@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 import typer
 
-from .options import Archive, Json, MaxTimestamp, SpaceName, StoreId, Url, open_client, open_store
+from .options import Archive, Json, MaxTimestamp, SpaceName, StoreId, Url, check_space, open_client, open_store
 from .output import print_line, record_line
 from .progress import progress
 
@@ -28,6 +28,7 @@ def archive(
 ) -> None:
     """Move committed transactions into the space's Delta table, where every reader finds them."""
     with open_store(url, store, archive) as opened, progress("archiving", unit="entries") as bar:
+        check_space(opened, space)
         report = opened.archive(
             space, until=until or None, min_age=min_age, progress=lambda transactions, entries: bar.advance(entries)
         )
@@ -55,6 +56,7 @@ def compact(
 ) -> None:
     """Bring small files of the space's archive together; remove those that no version of the table needs."""
     with open_store(url, store, archive) as opened, progress("compacting", unit="files") as bar:
+        check_space(opened, space)
         report = opened.compact(
             space, target_file_bytes=target_file_bytes, retention_hours=retention_hours, progress=bar.at
         )

@@ -8,7 +8,7 @@ import typer
 
 from streamkit import Store
 
-from .options import Archive, Json, SpaceName, StoreId, Url, open_client, open_store
+from .options import Archive, Json, SpaceName, StoreId, Url, check_space, open_client, open_store
 from .output import iso, print_line, print_note, record_line, status_fields, status_text
 from .progress import progress
 
@@ -61,6 +61,8 @@ def status(
 ) -> None:
     """Sum up the store, one space, or one segment: entries, and the times of the first and the last."""
     with open_store(url, store, archive) as opened:
+        if space is not None:
+            check_space(opened, space)
         if space is not None and segment is not None:
             found = opened.segment_status(space, segment)
             print_line(record_line(status_fields(found)) if json else status_text(found))

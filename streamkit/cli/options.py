@@ -13,7 +13,9 @@ from uuid import UUID, uuid4
 import typer
 
 import streamkit
-from streamkit import Client, Store
+from streamkit import Client, PermanentError, Store
+from streamkit.names import check_name
+from streamkit.store import inner
 
 __all__ = [
     "Archive",
@@ -24,6 +26,7 @@ __all__ = [
     "SpaceName",
     "StoreId",
     "Url",
+    "check_space",
     "open_client",
     "open_store",
     "resolved_url",
@@ -107,6 +110,12 @@ def open_store(url: str | None, store_id: str | None, archive: str | None = None
             raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
         with client.store(chosen) as store:
             yield store
+
+
+def check_space(store: Store, space: str) -> None:
+    """PermanentError where there is no such space: who mistyped its name is not to take it for an empty one."""
+    if not any(inner(store).unread_partitions(check_name(space, "space"))):
+        raise PermanentError(f"the store {store.id} has no space {space!r}")
 
 
 def _no_store(client: Client) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from .options import Archive, Json, SpaceName, StoreId, Url, open_store
+from .options import Archive, Json, SpaceName, StoreId, Url, check_space, open_store
 from .output import confirmed, print_line, print_note, record_line
 from .progress import progress
 
@@ -39,6 +39,7 @@ def trim(
     """Remove the first entries of a segment, or the first transactions of a space. One bound is given."""
     place = int(before) if before is not None and segment is not None else before
     with open_store(url, store, archive) as opened:
+        check_space(opened, space)
         report = opened.trim(
             space,
             segment,
@@ -73,6 +74,7 @@ def erase(
     """Make entries unreadable for ever: log, index and archive. Says what would go first, and asks."""
     pairs = _pairs(metadata or ()) or None
     with open_store(url, store, archive) as opened, progress("searching", unit="entries") as bar:
+        check_space(opened, space)
         if not yes or dry_run:
             found = opened.erase(space, segment, first=first, last=last, metadata=pairs, dry_run=True, progress=bar.at)
             text = f"{found.entries:,} entries of {found.segments:,} segments, {found.bytes:,} bytes, would be erased"
@@ -114,6 +116,8 @@ def size(
 ) -> None:
     """How much is kept: entries, segments, bytes of payload, and stored bytes by tier."""
     with open_store(url, store, archive) as opened:
+        if space is not None:
+            check_space(opened, space)
         found = opened.size(space)
     tiers = {tier.name: tier.bytes for tier in found.tiers}
     if json:
@@ -134,6 +138,7 @@ def rm(
 ) -> None:
     """Delete a segment, or a whole space with its archive. Asks."""
     with open_store(url, store, archive) as opened:
+        check_space(opened, space)
         if not yes:
             found = opened.size(space) if segment is None else None
             what = f"the space {space!r}" if segment is None else f"the segment {segment!r} of {space!r}"

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from .options import Archive, Json, StoreId, Url, open_store
+from streamkit import PermanentError
+
+from .options import Archive, Json, StoreId, Url, check_space, open_client, open_store, resolved_url
 from .output import print_line, print_note, record_line
 from .progress import progress
 
@@ -21,6 +23,12 @@ def verify(
     """Walk log and archive: dense, undamaged, and the index says the same. Every finding is named; exit 1 with any."""
     with open_store(url, store, archive) as opened, progress("verifying", unit="transactions") as bar:
         report = opened.verify(space, progress=bar.at)
+        if report.ok and not report.transactions:
+            if space is not None:
+                check_space(opened, space)
+            with open_client(url, archive) as client:
+                if opened.id not in client.stores():
+                    raise PermanentError(f"there is no store {opened.id} at {resolved_url(url)}")
     for finding in report.findings:
         fields = {
             "space": finding.space,
@@ -55,4 +63,6 @@ def repair(
 def maintain(space: OneSpace = None, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
     """Bring the index up to the log, for a schedule. No reader needs it; readers may be faster after it."""
     with open_store(url, store, archive) as opened:
+        if space is not None:
+            check_space(opened, space)
         opened.maintain(space)

@@ -359,7 +359,39 @@ def test_stores_spaces_segments_and_status_tell_what_there_is(cli: CommandLine) 
     assert [(line["space"], line["segments"], line["entries"]) for line in totals] == [("a", 1, 1), ("b", 2, 3)]
     assert totals[1]["last_timestamp"] >= totals[1]["first_timestamp"] > 0
     assert "2 segments  3 entries" in cli("status", "b").out
-    assert cli("status", "nothing", "--json").lines[0]["entries"] == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("erase", "ordres", "a", "--yes"),
+        ("rm", "ordres", "--yes"),
+        ("rm", "ordres", "a", "--yes"),
+        ("trim", "ordres", "--keep-entries", "1"),
+        ("archive", "ordres"),
+        ("compact", "ordres"),
+        ("verify", "ordres"),
+        ("maintain", "ordres"),
+        ("status", "ordres"),
+        ("status", "ordres", "a"),
+        ("size", "ordres"),
+    ],
+    ids=" ".join,
+)
+def test_a_space_that_does_not_exist_is_not_taken_for_an_empty_one(cli: CommandLine, args: Sequence[str]) -> None:
+    cli("create", "orders")
+    assert cli(*args) == Result(1, "", f"PermanentError: the store {cli.store} has no space 'ordres'\n")
+    known = cli(*("orders" if arg == "ordres" else arg for arg in args))
+    assert known.code == 0
+    assert cli("consume", "ordres", "--json") == cli("segments", "ordres") == Result(0, "", "")
+
+
+def test_a_store_that_does_not_exist_is_not_verified(cli: CommandLine) -> None:
+    refused = cli("verify")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith(f"PermanentError: there is no store {cli.store} at file://")
+    cli("create", "orders")
+    assert cli("verify").out == "whole: 0 transactions, 0 entries, 0 segments\n"
 
 
 # upkeep

@@ -109,6 +109,8 @@ def test_what_one_would_copy_runs_from_top_to_bottom(page: str, tmp_path: Path) 
     section = text.partition("## On the command line")[2] or text
     script = "\n".join(line for line in _shell(section) if not line.startswith("pip "))
     script = script.replace("file:///var/lib/app", f"file://{tmp_path}/stores")
+    spaces = "".join(f"streamkit create {name}\n" for name in ("orders", "people", "mails"))
+    script = script.replace("streamkit trim", f"{spaces}streamkit trim", 1)
     # What follows for ever ends here, and what an example's offsets stand for is put in.
     script = script.replace("streamkit follow", "streamkit follow --timeout 0.1")
     offset = "$(streamkit consume flights --json -n 1 | jq -r .offset)"
