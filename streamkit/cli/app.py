@@ -124,8 +124,16 @@ def _name(error: Exception) -> str:
     )
 
 
+def _open_standard_streams() -> None:
+    """Those that the caller has closed lead nowhere. In this order each gets its own descriptor, before a file does."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (until the end)
+
+
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. What it refuses is one line on standard error: the class and the message."""
+    _open_standard_streams()
     logger = logging.getLogger("streamkit")
     if not logger.hasHandlers():
         logger.addHandler(_Notes(logging.WARNING))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from typing import Annotated
 
@@ -50,6 +51,8 @@ def work(
         if done.returncode:
             raise _Failed(f"{command[0]} exited with {done.returncode}")
 
+    if shutil.which(command[0]) is None:
+        raise typer.BadParameter(f"cannot run {command[0]!r}: there is no such command")
     with open_store(url, store, archive) as opened:
         done = opened.group(space, group).run(handle, consumer, concurrency, batch, seconds=seconds, drain=drain)
     print_note(f"{done.acked} done, {done.failed} attempts failed, {done.lost} too late")

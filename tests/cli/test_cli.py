@@ -553,6 +553,18 @@ def test_a_closed_pipe_ends_it_quietly(cli: CommandLine) -> None:
         assert process.stderr.read() == b""
 
 
+@pytest.mark.parametrize(
+    "command", ["produce orders --segment a <&- >&-", "consume orders --json >&-", "status orders >&-"]
+)
+def test_a_stream_that_was_closed_before_ends_it_quietly(cli: CommandLine, command: str) -> None:
+    cli.append("orders", "order-1", b"1")
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m streamkit.cli {command}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert payloads(cli("consume", "orders", "--json")) == [1]
+
+
 def test_ctrl_c_ends_it_quietly(cli: CommandLine) -> None:
     cli.append("orders", "order-1", b"1")
     with subprocess.Popen(

@@ -80,3 +80,10 @@ def test_a_command_works_off_a_group(store: Store, tmp_path: Path, capfd: pytest
     assert [(tmp_path / name).read_text() for name in "123"] == ["good", "bad", "good"]
     assert capfd.readouterr().err.endswith("2 done, 1 attempts failed, 0 too late\n")
     assert [letter.entry.sequence for letter in store.group("orders", "billing").dead_letters()] == [2]
+
+
+def test_a_command_that_does_not_exist_takes_nothing(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    store.produce("orders", "a", [Record(b"good")])
+    assert run(["work", "orders", "billing", "--drain", "--", "no-such-command"]) == 2
+    assert "cannot run 'no-such-command'" in capfd.readouterr().err
+    assert list(store.get_groups("orders")) == []
