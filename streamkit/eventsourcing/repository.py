@@ -279,7 +279,7 @@ class Repository(Generic[A]):
         id: str,
         command: Callable[[A], R],
         *,
-        retries: int = 10,
+        retries: int = 5,
         idempotency_key: str | None = None,
         metadata: dict[str, str] | None = None,
     ) -> R:
