@@ -8,12 +8,12 @@ from urllib.parse import unquote
 
 from ..clock import SYSTEM_CLOCK
 from ..errors import CorruptData, PermanentError
-from ..log.floors import Control, Removal
+from ..log.floors import Control, Removal, Removed
 from ..log.idempotency import all_uses
 from ..log.index_rows import decode_index_row
 from ..log.keys import SEGMENTS, segment_name
 from ..log.read import Batch, Bounds, merge, partition_batches
-from ..log.record_format import encode_body
+from ..log.record_format import encode_body, encode_holes
 from ..log.request import Part, Request
 from ..log.rows import Head, SegmentRow, Settings
 from ..log.statuses import written
@@ -235,7 +235,8 @@ class _Copy:
         for batch in transaction:
             payloads, first = [entry.payload for entry in batch.entries], batch.entries[0]
             metadata = [dict(entry.metadata) or None for entry in batch.entries]
-            body = encode_body(payloads, metadata if any(metadata) else None)
+            encode = encode_holes if any(isinstance(payload, Removed) for payload in payloads) else encode_body
+            body = encode(payloads, metadata if any(metadata) else None)
             parts.append(Part(first.segment, body, _size(batch), first.sequence - 1))
         request = Request(parts)
         if key is not None:

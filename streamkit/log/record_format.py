@@ -44,6 +44,7 @@ __all__ = [
     "decode_records",
     "decode_transaction",
     "encode_body",
+    "encode_holes",
     "encode_transaction",
     "load_zstd",
     "split_frames",
@@ -205,8 +206,6 @@ def encode_body(
     payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None, *, digest: bool = False
 ) -> Body:
     """The records of one segment; compressed if a sample of them shrinks and all of them do."""
-    if any(isinstance(payload, Removed) for payload in payloads):
-        return _encode_holes(payloads, metadata)
     parts: list[Any] = [payloads] if metadata is None else [payloads, metadata]
     data = _encoder.encode(parts)
     raw = len(data)
@@ -222,8 +221,8 @@ def encode_body(
     return Body(data, raw, flags, len(payloads), content)
 
 
-def _encode_holes(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> Body:
-    """Of a copy of entries that are gone."""
+def encode_holes(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> Body:
+    """Of a copy of entries of which some are gone: instances of Removed."""
     if all(isinstance(payload, Removed) for payload in payloads):
         return Body(b"", 0, _GONE, len(payloads))
     left: list[Any] = [3 if isinstance(payload, Removed) else payload for payload in payloads]
