@@ -28,45 +28,39 @@ class Codec(Protocol):
     def convert(self, value: Any, type: Any) -> Any: ...
 
 
-class JsonCodec(Generic[T]):
+class _MsgspecCodec(Generic[T]):
+    _encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder
+    _decoder: Any
+
+    def encode(self, value: T) -> bytes:
+        return self._encoder.encode(value)
+
+    def decode(self, data: bytes) -> T:
+        """CorruptData if it is not what was expected."""
+        try:
+            found: T = self._decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise CorruptData(f"the payload is not as expected: {error}") from error
+        return found
+
+
+class JsonCodec(_MsgspecCodec[T]):
     """JSON by msgspec. Without a `type` what comes back is dicts, lists, text and numbers."""
 
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.json.Encoder(order="deterministic")
         self._decoder = msgspec.json.Decoder(type)
 
-    def encode(self, value: T) -> bytes:
-        return self._encoder.encode(value)
-
-    def decode(self, data: bytes) -> T:
-        """CorruptData if it is not what was expected."""
-        try:
-            found: T = self._decoder.decode(data)
-        except msgspec.DecodeError as error:
-            raise CorruptData(f"the payload is not as expected: {error}") from error
-        return found
-
     def convert(self, value: Any, type: Any) -> Any:
         return msgspec.convert(value, type, builtin_types=())
 
 
-class MsgpackCodec(Generic[T]):
+class MsgpackCodec(_MsgspecCodec[T]):
     """MessagePack by msgspec: smaller and faster, and not to be read by eye."""
 
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.msgpack.Encoder(order="deterministic")
         self._decoder = msgspec.msgpack.Decoder(type)
-
-    def encode(self, value: T) -> bytes:
-        return self._encoder.encode(value)
-
-    def decode(self, data: bytes) -> T:
-        """CorruptData if it is not what was expected."""
-        try:
-            found: T = self._decoder.decode(data)
-        except msgspec.DecodeError as error:
-            raise CorruptData(f"the payload is not as expected: {error}") from error
-        return found
 
     def convert(self, value: Any, type: Any) -> Any:
         return msgspec.convert(value, type, builtin_types=(bytes,))
