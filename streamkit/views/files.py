@@ -103,10 +103,6 @@ class ViewFiles:
             if self.next() == build:
                 os.unlink(os.path.join(self.directory, f"{self.key}.next"))
 
-    def drop_next(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.directory, f"{self.key}.next"))
-
     def _link(self, target: str, path: str) -> None:
         temporary = f"{path}.{os.urandom(4).hex()}"
         os.symlink(target, temporary)
