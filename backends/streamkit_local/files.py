@@ -40,7 +40,7 @@ _CACHED: Final = 32
 class OpenFile:
     """A file descriptor that is closed when its last user lets go of it, so that no reader finds another file there."""
 
-    __slots__ = ("__weakref__", "_identity", "fd", "room", "table")
+    __slots__ = ("__weakref__", "_identity", "_place", "fd", "room", "table")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -49,18 +49,29 @@ class OpenFile:
         self.table: tuple[int, bytes] | None = None
         """Of a row's file: where its value begins, and the checksums of its blocks."""
         self._identity: tuple[int, int] | None = None
+        self._place: tuple[int, int, int] | None = None
+        """Its directory, and when a name in that was last changed, when the file was seen to be there."""
         _files.add(self)
 
-    def is_at(self, path: str) -> bool:
-        """Whether `path` still leads to this file: its directory may have been moved, or replaced by another."""
-        if self._identity is None:
-            opened = os.fstat(self.fd)
-            self._identity = opened.st_ino, opened.st_dev
+    def is_at(self, directory: str, path: str) -> bool:
+        """Whether `path`, in `directory`, still leads to this file: either may have been moved, or replaced."""
+        # To ask the file itself costs its next sync a commit of the file system's journal, as Linux then dates each
+        # write exactly; and its directory tells by its own time whether a name in it has changed.
         try:
+            told = os.stat(directory)
+            place = told.st_ino, told.st_dev, told.st_mtime_ns
+            if place == self._place:
+                return True
             there = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        return self._identity == (there.st_ino, there.st_dev)
+        if self._identity is None:
+            opened = os.fstat(self.fd)
+            self._identity = opened.st_ino, opened.st_dev
+        if self._identity != (there.st_ino, there.st_dev):
+            return False
+        self._place = place
+        return True
 
     def close(self) -> None:
         """Close it now, for all who use it. Again is fine."""

@@ -25,7 +25,7 @@ from .files import (
 )
 from .head import BASE, DIRTY, END, SYNCED, Head, seal
 from .reading import LOGGED, Reader, etag_of, log_name
-from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, Found, encode, pack, stored_size
+from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, Found, encode, pack
 from .recovery import bases_in, begin_file, follow, open_state, outdated, recover
 from .rowfile import remove_orphans, row_path, write_row
 from .state import START, LogFile, State, pack_file, pack_number, pack_ranges
@@ -44,6 +44,7 @@ _ROOM: Final = 1 << 20
 _LARGEST: Final = (1 << 32) - 1
 _TRIES: Final = 100
 _EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
+_UNLOCK: Final = fcntl.LOCK_UN
 
 T = TypeVar("T")
 
@@ -153,7 +154,12 @@ class PartitionLog:
                 fcntl.flock(file.fd, _EXCLUSIVE)
             except BlockingIOError:
                 lock_file(file.fd, self._timeout, self.path)
-            if words[END] == self.word and words[BASE] == self._base and not words[DIRTY] and file.is_at(self._name):
+            if (
+                words[END] == self.word
+                and words[BASE] == self._base
+                and not words[DIRTY]
+                and file.is_at(self.path, self._name)
+            ):
                 return
             self._unlock()
         for _ in range(_TRIES):
@@ -168,7 +174,7 @@ class PartitionLog:
             self._unlock()
         else:
             raise Unavailable(f"{self.path} is written too fast to follow: try again")
-        if not file.is_at(self._name):
+        if not file.is_at(self.path, self._name):
             raise moved(self.path)
         if words[END] != self.word:
             self._refresh()
@@ -176,11 +182,12 @@ class PartitionLog:
             self._drop_tail()
 
     def _unlock(self) -> None:
-        while self._locked:
-            file = self._locked[-1]
-            if file.fd >= 0:
-                fcntl.flock(file.fd, fcntl.LOCK_UN)
-            self._locked.pop()
+        locked = self._locked
+        while locked:
+            fd = locked[-1].fd
+            if fd >= 0:
+                fcntl.flock(fd, _UNLOCK)
+            locked.pop()
 
     def _drop_tail(self) -> None:
         """A writer ended between writing and publishing: nobody was told of it, and nobody has seen it.
@@ -314,12 +321,12 @@ class PartitionLog:
         assert file is not None
         position, size = state.end, len(value)
         head = pack(position, kind, key, value, self.reader.seed)
-        stop = position + stored_size(len(key), size)
+        stop = position + len(head) + (size if size > WHOLE else 0)
         at = position - state.base
         words[DIRTY] = 1
         self.wrote = True
         try:
-            if durable and stop - state.base > file.room:
+            if durable and size <= WHOLE and stop - state.base > file.room:
                 self._make_room(file, at, stop - state.base)
             if size <= WHOLE:
                 written = os.pwrite(file.fd, head, at)
@@ -411,7 +418,7 @@ class PartitionLog:
         write_all(new.fd, first, 0)
         os.fsync(new.fd)
         sync_directory(self.path)
-        if not file.is_at(self._name):
+        if not file.is_at(self.path, self._name):
             raise moved(self.path)
         # Whoever ends in between leaves words that hold: the rows are the same before and after.
         words[BASE] = seal(base)

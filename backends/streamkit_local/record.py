@@ -34,7 +34,6 @@ __all__ = [
     "encode",
     "pack",
     "parse",
-    "stored_size",
     "table_size",
     "walk",
 ]
@@ -77,11 +76,6 @@ class Found(NamedTuple):
 def table_size(size: int) -> int:
     """Bytes of the checksums of a value's blocks."""
     return 0 if size <= WHOLE else (size + BLOCK - 1) // BLOCK * 4
-
-
-def stored_size(key: int, size: int) -> int:
-    """Bytes of a record with a key and a value of these lengths."""
-    return HEADER + key + table_size(size) + size
 
 
 def pack(position: int, kind: int, key: bytes, value: bytes, seed: int) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from streamkit.backend import Ambiguous, ServiceClock
@@ -234,6 +235,7 @@ def _client(target: Target, timeout: float, process: Process) -> Any:
     )
     try:
         session = get_session()
+        session.register_component("data_loader", _models(session.get_config_variable("data_path")))
         # Timestamps stay text: parsing a thousand that nobody reads is half of the work of a list.
         session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
         client = Session(botocore_session=session, region_name=target.region).client(
@@ -248,6 +250,14 @@ def _client(target: Target, timeout: float, process: Process) -> Any:
     raise PermanentError(
         f"no S3 client could be made ({problem}); check AWS_ENDPOINT_URL and the profile in the AWS configuration"
     )
+
+
+@cache
+def _models(path: str | None) -> Any:
+    """What the SDK knows of its services, read once in a process: that is nine tenths of the making of a client."""
+    from botocore.loaders import create_loader
+
+    return create_loader(path)
 
 
 def _no_expect(params: Any, **_: Any) -> None:

@@ -91,6 +91,10 @@ class S3Driver:
                 options["AWS_ALLOW_HTTP"] = "true"
         return f"s3://{target.bucket}/{self._root}archive", options | _lasting_credentials()
 
+    def put_archived(self, path: str, data: bytes) -> None:
+        """See `ArchiveWriter`."""
+        self._bucket.put(f"{self._root}archive/{path}", data)
+
     def close(self) -> None:
         self._connection.close()
 
