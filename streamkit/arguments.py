@@ -8,7 +8,16 @@ from .log.floors import Gaps
 from .log.read import Bounds
 from .seconds import check_seconds
 
-__all__ = ["bounds_of", "check_file_bytes", "check_gaps", "check_hours", "check_reverse", "check_sequence", "newest_of"]
+__all__ = [
+    "bounds_of",
+    "check_count",
+    "check_file_bytes",
+    "check_gaps",
+    "check_hours",
+    "check_reverse",
+    "check_sequence",
+    "newest_of",
+]
 
 _LATEST = (1 << 53) - 1
 """Milliseconds since the epoch. No clock tells what is above it, and other formats cannot hold it."""
@@ -31,6 +40,15 @@ def bounds_of(
             raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
     low, high = min(min_timestamp or 0, _LATEST), min(max_timestamp or 0, _LATEST)
     return Bounds(min_sequence or 0, max_sequence or 0, low, high, check_gaps(gaps))
+
+
+def check_count(name: str, value: Any) -> int:
+    """`value`, 1 or more."""
+    if type(value) is not int:
+        raise TypeError(f"{name} is an int, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} is 1 or more, not {value}")
+    return value
 
 
 def newest_of(until: Any, min_age: Any, now: int) -> int:

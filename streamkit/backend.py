@@ -38,6 +38,7 @@ __all__ = [
     "NEXT",
     "Ambiguous",
     "ArchiveHost",
+    "ArchiveWriter",
     "Backend",
     "Conflict",
     "Driver",
@@ -262,6 +263,18 @@ class ArchiveHost(Protocol):
         """The URL of a directory for the archives of all stores, and delta-rs storage options with credentials.
 
         `delete` removes what is below `<url>/<store>/` too. `stores` is not disturbed by it. No I/O.
+        """
+        ...
+
+
+@runtime_checkable
+class ArchiveWriter(Protocol):
+    """A driver that writes a file of an archive with one request. Others need not: delta-rs takes three on S3."""
+
+    def put_archived(self, path: str, data: bytes) -> None:
+        """Write the file at `path` below `archive_root`, durably. Its name is new; again, the data are the same.
+
+        The errors of `put`; whether it was written may then be unknown.
         """
         ...
 

@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from .backend import ArchiveHost, Driver
+from .backend import ArchiveHost, ArchiveWriter, Driver
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import MissingDependency, PermanentError, StoreClosed
 from .log.policy import policy_of
-from .open_store import OpenStore
+from .open_store import ArchiveRoot, OpenStore
 from .retry import RetryingBackend
 from .seconds import check_poll, check_seconds
 from .statistics import Counters
@@ -215,15 +215,15 @@ class Client:
             backend = RetryingBackend(backend, self._clock, counters, self._timeout)
         return OpenStore(store_id, backend, counters, self._clock, poll, self._most_bytes, self._archive_root)
 
-    def _archive_root(self) -> tuple[str, dict[str, str]]:
-        """Where archives are kept, and delta-rs storage options for it."""
+    def _archive_root(self) -> ArchiveRoot:
+        """Where archives are kept, delta-rs storage options for it, and what writes small files there."""
         root, options = self._driver.archive_root() if isinstance(self._driver, ArchiveHost) else (None, {})
         if self._archive is None:
             if root is None:
                 raise PermanentError(f"{self._scheme}:// has no place for archives: connect with archive=URL")
-            return root, options
+            return root, options, self._driver.put_archived if isinstance(self._driver, ArchiveWriter) else None
         same = root is not None and root.partition("://")[0] == self._archive.partition("://")[0]
-        return self._archive, options if same else {}
+        return self._archive, options if same else {}, None
 
     def stores(self) -> Iterator[UUID]:
         """The stores that exist, in no particular order."""
@@ -284,8 +284,8 @@ class Client:
         return f"<Client {self._scheme}:// {state}>"
 
 
-def archive_root(client: Client) -> tuple[str, dict[str, str]]:
-    """Where the archives of a client's stores are, and delta-rs storage options for it: for the archive's room."""
+def archive_root(client: Client) -> ArchiveRoot:
+    """What the archive's room must know to open the archives of a client's stores."""
     return client._archive_root()
 
 

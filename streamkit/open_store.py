@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from .log.packs import TableCache
 from .log.partition import Partition
 from .log.rows import Settings
 from .names import InternalName, internal_name
+from .reentry import inside_backend
 from .space import Space, create_space, open_space, settings_of
 from .statistics import Counters
 from .warn import warn
@@ -31,7 +33,10 @@ from .warn import warn
 if TYPE_CHECKING:
     from .archive.read import Archive
 
-__all__ = ["OpenStore"]
+__all__ = ["ArchiveRoot", "OpenStore"]
+
+ArchiveRoot = tuple[str, dict[str, str], Callable[[str, bytes], None] | None]
+"""Where archives are kept, delta-rs storage options for it, and what writes a small file there: `ArchiveWriter`."""
 
 _open: weakref.WeakSet[OpenStore] = weakref.WeakSet()
 
@@ -58,7 +63,7 @@ class OpenStore:
         clock: Clock,
         poll: tuple[float, float],
         most_bytes: int,
-        archive_root: Callable[[], tuple[str, dict[str, str]]],
+        archive_root: Callable[[], ArchiveRoot],
     ) -> None:
         self.id = store_id
         self.backend = backend
@@ -77,6 +82,8 @@ class OpenStore:
         """Forget all that was learned, and every lock that another thread may have held at a fork."""
         self.node = uuid4().bytes
         self.spaces: dict[str, Space] = {}
+        self._opening: dict[str, threading.RLock] = {}
+        """Held while a space is opened, so that threads that begin together ask for it once."""
         self._resting: dict[str, Space] = {}
         """Spaces that were open before the store rested, and have to be confirmed."""
         self.archives: dict[str, Archive] = {}
@@ -103,13 +110,25 @@ class OpenStore:
         found = self._confirmed(space)
         if found is not None:
             return spaces.setdefault(space, found), None
+        opening = self._opening.setdefault(space, threading.RLock())
+        if inside_backend() or opening._is_owned():  # type: ignore[attr-defined]
+            # A handler's call: it cannot wait for its own thread, or for what that one holds.
+            return self._open(space, segments)
+        with opening:
+            found = spaces.get(space)
+            try:
+                return self._open(space, segments) if found is None else (found, None)
+            finally:
+                self._opening.pop(space, None)
+
+    def _open(self, space: str, segments: tuple[str, ...]) -> tuple[Space | None, int | None]:
         found = open_space(self.context, space, self.node, self.most_bytes, segments)
         if found is None:
             return None, None
         for partition in found.partitions:
             partition.cold = lambda: self.cold(space)
         # Two threads may have opened it: both go on with the first.
-        first = spaces.setdefault(space, found)
+        first = self.spaces.setdefault(space, found)
         return first, 0 if first is found else None
 
     def space_names(self) -> list[str]:

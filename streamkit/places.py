@@ -14,9 +14,22 @@ from .lexkey import LexKey
 from .log.offsets import Offset
 from .log.read import Bounds, partition_batches, position_of
 from .model import Entry
-from .store import Store, inner
+from .reading import Reader
+from .space import segments_of
+from .store import Store, inner, reader_of
 
-__all__ = ["Place", "ends", "offset_of", "places_after", "read_from", "removal_mark"]
+__all__ = [
+    "Place",
+    "ends",
+    "entries_after",
+    "last_sequences",
+    "look_at",
+    "offset_of",
+    "places_after",
+    "read_from",
+    "removal_mark",
+    "segments_there",
+]
 
 
 class Place(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -53,6 +66,41 @@ def ends(store: Store, space: str) -> list[Place]:
         with partition.lock:
             places.append(Place(partition.partition, partition.number + 1, 0, partition.position))
     return places
+
+
+def look_at(store: Store, space: str, segments: Sequence[str]) -> list[int]:
+    """The last sequence of each of `segments`, which live on one partition; 0 if there is none.
+
+    It asks the storage: one request, of a process that has the space open.
+    """
+    found, since = inner(store).look_up(space, tuple(segments))
+    if found is None:
+        return [0] * len(segments)
+    partition = found.partition_of(segments)
+    partition.refresh(segments, since, load=True)
+    rows, _ = partition.statuses(segments)
+    return [rows[segment].last_sequence for segment in segments]
+
+
+def last_sequences(store: Store, space: str, segments: Sequence[str]) -> list[int]:
+    """The same of segments anywhere, as of the last look at their partitions."""
+    found, _ = inner(store).look_up(space)
+    if found is None:
+        return [0] * len(segments)
+    return [found.partition(segment).status(segment).last_sequence for segment in segments]
+
+
+def segments_there(store: Store, space: str) -> list[str]:
+    """The names of the segments of a space, in no order, as of the last look at its partitions."""
+    found, _ = inner(store).look_up(space)
+    return [name for partition in found.partitions for name in segments_of(partition)] if found is not None else []
+
+
+def entries_after(store: Store, space: str, segment: str, sequence: int) -> Iterator[Entry]:
+    """A segment's entries after `sequence`, as of the last look at its partition. EntriesRemoved."""
+    reader: Reader = reader_of(store)
+    batches = reader.segment_batches(space, segment, Bounds(min_sequence=sequence + 1, gaps="raise"), since=0)
+    return reader.entries(batches, 0, gaps="raise")
 
 
 def removal_mark(store: Store, space: str) -> tuple[object, ...]:

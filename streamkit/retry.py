@@ -18,6 +18,7 @@ from .statistics import Counters
 __all__ = ["RetryingBackend"]
 
 _T = TypeVar("_T")
+_A = TypeVar("_A")
 
 
 class RetryingBackend:
@@ -55,11 +56,27 @@ class RetryingBackend:
         self._counters["retries"] += 1
         self._clock.sleep(min(longest * (0.5 + random.random() / 2), rest))
 
+    def _retry_in_parts(self, call: Callable[[Sequence[_A]], list[_T]], wanted: Sequence[_A]) -> list[_T]:
+        """What was too much at once is asked for in two halves, so that it comes through beside what others ask."""
+        deadline = self._clock.monotonic() + self._timeout
+        done: list[_T] = []
+        attempt, size = 0, len(wanted)
+        while True:
+            try:
+                done += call(wanted[len(done) : len(done) + size])
+                if len(done) >= len(wanted):
+                    return done
+            except TransientError as error:
+                attempt += 1
+                if isinstance(error, Throttled):
+                    size = max(size // 2, 1)
+                self._wait(error, attempt, deadline)
+
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
-        return self._retry(lambda: self._inner.get(partition, keys))
+        return self._retry_in_parts(lambda part: self._inner.get(partition, part), keys)
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
-        return self._retry(lambda: self._inner.read(partition, ranges))
+        return self._retry_in_parts(lambda part: self._inner.read(partition, part), ranges)
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         deadline = self._clock.monotonic() + self._timeout

@@ -24,7 +24,8 @@ from .log.offsets import Offset
 from .log.outcome import is_id
 from .log.partition import Partition
 from .log.read import end_of, merge
-from .log.request import Request
+from .log.record_format import encode_body
+from .log.request import Part, Request
 from .log.statuses import written
 from .model import Entry, Record, SegmentStatus, no_entry
 from .names import InternalName, check_name
@@ -367,9 +368,7 @@ class Store:
         kept = stored(retention)
         self._handle.check_open()
         for committer in self._shared.ready(space, ()).committers:
-            request = Request(())
-            request.control = Control(retention=kept)
-            committer.commit(request)
+            committer.commit(Request((), control=Control(retention=kept)))
 
     def delete_space(self, space: str) -> None:
         """Remove a space with all that is in it, its archive too. Made again it is another space: offsets of this one
@@ -658,17 +657,19 @@ class Store:
         what has been packed or archived for longer than the space's grace is removed from the log.
         """
         spaces = [known for name in self._names(space) if (known := self._known(name)) is not None]
-        for committer in [committer for known in spaces for committer in known.committers]:
-            partition = committer.partition
-            partition.refresh()
-            self._finish_erasing(partition)
-            maintain(partition)
-            expire(committer)
-            thin(partition)
-            if partition.archived_since(1):
+        for known in spaces:
+            for committer in known.committers:
+                partition = committer.partition
+                partition.refresh()
+                self._finish_erasing(partition)
+                maintain(partition)
+                expire(committer)
+                thin(partition)
+            archived = [partition for partition in known.partitions if partition.archived_since(1)]
+            if archived:
                 from .archive.archiver import remove_space
 
-                remove_space([partition], self._archive(partition.space), self._archiver_lease)
+                remove_space(archived, self._archive(known.name), self._archiver_lease)
 
     def to_arrow(
         self,
@@ -712,7 +713,7 @@ class Store:
         CorruptData if the table was changed by something else. An unknown space is nothing to do.
         """
         from .archive import ArchiveReport
-        from .archive.archiver import archive_space
+        from .archive.archiver import archive_space, see_committed
 
         check_name(space, "space")
         newest = newest_of(until, min_age, self._shared.clock.now())
@@ -722,7 +723,9 @@ class Store:
             return ArchiveReport(space)
         archive = self._archive(space)
         for partition in known.partitions:
-            self._finish_erasing(partition)
+            see_committed(partition)
+            if partition.erasing:
+                self._finish_erasing(partition)
         return archive_space(known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress)
 
     def compact(
@@ -862,6 +865,20 @@ def inner(store: Store) -> OpenStore:
     """What is behind a store: for the archive, Spark and the command line, and nobody else. StoreClosed after close."""
     store._handle.check_open()
     return store._shared
+
+
+def append_expected(store: Store, space: str, segment: str, payload: bytes, expected: int) -> None:
+    """`store.produce` of one record with an expected sequence, without the status: for who keeps a state in a segment.
+
+    The space is there, and all is what `produce` takes: nothing is checked again.
+    """
+    part = Part(segment, encode_body([payload], None), len(payload), expected)
+    store._writer.append(space, Request((part,)))
+
+
+def reader_of(store: Store) -> Reader:
+    """What reads for a store: for `places`."""
+    return store._reader
 
 
 def draft_of(store: Store, space: str, idempotency_key: str | None, lease: Lease | None) -> Draft:

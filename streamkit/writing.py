@@ -67,14 +67,17 @@ class Writer:
         assert request.trx is not None
         return written(committer.partition, request.result, request.trx, request.count)
 
+    def append(self, space: str, request: Request) -> None:
+        """`commit` for who needs no statuses."""
+        self.committer(space, request.parts).commit(request)
+
     def is_open(self, space: str) -> bool:
         """Whether `committer` does no I/O."""
         return space in self._shared.spaces and not self._handle.closed
 
     def committer(self, space: str, parts: Sequence[Part]) -> Committer:
         """Who commits `parts`; the space is created if it is not there. No I/O if it is open."""
-        size = sum([part.size for part in parts])
-        if size > self._most_bytes:
+        if len(parts) > 1 and (size := sum([part.size for part in parts])) > self._most_bytes:
             raise self._too_large(size)
         segments = tuple([part.segment for part in parts])
         known = self._shared.spaces.get(space)

@@ -11,7 +11,7 @@ from .run_format import Block, Tail
 __all__ = ["BLOCKS_BYTES", "TAILS_BYTES", "BlockCache"]
 
 BLOCKS_BYTES = 8 << 20
-TAILS_BYTES = 4 << 20
+TAILS_BYTES = 8 << 20
 
 
 class _Sized(Protocol):

@@ -148,11 +148,10 @@ class Cursor:
         start, end = self._start, self._end
         for (file, tail, number), body in some:
             block = body if isinstance(body, Block) else decode_block(body, file, tail.offsets[number], self._seed)
-            firsts = tail.firsts
             low, high = 0, block.rows
-            if firsts[number] < start:
+            if tail.first(number) < start:
                 low = block.seek(start)
-            if (firsts[number + 1] if number + 1 < len(firsts) else file.last_key + b"\x00") > end:
+            if (tail.first(number + 1) if number + 1 < tail.blocks else file.last_key + b"\x00") > end:
                 high = block.seek(end, low)
             if self.keys:
                 self.keys += block.keys(low, high)

@@ -135,7 +135,7 @@ class LogWalk:
                     if number > first and tries < _TRIES and self._moved():
                         tries += 1
                         break
-                    self._take(number, record)
+                    self._apply(number, record)
                     first, tries = number + 1, 0
                     if progress is not None:
                         progress(self.transactions, max(total, self.transactions))
@@ -182,7 +182,7 @@ class LogWalk:
         self.partition.packs = self.partition.open_packs(head).without(self._aside)
         self._packed = head.packs, head.pack
 
-    def _take(self, number: int, record: bytes) -> None:
+    def _apply(self, number: int, record: bytes) -> None:
         key = self.partition.transaction_key(number)
         self.gap(number)
         self.last = number
@@ -194,7 +194,7 @@ class LogWalk:
             self.found(key, str(error))
             self.position = -1
             return
-        self._take_frames(key, number, header, frames_start(record), frames)
+        self._apply_frames(key, number, header, frames_start(record), frames)
         if number == self.head.watermark:
             self._check_head(header)
 
@@ -215,7 +215,7 @@ class LogWalk:
         self.found(self.partition.transaction_key(first), f"the transaction is missing{more}")
         self.position = -1
 
-    def _take_frames(self, key: bytes, number: int, header: Header, base: int, frames: Sequence[memoryview]) -> None:
+    def _apply_frames(self, key: bytes, number: int, header: Header, base: int, frames: Sequence[memoryview]) -> None:
         partition = self.partition
         if header.number != number:
             self.found(key, f"the record says that it is transaction {header.number}")
@@ -286,7 +286,7 @@ class LogWalk:
         if head.timestamp != header.timestamp or head.position != header.position + header.count:
             self.found(HEAD, f"timestamp or position of the head are not those of transaction {head.watermark}")
 
-    def take_archive(self, last: int, contents: Contents) -> None:
+    def begin_after_archive(self, last: int, contents: Contents) -> None:
         """Go on after the first `last` transactions, which are in the archive."""
         self.last = last
         if contents.problems:

@@ -97,7 +97,7 @@ def _repair(partition: Partition) -> int:
         damaged_note |= kept != note.since
         note = ArchiveRow(note.removed, kept)
         log.head = msgspec.structs.replace(log.head, archived=only)
-    log.take_archive(only, contents)
+    log.begin_after_archive(only, contents)
     log.begin_at_floor()
     if not there:
         log.partition.packs = found_packs(partition)
@@ -191,7 +191,7 @@ def _rebuild(
     builder = _Builder(partition, contents.segments)
     first = max(only + 1, before.floor.number)
     for number, record in all_records(partition, partition.packs, first):
-        builder.take(partition.decode_header(record, number), record)
+        builder.apply(partition.decode_header(record, number), record)
         if builder.frames >= _FRAMES or builder.bytes >= _BYTES or number == log.last:
             pack = encode(partition, first, number, builder.records.items())
             run, packed = write_files(partition, builder.rows(), pack, made)
@@ -247,7 +247,7 @@ class _Builder:
         self.records: dict[int, bytes] = {}
         self.frames = self.bytes = 0
 
-    def take(self, header: Header, record: bytes) -> None:
+    def apply(self, header: Header, record: bytes) -> None:
         base = frames_start(record)
         for removal in header.control.removals if header.control is not None else ():
             row = self._statuses.get(removal.segment, NOTHING)

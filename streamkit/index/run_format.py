@@ -24,13 +24,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, islice, pairwise
 from operator import add, lt
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..checksum import crc32
+from ..compression import grow, shrink
 from ..errors import CorruptData, UnsupportedVersion
 from ..log.keys import run_key
 from ..log.manifest import RunFile
-from ..log.record_format import load_zstd
 from .subject_filter import build_filter, hashes_of, read_filter
 
 __all__ = [
@@ -62,6 +62,8 @@ _SMALL = 256
 _MOST = 1 << 30
 _DEDUPE = 1 << 16
 _INLINE_ID = b""
+_STEP = 16
+"""Of the first keys of a tail's blocks, one in so many is an object of its own."""
 
 
 def _numbers(code: str, data: bytes) -> array[int]:
@@ -81,7 +83,7 @@ def _bytes(numbers: array[int]) -> bytes:
 
 def _shrink(body: bytes) -> tuple[bytes, int]:
     if len(body) >= _SMALL:
-        packed: bytes = load_zstd().compress(body, 1)
+        packed = shrink(body)
         if len(packed) < len(body) * 0.95:
             return packed, _ZSTD
     return body, 0
@@ -90,13 +92,9 @@ def _shrink(body: bytes) -> tuple[bytes, int]:
 def _grow(body: bytes, raw: int, flags: int) -> bytes:
     """ValueError of some kind if the body is not what _shrink made."""
     if flags & _ZSTD:
-        zstd: Any = load_zstd()
         if raw > _MOST:
             raise ValueError("it claims to be larger than any is")
-        try:
-            body = zstd.ZstdDecompressor().decompress(body, max_length=raw)
-        except (zstd.ZstdError, EOFError) as error:
-            raise ValueError("it cannot be decompressed") from error
+        body = grow(body, raw)
     if len(body) != raw:
         raise ValueError("it has another length than it says")
     return body
@@ -199,19 +197,35 @@ def decode_block(data: bytes, file: RunFile, offset: int, seed: int) -> Block:
 
 
 class Tail:
-    """What a section holds, and where. Block number n is `lengths(n, n + 1)` bytes at `offsets[n]`."""
+    """What a section holds, and where. Block number n is the bytes from `offsets[n]` to `offsets[n + 1]`."""
 
-    __slots__ = ("firsts", "offsets", "rows", "size", "used", "words")
+    __slots__ = ("_index", "_starts", "_steps", "blocks", "offsets", "rows", "size", "used", "words")
 
-    def __init__(self, firsts: list[bytes], offsets: array[int], words: array[int], rows: int) -> None:
-        self.firsts = firsts
-        """The first key of each block."""
+    def __init__(self, index: bytes, starts: array[int], offsets: array[int], words: array[int], rows: int) -> None:
+        """The first key of block n is in `index`, from `starts[n]` to `starts[n + 1]`."""
+        self._index = index
+        self._starts = starts
+        self.blocks = len(offsets) - 1
+        self._steps = [self.first(number) for number in range(0, self.blocks, _STEP)]
         self.offsets = offsets
         """Of each block, and of the end of the last."""
         self.words = words
         self.rows = rows
-        self.size = sum(map(len, firsts)) + len(firsts) * 45 + 8 * len(words) + offsets.itemsize * len(offsets) + 500
+        self.size = (
+            len(index)
+            + 8 * len(words)
+            + starts.itemsize * len(starts)
+            + offsets.itemsize * len(offsets)
+            + sum(map(len, self._steps))
+            + 45 * len(self._steps)
+            + 500
+        )
         self.used = False
+
+    def first(self, block: int) -> bytes:
+        """The first key of a block."""
+        starts = self._starts
+        return self._index[starts[block] : starts[block + 1]]
 
     def may_hold(self, hash: int, mask: int) -> bool:
         """False if no row of the subject is here."""
@@ -220,11 +234,21 @@ class Tail:
 
     def block_of(self, key: bytes) -> int:
         """The block that holds `key` if any does; 0 if it is before the first."""
-        return (bisect_right(self.firsts, key) or 1) - 1
+        low = ((bisect_right(self._steps, key) or 1) - 1) * _STEP
+        high = min(low + _STEP, self.blocks)
+        index, starts = self._index, self._starts
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if index[starts[middle] : starts[middle + 1]] <= key:
+                low = middle
+            else:
+                high = middle
+        return low
 
     def last_block(self, end: bytes) -> int:
         """The last block that has a key below `end`; -1 if none has."""
-        return bisect_left(self.firsts, end) - 1
+        block = self.block_of(end)
+        return block if self.first(block) < end else block - 1
 
 
 def decode_tail(data: bytes, file: RunFile, seed: int) -> Tail:
@@ -242,15 +266,14 @@ def decode_tail(data: bytes, file: RunFile, seed: int) -> Tail:
         index = _grow(data[:index_bytes], raw, flags)
         firsts_at = 6 * blocks
         starts = array("I", accumulate(_numbers("H", index[: 2 * blocks]), initial=firsts_at))
-        offsets = array("Q", accumulate(_numbers("I", index[2 * blocks : firsts_at]), initial=len(_HEAD)))
+        offsets = array("I", accumulate(_numbers("I", index[2 * blocks : firsts_at]), initial=len(_HEAD)))
         if len(starts) != blocks + 1 or len(offsets) != blocks + 1 or starts[-1] != raw or offsets[-1] != before:
             raise ValueError("its index does not fill it")
-        firsts = [index[start:end] for start, end in pairwise(starts)]
-        if not firsts or firsts[0] != file.first_key:
+        if index[firsts_at : starts[1]] != file.first_key:
             raise ValueError("it does not begin with the key that the head names")
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, IndexError) as error:
         _damaged(file.id, f"its tail: {error}")
-    return Tail(firsts, offsets, read_filter(data[index_bytes:at]), rows)
+    return Tail(index, starts, offsets, read_filter(data[index_bytes:at]), rows)
 
 
 def _check_version(id: bytes, version: int) -> None:
@@ -343,9 +366,9 @@ def decode_section(data: bytes, file: RunFile, seed: int) -> tuple[list[bytes], 
         _damaged(file.id, "its first bytes are not those of a run")
     keys: list[bytes] = []
     values: list[bytes] = []
-    for first, (start, end) in zip(tail.firsts, pairwise(tail.offsets), strict=True):
+    for number, (start, end) in enumerate(pairwise(tail.offsets)):
         block = decode_block(data[start:end], file, start, seed)
-        if block.keys(0, 1) != [first]:
+        if block.keys(0, 1) != [tail.first(number)]:
             _damaged(file.id, f"the block at byte {start} does not begin where the index says")
         keys += block.keys(0, block.rows)
         values += block.values(0, block.rows)

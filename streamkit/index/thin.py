@@ -20,6 +20,7 @@ from ..log.partition import Partition
 from ..log.record_format import without_frames
 from ..log.request import Request
 from ..log.rows import DataRow, SegmentRow
+from ..log.segments import indexed_segments
 from ..log.visible import row_of
 from .compaction import Expiry
 from .cursor import Chunk
@@ -93,9 +94,7 @@ def _due(partition: Partition) -> dict[str, SegmentRow]:
     """The segments that do not begin with their first entry any more, if one has been removed since the last time."""
     if partition.head.thinned <= partition.head.thin:
         return {}
-    rows = partition.index.scan(_SEGMENTS, _SEGMENTS_END)
-    stored = ((key, decode_index_row(SegmentRow, key, value)) for key, value in rows)
-    return {segment_name(key): row for key, row in stored if row.first_sequence > 1}
+    return {name: row for name, row in indexed_segments(partition) if row.first_sequence > 1}
 
 
 def expire(committer: Committer, least: float = 1 / _SHARE) -> None:
@@ -109,9 +108,8 @@ def expire(committer: Committer, least: float = 1 / _SHARE) -> None:
         return
     removals: list[Removal] = []
     expired = entries = 0
-    for key, value in partition.index.scan(_SEGMENTS, _SEGMENTS_END):
-        name = segment_name(key)
-        stored, row = decode_index_row(SegmentRow, key, value), row_of(partition, name)
+    for name, stored in indexed_segments(partition):
+        row = row_of(partition, name)
         entries += stored.last_sequence
         if not row.empty and row.first_sequence > stored.first_sequence and row.gaps:
             last, reason = row.gaps[-1]
@@ -120,9 +118,7 @@ def expire(committer: Committer, least: float = 1 / _SHARE) -> None:
     if expired <= least * entries:
         return
     for at in range(0, len(removals), _AT_ONCE):
-        request = Request(())
-        request.control = Control(tuple(removals[at : at + _AT_ONCE]))
-        committer.commit(request)
+        committer.commit(Request((), control=Control(tuple(removals[at : at + _AT_ONCE]))))
     if removals:
         bring_forward(partition)  # where another process is faster, it is removed from storage the next time
 

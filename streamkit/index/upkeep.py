@@ -7,6 +7,7 @@ is moved by compare-and-set. What an upkeep that lost or was stopped has left be
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from os import urandom
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from ..log.index_rows import encode_index_row
 from ..log.keys import HEAD, data_key, fence_key, idempotency_key, run_key, segment_key
 from ..log.manifest import Merge, Run, RunGone
 from ..log.marks import Marks, reached, with_mark
-from ..log.pack_format import EncodedPack, encode_pack
+from ..log.pack_format import EncodedPack, PackBuilder, encode_pack, read_table
 from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
 from ..log.ranges import read_ranges
@@ -61,6 +62,10 @@ _TRIES = 5
 _LOSSES = 100
 _PACK = 64 << 10
 """Bytes of a small pack."""
+_LARGE = 16 << 10
+"""Where a row costs nothing by itself, a record of so many bytes need not be written a second time,"""
+_MOSTLY = 4
+"""if those are so many times as many bytes as the others, which the log then keeps as well."""
 
 
 class _Tail(NamedTuple):
@@ -293,8 +298,7 @@ def _merged(partition: Partition, head: Head, made: list[bytes], rules: Rules | 
 def _packs_merged(partition: Partition, head: Head, group: Sequence[PackFile], made: list[bytes]) -> Head:
     floor, last = head.floor.number, group[-1].last
     first, at = max(group[0].first, floor), head.packs.index(group[0])
-    kept = ((number, record) for number, record in records_in(partition, group) if number >= floor)
-    pack = encode(partition, first, last, kept) if first <= last else None
+    pack = _joined(partition, first, last, group) if first <= last else None
     if pack is None or not pack.records:
         return replace(head, packs=(*head.packs[:at], *head.packs[at + len(group) :]))
     id = urandom(16)
@@ -304,11 +308,30 @@ def _packs_merged(partition: Partition, head: Head, group: Sequence[PackFile], m
     return replace(head, packs=(*head.packs[:at], merged, *head.packs[at + len(group) :]))
 
 
+def _joined(partition: Partition, first: int, last: int, group: Sequence[PackFile]) -> EncodedPack:
+    """One pack of what `group` holds of the transactions first..last."""
+    builder = PackBuilder(first, last, partial(_timestamp_of, partition), partition.seed)
+    for file, data in zip(group, _read_packs(partition, group), strict=True):
+        try:
+            builder.add_pack(read_table(data[-file.tail :], partition.seed), data, first)
+        except (CorruptData, UnsupportedVersion) as error:
+            raise in_pack(file, error) from error
+    return builder.finish()
+
+
+def _read_packs(partition: Partition, packs: Sequence[PackFile]) -> list[bytes]:
+    ranges = [Range(run_key(pack.id), pack.start, pack.length, pack.etag or None) for pack in packs]
+    return read_ranges(partition.backend, partition.key, ranges)
+
+
+def _timestamp_of(partition: Partition, number: int, record: bytes) -> int:
+    return partition.decode_header(record, number).timestamp
+
+
 def records_in(partition: Partition, packs: Sequence[PackFile]) -> Iterator[tuple[int, bytes]]:
     """(number, record) of all that is in `packs`, which are read as a whole, in one call."""
     backend, key, seed = partition.backend, partition.key, partition.seed
-    ranges = [Range(run_key(pack.id), pack.start, pack.length, pack.etag or None) for pack in packs]
-    for file, data in zip(packs, read_ranges(backend, key, ranges), strict=True):
+    for file, data in zip(packs, _read_packs(partition, packs), strict=True):
         try:
             yield from Packs(backend, key, seed, (), data, TableCache()).all()
         except (CorruptData, UnsupportedVersion) as error:
@@ -489,6 +512,7 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
                     thinned=partition.thinned,
                     retention=partition.retention,
                     erasing=partition.erasing,
+                    lead=partition.answers.lead,
                 )
                 statuses = {name: known[name] for name in names}
                 tail = {name: list(pieces) for name, pieces in partition.tail.items()}
@@ -496,7 +520,7 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
                 fences = partition.fences.tail()
                 first = partition.watermark + 1
                 break
-        partition.learn(missing)
+        partition.learn(names)
         asked = True
     return head, etag, after, _Tail(index_rows(tail, statuses, keys, fences), first, records, asked)
 
@@ -556,6 +580,8 @@ def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], 
     if head.pack:
         packs = partition.open_packs(replace(head, packs=()))
         records = {**dict(packs.all()), **records}  # a large transaction is in no pack: there are holes
+    if not partition.remote:
+        records = _worth_packing(records)
     numbers = sorted(number for number in records if number >= head.floor.number)
     size = sum(map(len, keys)) + sum(map(len, values)) + sum(map(len, records.values()))
     pack = encode(partition, first, head.watermark, [(number, records[number]) for number in numbers])
@@ -568,15 +594,18 @@ def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], 
     return replace(head, manifest=manifest.with_run(run), packs=files, pack=b"")
 
 
+def _worth_packing(records: dict[int, bytes]) -> dict[int, bytes]:
+    """What of the log is to be packed where a row of it costs nothing by itself."""
+    small = {number: record for number, record in records.items() if len(record) < _LARGE}
+    if len(small) == len(records):
+        return records
+    size = sum(map(len, small.values()))
+    return small if sum(map(len, records.values())) - size > _MOSTLY * size else records
+
+
 def encode(partition: Partition, first: int, last: int, records: Iterable[tuple[int, bytes]]) -> EncodedPack:
     """A pack of the partition's transactions first..last, as far as they are in `records`."""
-    return encode_pack(
-        first,
-        last,
-        records,
-        lambda number, record: partition.decode_header(record, number).timestamp,
-        partition.seed,
-    )
+    return encode_pack(first, last, records, partial(_timestamp_of, partition), partition.seed)
 
 
 def write_files(partition: Partition, rows: Rows, pack: EncodedPack, made: list[bytes]) -> tuple[Run, PackFile]:

@@ -103,7 +103,7 @@ def _examine(partition: Partition, progress: Progress | None) -> LogWalk:
         contents = partition.archive().examine(partition, head.archived)
         for path, problem in contents.problems:
             log.found(f"archive/{path}".encode(), problem)
-        log.take_archive(head.archived, contents)
+        log.begin_after_archive(head.archived, contents)
         log.transactions, log.entries = head.archived, contents.entries
     log.begin_at_floor()
     total = 0

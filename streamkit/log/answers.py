@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from .record_format import NOBODY, Header
+from .rows import Lead
 
 __all__ = ["WINDOW", "Answers"]
 
@@ -16,14 +17,9 @@ class Answers:
     """Kept by a partition, under its lock."""
 
     def __init__(self) -> None:
-        self.lead = b""
-        """Who is to write the next transaction; empty if everybody writes for himself."""
-        self.told = 0
-        """The transaction that said so."""
+        self.lead = Lead()
         self.since = 0
         """Every header above this number was seen, and is remembered."""
-        self.waiting = 0
-        """How many processes post, as the last one that led has seen it."""
         self._found: dict[bytes, tuple[Header, int]] = {}
         self._headers: deque[Header] = deque()
 
@@ -31,12 +27,11 @@ class Answers:
         """(the header of the transaction that settles a request, its first frame there or VOID)."""
         return self._found.get(id)
 
-    def take(self, header: Header) -> None:
-        """The next transaction of the log, if it says anything. One that was taken already is fine."""
+    def apply(self, header: Header) -> None:
+        """The next transaction of the log, if it says anything. One that was applied already is fine."""
         if header.lead:
-            self.lead = b"" if header.lead == NOBODY else header.lead
-            self.waiting = header.waiting
-            self.told = header.number
+            name = b"" if header.lead == NOBODY else header.lead
+            self.lead = Lead(name, header.waiting, header.number, header.timestamp)
         if not header.answers:
             return
         for id, frame in header.answers:
@@ -49,8 +44,8 @@ class Answers:
             for id, _ in old.answers:
                 self._found.pop(id, None)
 
-    def restart(self, number: int) -> None:
-        """Headers up to `number` were passed over."""
-        self.lead, self.since = b"", number
+    def restart(self, number: int, lead: Lead) -> None:
+        """Headers up to `number` were passed over, by which it was `lead`."""
+        self.lead, self.since = lead, number
         self._found.clear()
         self._headers.clear()

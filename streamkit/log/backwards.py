@@ -18,6 +18,7 @@ from .read import (
     Batch,
     Bounds,
     NotLogged,
+    is_named,
     load,
     pieces_of,
     position_of,
@@ -51,7 +52,8 @@ def space_backwards(
     for at, partition in enumerate(partitions):
         floor = floor_of(partition)
         if starts[at][0] < floor.number:
-            gap = number_gap(partition, starts[at], floor) if starts[at] > (1, 0) else None
+            named = is_named(partition, offset, starts[at])
+            gap = number_gap(partition, starts[at], floor) if named else None
             if gap is not None and (batch := told(gap, bounds.gaps)) is not None:
                 gaps.append(batch)
             starts[at] = (floor.number, 0)

@@ -77,9 +77,19 @@ Upkeep = Callable[[Partition], bool]
 class Flight:
     """A transaction that is being written."""
 
-    failed: StreamkitError | None = None
-    winner: bytes | None = None
-    """The transaction that has its number."""
+    __slots__ = (
+        "before",
+        "count",
+        "failed",
+        "given_up",
+        "header",
+        "key",
+        "looked",
+        "record",
+        "requests",
+        "results",
+        "winner",
+    )
 
     def __init__(
         self,
@@ -100,6 +110,9 @@ class Flight:
         self.count = count
         """Of entries."""
         self.key = key
+        self.failed: StreamkitError | None = None
+        self.winner: bytes | None = None
+        """The transaction that has its number."""
 
     def clear(self) -> None:
         """It was not written, and never will be."""
@@ -109,6 +122,12 @@ class Flight:
 
 def _stopped(error: BaseException) -> Unavailable:
     return Unavailable(f"the thread that was to commit was stopped by {type(error).__name__}; nothing was written")
+
+
+def _segments(requests: Sequence[Request]) -> list[str]:
+    if len(requests) == 1:
+        return [part.segment for part in requests[0].parts]
+    return [part.segment for request in requests for part in request.parts]
 
 
 class Committer:
@@ -369,7 +388,7 @@ class Committer:
         partition, inbox = self.partition, self.inbox
         if inbox is not None:
             inbox.arrive()
-        segments = [part.segment for request in requests for part in request.parts]
+        segments = _segments(requests)
         sure = not partition.is_fresh(partition.looked)
         if sure:
             partition.refresh(segments)
@@ -384,7 +403,7 @@ class Committer:
                 if self._leader.done or all(request.done for request in begun):
                     return  # whoever is next goes on with the others
                 requests[:] = self._take()
-                segments = [part.segment for request in requests for part in request.parts]
+                segments = _segments(requests)
                 alone = len(requests) == 1 and not self._submitted
             snapshot = Snapshot(partition)
             plan = Plan(partition, snapshot, counted(partition, partition.learn(segments)))
@@ -421,7 +440,7 @@ class Committer:
                 flight.clear()
                 continue
             self._flight = flight
-            if any(request.withdrawn for request in plan.ready):
+            if [request for request in plan.ready if request.withdrawn]:
                 self._flight = None
                 flight.clear()
                 continue
@@ -440,7 +459,7 @@ class Committer:
             if inbox is None:
                 partition.refresh(segments)
             else:
-                if lost > 6 and not partition.answers.lead:
+                if lost > 6 and not partition.answers.lead.name:
                     # Not for long: what is posted by now may be answered, or its process be named to lead.
                     partition.clock.sleep(random.random() * 0.05)
                 if flight.winner is not None:
@@ -454,7 +473,10 @@ class Committer:
         partition, snapshot = self.partition, plan.snapshot
         now = partition.clock.now()
         number = snapshot.number + 1
-        timestamp = max([now, snapshot.timestamp, *[made_at(request.id) for request in plan.ready if request.id]])
+        timestamp = now if now > snapshot.timestamp else snapshot.timestamp
+        for request in plan.ready:
+            if request.id is not None:
+                timestamp = max(timestamp, made_at(request.id))
         before = plan.before
         after: dict[str, SegmentRow] = {}
         results: list[dict[str, SegmentRow]] = []
@@ -499,7 +521,7 @@ class Committer:
             seed=partition.seed,
             sizes=sizes,
             size=snapshot.size,
-            control=join_controls(request.control for request in plan.ready),
+            control=join_controls([request.control for request in plan.ready if request.control is not None]),
         )
         return Flight(plan, results, header, partition.transaction_key(number), record, count)
 
@@ -619,7 +641,8 @@ class Committer:
         upkeep = partition.policy.upkeep
         if self.inbox is not None:
             self.inbox.sweep()
-        if self.inbox is not None and partition.answers.lead and partition.number - partition.answers.told < upkeep:
+        lead = partition.answers.lead
+        if self.inbox is not None and lead.name and partition.number - lead.told < upkeep:
             # Who leads has no time, and of those that it has answered one is enough.
             partition.shorten_tail()
             if not self._chosen:

@@ -43,14 +43,14 @@ class Fences:
             token = self._look_up(name)
             with partition.lock:
                 if generation == partition.generation and name not in self._tail:
-                    self._know(name, token)
+                    self._remember(name, token)
 
     def _look_up(self, name: str) -> int:
         key = fence_key(name)
         data = self._partition.ask(lambda index: index.get([key]))[0] if self._partition.watermark else None
         return 0 if data is None else decode_index_row(FenceRow, key, data).token
 
-    def take(self, number: int, written: Mapping[str, int]) -> None:
+    def apply(self, number: int, written: Mapping[str, int]) -> None:
         """Transaction `number` was written with these leases and tokens; the caller holds the lock."""
         for name, token in written.items():
             if name not in self._tail or token > self._tail[name][1]:
@@ -60,7 +60,7 @@ class Fences:
         """The index holds everything up to `watermark`; the caller holds the lock."""
         for name, (number, token) in list(self._tail.items()):
             if number <= watermark:
-                self._know(name, token)
+                self._remember(name, token)
                 del self._tail[name]
 
     def forget(self) -> None:
@@ -72,7 +72,7 @@ class Fences:
         """Those of transactions after the watermark; the caller holds the lock."""
         return {name: token for name, (_, token) in self._tail.items()}
 
-    def _know(self, name: str, token: int) -> None:
+    def _remember(self, name: str, token: int) -> None:
         if len(self._known) >= _KNOWN:
             del self._known[next(iter(self._known))]
         self._known[name] = token

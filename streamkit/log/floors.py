@@ -110,12 +110,12 @@ class Control(msgspec.Struct, frozen=True, array_like=True, gc=False):
     erasures: tuple[Erasure, ...] = ()
 
 
-def join_controls(controls: Iterable[Control | None]) -> Control | None:
+def join_controls(controls: Iterable[Control]) -> Control | None:
     """Those of several requests as one; None if there is none."""
     joined: Control | None = None
     for control in controls:
-        if control is None or joined is None:
-            joined = joined or control
+        if joined is None:
+            joined = control
             continue
         floors = [floor for floor in (joined.floor, control.floor) if floor is not None]
         joined = Control(

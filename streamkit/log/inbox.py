@@ -11,12 +11,11 @@ Safety does not depend on any of this: whoever writes the next number has won, w
 - What is posted relies on nothing but what is committed. If it does not hold any more it never will, and its own
   process sees that in the log: nobody has to answer it.
 - Who leads goes on if its callers come back at once, or else names one of those that wait. If the log stands still, one
-  of those takes over.
+  of those takes over: see pace.py.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 from ..backend import Ambiguous
@@ -25,7 +24,8 @@ from ..reentry import Reentered
 from ..warn import tell
 from .answers import WINDOW
 from .keys import inbox_key
-from .letters import Letter, decode_letter, encode_letter, is_in_key, letter_range
+from .letters import Letter, decode_letter, encode_letter, is_in_key, letter_range, posted_by
+from .pace import LONGEST, Pace
 from .partition import Partition
 from .plan import Plan
 from .record_format import NOBODY
@@ -40,25 +40,19 @@ _LARGE = 128 << 10
 _TOGETHER = 4 << 20
 """Bytes of others' requests in one transaction: everybody who waits reads it."""
 _FRAMES = 2048
+_GETS = 64
+"""Letters that are got at once, the oldest first: many more would be throttled, and take too long. They are fewer by
+the next time."""
 _EMPTY = 4
 """Empty inboxes after which everybody writes for himself again."""
-_SPENT = 100
+_SPENT = 200
 """Letters that are settled are removed when there are so many."""
 _PASSED = 6
 """Transactions without a request that was posted before them; then its process does not rely on who leads."""
-_ROUND = (0.01, 0.06, 2.0)
-"""Seconds between two transactions: at least, at first, and at most."""
-_EACH = 1.5
-"""Requests for each process that waits, from one transaction to the next: so that they stay below what a service takes
-of them all, transactions are no closer together than that."""
 _LATE = 4
 """Transactions that were there already, one after the other: then the head is asked for the rest."""
 _GATHER = 0.002
 """Seconds, few beside what it takes to post."""
-_STANDS = 3.0
-"""Rounds without a transaction after which somebody takes over."""
-_OLD = 1.0
-"""Seconds, beside twice that, after which it does not matter any more who was to lead."""
 
 
 class Inbox:
@@ -70,6 +64,7 @@ class Inbox:
         self._node = node
         self._new_id = new_id
         self._losses = partition.policy.losses
+        self._pace = Pace(partition)
         self._unlooked = 0
         """Transactions since the inbox was looked at."""
         self._looked = partition.clock.monotonic()
@@ -83,26 +78,19 @@ class Inbox:
         self._bid = b""
         """Posted, and not named yet."""
         self._bid_since = 0
-        self._number = 0
-        self._moved = float("-inf")
-        """When the log was seen to go on to `_number`."""
-        self._round = _ROUND[1]
-        """Seconds between two transactions."""
         self._late = 0
         """How often more was in the log already; 0 if nothing was."""
-        self._patience = 1.0
         self._passes = 0
-        """Transactions that came while this process waited, and passed it by."""
-        self._vain = 0
-        """How often this process took over and was not the first."""
+        """Transactions of who leads that came while this process waited, and passed it by."""
+        self._nodes: set[bytes] = set()
+        """Of the letters that are not settled."""
+        self._unread: list[bytes] = []
+        """Ids of those that there was no room for."""
         self._seen: dict[bytes, float] = {}
         """When there was a letter last, by process."""
         self._began = 0.0
         self._takes = 0.0
         """Seconds from the look into the inbox until what was there is committed."""
-        self._retries = 0
-        self._strain = 1.0
-        """More than 1 while requests are throttled."""
         self._left = float("-inf")
         """When the callers of the last transaction were answered."""
         self._returns = False
@@ -115,15 +103,16 @@ class Inbox:
         """There are requests to commit."""
         self._unsettled = None
         self._gathered = self._crowd < 2
-        self._returns = self._partition.clock.monotonic() - self._left < self._round / 4
+        self._returns = self._partition.clock.monotonic() - self._left < self._pace.round / 4
 
     def leave(self, count: int) -> None:
         """So many of them have their answers."""
         self._crowd = count
-        self._vain = self._passes = 0
+        self._pace.arrive()
+        self._passes = 0
         self._left = self._partition.clock.monotonic()
         if self._began:
-            self._takes += (min(self._left - self._began, _ROUND[2]) - self._takes) / 4
+            self._takes += (min(self._left - self._began, LONGEST) - self._takes) / 4
             self._began = 0.0
 
     def enter(self, plan: Plan, lost: int, more: bool) -> bool:
@@ -132,23 +121,23 @@ class Inbox:
         `lost`: how often the same was tried before. `more`: other requests of this process are queued up behind it.
         """
         partition = self._partition
-        lead = partition.answers.lead
+        lead = partition.answers.lead.name
         self._unlooked += 1
         if not lead and lost < self._losses and not self._looks():
             return False
-        self._observe(lost > 0)
+        self._pace.observe(lost > 0)
         if plan.given_up or any(request.void is not None or request.control is not None for request in plan.ready):
             return False  # nobody else can write it
         if self._unsettled is not None:
             return self._lead(plan, more)
         if lead and (lead in (self._node, self._bid) or any(request.id == lead for request in plan.ready)):
             return self._lead(plan, more)
-        if lead and not self._is_old():
-            if self._stands() or self._passes > _PASSED:
+        if lead and not self._pace.is_old():
+            if self._pace.rest() <= 0 or self._pace.is_passed(self._passes, _PASSED):
                 tell("%s: whoever was to lead does not, this process takes over", partition.where(partition.number + 1))
                 partition.counters["taken_over"] += 1
-                self._moved = partition.clock.monotonic()
-                self._vain, self._passes = min(self._vain + 1, 4), 0
+                self._pace.take_over()
+                self._passes = 0
                 return self._lead(plan, more)
             if not self._gathered:
                 # The others of this process come back as well, and have room in the same letter.
@@ -160,7 +149,7 @@ class Inbox:
             return True
         if lost >= self._losses:
             self._post(plan)
-            plan.lead = self._node
+            plan.lead, plan.waiting = self._node, partition.answers.lead.waiting
         elif self._looks():
             return self._lead(plan, more)
         return False
@@ -168,59 +157,35 @@ class Inbox:
     def _looks(self) -> bool:
         """Whether it is time to look into the inbox for once."""
         most, seconds = _LOOK
+        if self._partition.answers.lead.name and self._unlooked > 1:
+            return True  # somebody may wait for one that leads no more
         return self._unlooked > most and self._partition.clock.monotonic() - self._looked >= seconds
-
-    # -- the log as a clock -------------------------------------------------------------------------------------
-
-    def _observe(self, moves: bool = True) -> None:
-        """What has become known since the last time. `moves`: the log goes on just now, it is not only read so late."""
-        number, now = self._partition.number, self._partition.clock.monotonic()
-        if number == self._number:
-            return
-        if self._number and not self._is_old():
-            least, _, most = _ROUND
-            took = (now - self._moved) / (number - self._number)
-            self._round += (min(max(took, least), most) - self._round) / 8
-            moves = True
-        if moves:
-            self._moved = now
-        self._number = number
-
-    def _is_old(self) -> bool:
-        return self._partition.clock.monotonic() - self._moved > _OLD + 2 * _STANDS * self._round
-
-    def _stands(self) -> bool:
-        return self._partition.clock.monotonic() - self._moved > _STANDS * self._paced() * self._patience
-
-    def _share(self) -> float:
-        """Seconds in which each of those that wait may send a request, so that it is not too much together."""
-        retries = self._partition.counters["retries"]
-        self._strain = min(2 * self._strain, 8.0) if retries > self._retries else max(0.9 * self._strain, 1.0)
-        self._retries = retries
-        return self._strain * self._partition.answers.waiting / self._partition.backend.limits.rate
-
-    def _paced(self) -> float:
-        """Seconds between two transactions, as they are and as they should be."""
-        return max(self._round, _EACH * self._partition.answers.waiting / self._partition.backend.limits.rate)
 
     def _wait(self) -> None:
         """Until the log has gone on, or stands still."""
         partition, clock = self._partition, self._partition.clock
-        self._patience = (1.0 + random.random() * 0.7) * 2**self._vain  # not all at once
+        pace, told = self._pace, partition.answers.lead.told
+        pace.draw()
         if self._late > _LATE:
-            partition.jump()
-        if not self._late:
-            clock.sleep(max(0.0, self._moved + 0.8 * self._round - clock.monotonic()))
-        self._late += 1
-        pause = max(0.25 * self._round, self._share())
-        while not partition.poll():
-            if self._stands():
-                return
-            self._late = 0
+            partition.look_at_head()
+        pause = 0.0 if self._late else pace.due() - clock.monotonic()
+        if pause > 0:
             clock.sleep(pause)
+        slept, pause = pause > 0, pace.pause()
+        while not partition.poll():
+            rest = pace.rest()
+            if rest <= 0:
+                return
+            pace.looked(False)
+            slept = True
+            clock.sleep(min(pause, rest))
             pause *= 1.5
-        self._passes += 1
-        self._observe()
+        if slept:
+            pace.looked(True)
+        self._late = 0 if slept else self._late + 1
+        if partition.answers.lead.told != told:
+            self._passes += 1
+        pace.observe()
 
     # -- those that wait ----------------------------------------------------------------------------------------
 
@@ -258,7 +223,6 @@ class Inbox:
                 request.leave()
             raise
         partition.counters["posted"] += len(fresh)
-        self._late = self._late or 1
         self._passes = 0
 
     def _is_bidding(self) -> bool:
@@ -277,16 +241,16 @@ class Inbox:
         """Add what others have posted, and say who leads next. True: plan again, there may be more by now."""
         if self._unsettled is None:
             partition = self._partition
-            pause = self._moved + _EACH * self._share() - self._takes - partition.clock.monotonic()
+            pause = self._pace.hold(self._takes)
             if pause > 0:
-                partition.clock.sleep(min(pause, _ROUND[2]))
+                partition.clock.sleep(pause)
             self._began = partition.clock.monotonic()
             self._unsettled = self._read()
             return True
         unsettled, self._unsettled = self._unsettled, None
         self._unlooked, self._looked = 0, self._partition.clock.monotonic()
-        plan.waiting = self._count(unsettled)
-        contended = self._partition.answers.lead
+        plan.waiting = self._count()
+        contended = self._partition.answers.lead.name
         mine = {request.id for request in plan.ready}
         letters, bids = [], []
         for letter in unsettled:
@@ -294,7 +258,7 @@ class Inbox:
                 bids.append(letter.id)
             elif any(request.id not in mine for request in letter.requests):
                 letters.append(letter)
-        found = bool(letters or bids)
+        found = bool(letters or bids or self._unread)
         self._empty = 0 if found else self._empty + 1
         if self._bid:
             plan.voids.append(self._bid)
@@ -303,6 +267,8 @@ class Inbox:
             plan.voids.append(plan.lead)  # it is named once
         elif more or self._returns:
             plan.lead = self._node if found or self._empty < _EMPTY else NOBODY
+        elif self._unread:
+            plan.lead = self._unread[0]
         elif letters:
             # It waits for sure: it is not taken along.
             plan.lead = next(request.id for request in letters.pop().requests if request.id not in mine) or b""
@@ -322,14 +288,14 @@ class Inbox:
                 return True
         return False
 
-    def _count(self, unsettled: list[Letter]) -> int:
+    def _count(self) -> int:
         """How many processes post, of late."""
         now = self._partition.clock.monotonic()
-        for letter in unsettled:
-            self._seen[letter.node] = now
-        self._seen = {node: seen for node, seen in self._seen.items() if now - seen < 1.0 + 2 * self._round}
+        for node in self._nodes:
+            self._seen[node] = now
+        self._seen = {node: seen for node, seen in self._seen.items() if now - seen < 1.0 + 2 * self._pace.round}
         # Who leads since just now has not seen them all.
-        return max(len(self._seen), self._partition.answers.waiting * 7 // 8)
+        return max(len(self._seen), self._partition.answers.lead.waiting * 3 // 4)
 
     def _read(self) -> list[Letter]:
         """The letters that are not settled, the oldest first."""
@@ -339,20 +305,28 @@ class Inbox:
         keys = [row.key for row in backend.scan(self._key, start, end, values=False)]
         letters = {key: self._letters[key] for key in keys if key in self._letters}
         large = [key for key in keys if key not in letters and not is_in_key(incarnation, key)]
+        large.sort(key=lambda key: answers.get(posted_by(incarnation, key)[0]) is not None)  # those are done, mostly
+        large = large[:_GETS]
         values = dict(zip(large, backend.get(self._key, large), strict=True)) if large else {}
         for key in keys:
             value = values.get(key)
-            if key in letters or (key in values and value is None):
+            if key in letters or (value is None and not is_in_key(incarnation, key)):
                 continue
             try:
                 letters[key] = decode_letter(incarnation, seed, key, value.data if value else b"")
             except CorruptData as error:
                 tell("%s: %s; its process will see that nobody commits it", partition.where(partition.number), error)
         self._letters, self._spent = letters, []
+        self._nodes.clear()
+        self._unread.clear()
         unsettled = []
         for key in keys:
             letter = letters.get(key)
             if letter is None:
+                id, node = posted_by(incarnation, key)
+                if answers.get(id) is None and key not in values:
+                    self._nodes.add(node)
+                    self._unread.append(id)
                 continue
             if all(request.done or answers.get(request.id or b"") for request in letter.requests) and (
                 letter.requests or answers.get(letter.id)
@@ -360,14 +334,16 @@ class Inbox:
                 self._spent.append(key)
             else:
                 unsettled.append(letter)
+                self._nodes.add(letter.node)
         return unsettled
 
     def sweep(self) -> None:
         """Remove letters that are settled, if there are many, or no more come."""
         partition = self._partition
-        if len(self._spent) >= _SPENT or (self._spent and not partition.answers.lead):
+        if len(self._spent) >= _SPENT or (self._spent and not partition.answers.lead.name):
             spent, self._spent = self._spent, []
             try:
                 partition.backend.delete(self._key, spent)
             except StreamkitError as error:
                 tell("%s: letters could not be removed: %s", partition.where(partition.number), error)
+            self._left = partition.clock.monotonic()  # it is not its caller's time

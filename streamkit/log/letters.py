@@ -22,7 +22,7 @@ from ..errors import CorruptData
 from .record_format import Body
 from .request import Part, Request
 
-__all__ = ["Letter", "Posted", "decode_letter", "encode_letter", "is_in_key", "letter_range", "posted_at"]
+__all__ = ["Letter", "Posted", "decode_letter", "encode_letter", "is_in_key", "letter_range", "posted_at", "posted_by"]
 
 VERSION = 1
 _LONGEST_KEY = 300
@@ -90,6 +90,12 @@ def letter_range(incarnation: bytes, since: int) -> tuple[bytes, bytes]:
 def posted_at(incarnation: bytes, key: bytes) -> int:
     """The last transaction when a letter was posted."""
     return int.from_bytes(key[len(incarnation) : len(incarnation) + 8], "big")
+
+
+def posted_by(incarnation: bytes, key: bytes) -> tuple[bytes, bytes]:
+    """(the letter's id, which is that of its first request; the first bytes of the node of its process)."""
+    _, id, node = _HEAD.unpack_from(key, len(incarnation))
+    return id, node
 
 
 def encode_letter(

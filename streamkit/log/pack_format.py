@@ -23,13 +23,14 @@ from operator import lt
 from typing import NamedTuple
 
 from ..checksum import crc32
+from ..compression import grow, shrink
 from ..errors import CorruptData, UnsupportedVersion
-from .record_format import load_zstd
 
 __all__ = [
     "MOST",
     "START",
     "EncodedPack",
+    "PackBuilder",
     "PackTable",
     "check_start",
     "encode_pack",
@@ -54,6 +55,8 @@ _RAW = 64 << 10
 """Bytes of records in a block."""
 _LARGE = 16 << 10
 """A record of so many bytes has a block of its own, which is not compressed: its frames are."""
+_FEW = 16 << 10
+"""Neighbouring blocks of fewer bytes become one when packs are merged."""
 
 
 class Block(NamedTuple):
@@ -122,6 +125,96 @@ class PackTable:
         return 4 * len(self.lengths) + 200 * len(self.blocks)
 
 
+class PackBuilder:
+    """Makes a pack of the transactions first..last. `timestamp_of` is asked of some records."""
+
+    def __init__(self, first: int, last: int, timestamp_of: Callable[[int, bytes], int], seed: int) -> None:
+        self._first = first
+        self._last = last
+        self._timestamp_of = timestamp_of
+        self._seed = seed
+        self._lengths = array("I", bytes(4 * (last - first + 1)))
+        self._blocks: list[Block] = []
+        self._parts = [_FIRST.pack(_MAGIC, VERSION, 0, 0)]
+        self._place = _FIRST.size
+        self._records = 0
+        self._batch: list[bytes] = []
+        self._size = self._begin = self._since = 0
+        """Of the batch: bytes, first number, its timestamp."""
+
+    def add(self, number: int, record: bytes) -> None:
+        """The numbers ascend."""
+        length = len(record)
+        if self._batch and (self._size + length > _RAW or length >= _LARGE):
+            self._close()
+        if not self._batch:
+            self._begin, self._since = number, self._timestamp_of(number, record)
+        self._batch.append(record)
+        self._lengths[number - self._first] = length
+        self._records += 1
+        self._size += length
+        if length >= _LARGE:
+            self._close()
+
+    def add_pack(self, table: PackTable, data: bytes, start: int = 0) -> None:
+        """What is in another pack, from number `start` on. Its blocks are taken as they are, but for small neighbours.
+
+        CorruptData if a bit of one has changed.
+        """
+        blocks, lengths = table.blocks, table.lengths
+        for at, block in enumerate(blocks):
+            after = blocks[at + 1].number if at + 1 < len(blocks) else table.last + 1
+            if after <= start:
+                continue
+            stored = data[block.place : block.place + block.stored]
+            if block.number < start or (
+                block.raw < _FEW and (self._batch or (at + 1 < len(blocks) and blocks[at + 1].raw < _FEW))
+            ):
+                for number, record in table.records(at, open_block(block, stored, self._seed)):
+                    if number >= start:
+                        self.add(number, record)
+                continue
+            _check_block(block, stored, self._seed)
+            self._close()
+            low, high = block.number - table.first, after - table.first
+            self._lengths[block.number - self._first : after - self._first] = lengths[low:high]
+            self._records += high - low - lengths[low:high].count(0)
+            self._put(block._replace(place=self._place), stored)
+
+    def _close(self) -> None:
+        batch = self._batch
+        if not batch:
+            return
+        raw = b"".join(batch)
+        stored, flags = raw, 0
+        if len(raw) < _LARGE or len(batch) > 1 or raw.count(0) * 2 > len(raw):
+            packed = shrink(raw)
+            if len(packed) < len(raw):
+                stored, flags = packed, _ZSTD
+        crc = _block_crc(stored, self._begin, self._seed)
+        self._put(Block(self._begin, self._since, self._place, len(stored), len(raw), flags, crc), stored)
+        batch.clear()
+        self._size = 0
+
+    def _put(self, block: Block, stored: bytes) -> None:
+        self._blocks.append(block)
+        self._parts.append(stored)
+        self._place += len(stored)
+
+    def finish(self) -> EncodedPack:
+        self._close()
+        blocks, parts = self._blocks, self._parts
+        front = _FRONT.pack(self._first, self._last, len(blocks))
+        table = b"".join((front, *(_BLOCK.pack(*block) for block in blocks), _little(self._lengths)))
+        stored = shrink(table)
+        sizes = _FOOTER.pack(len(stored), len(table), VERSION, 0)[:-4]
+        crc = crc32(sizes, crc32(stored, self._seed))
+        parts += (stored, _FOOTER.pack(len(stored), len(table), VERSION, crc))
+        timestamp = blocks[0].timestamp if blocks else 0
+        data = b"".join(parts)
+        return EncodedPack(data, len(stored) + _FOOTER.size, self._first, self._last, timestamp, self._records)
+
+
 def encode_pack(
     first: int,
     last: int,
@@ -130,52 +223,10 @@ def encode_pack(
     seed: int,
 ) -> EncodedPack:
     """A pack of `records`, each (number, record), of the transactions first..last. Some are asked for timestamps."""
-    lengths = array("I", bytes(4 * (last - first + 1)))
-    blocks: list[Block] = []
-    parts = [_FIRST.pack(_MAGIC, VERSION, 0, 0)]
-    place = _FIRST.size
-    batch: list[bytes] = []
-    size = begin = since = count = 0
-
-    def close() -> None:
-        nonlocal place, size
-        if not batch:
-            return
-        raw = b"".join(batch)
-        stored, flags = raw, 0
-        if len(raw) < _LARGE or len(batch) > 1 or raw.count(0) * 2 > len(raw):
-            packed = load_zstd().compress(raw, 1)
-            if len(packed) < len(raw):
-                stored, flags = packed, _ZSTD
-        crc = _block_crc(stored, begin, seed)
-        blocks.append(Block(begin, since, place, len(stored), len(raw), flags, crc))
-        parts.append(stored)
-        place += len(stored)
-        batch.clear()
-        size = 0
-
+    builder = PackBuilder(first, last, timestamp_of, seed)
     for number, record in records:
-        length = len(record)
-        if batch and (size + length > _RAW or length >= _LARGE):
-            close()
-        if not batch:
-            begin, since = number, timestamp_of(number, record)
-        batch.append(record)
-        lengths[number - first] = length
-        count += 1
-        size += length
-        if length >= _LARGE:
-            close()
-    close()
-    table = b"".join(
-        (_FRONT.pack(first, last, len(blocks)), *(_BLOCK.pack(*block) for block in blocks), _little(lengths))
-    )
-    stored = load_zstd().compress(table, 1)
-    sizes = _FOOTER.pack(len(stored), len(table), VERSION, 0)[:-4]
-    crc = crc32(sizes, crc32(stored, seed))
-    parts += (stored, _FOOTER.pack(len(stored), len(table), VERSION, crc))
-    timestamp = blocks[0].timestamp if blocks else 0
-    return EncodedPack(b"".join(parts), len(stored) + _FOOTER.size, first, last, timestamp, count)
+        builder.add(number, record)
+    return builder.finish()
 
 
 def _block_crc(stored: bytes | memoryview, number: int, seed: int) -> int:
@@ -247,16 +298,19 @@ def _check_version(version: int) -> None:
 
 def open_block(block: Block, stored: bytes, seed: int) -> bytes:
     """The raw bytes of a block. CorruptData if a bit of it has changed."""
-    if len(stored) != block.stored or _block_crc(stored, block.number, seed) != block.crc:
-        raise CorruptData(f"the pack's block of transaction {block.number} is damaged")
+    _check_block(block, stored, seed)
     return _unpack(stored, block.raw) if block.flags & _ZSTD else stored
 
 
+def _check_block(block: Block, stored: bytes, seed: int) -> None:
+    if len(stored) != block.stored or _block_crc(stored, block.number, seed) != block.crc:
+        raise CorruptData(f"the pack's block of transaction {block.number} is damaged")
+
+
 def _unpack(stored: bytes, raw: int) -> bytes:
-    zstd = load_zstd()
     try:
-        data: bytes = zstd.ZstdDecompressor().decompress(stored, max_length=raw)
-    except (zstd.ZstdError, EOFError, ValueError, OverflowError) as error:
+        data = grow(stored, raw)
+    except (ValueError, OverflowError) as error:
         raise CorruptData("a part of the pack cannot be decompressed") from error
     if len(data) != raw:
         raise CorruptData("a part of the pack has another length than it says")

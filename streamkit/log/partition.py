@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from ..backend import Etag
@@ -37,7 +38,9 @@ _T = TypeVar("_T")
 
 NOTHING = SegmentRow(0, 0, 0, 0)
 _KNOWN = 1 << 16
-"""Segments, 280 bytes each."""
+"""Segments, 280 bytes each. More are known where one transaction writes to more."""
+_SHARE = 8
+"""The oldest of so many go together: a dict that loses its first ones one by one is searched anew for each."""
 
 
 class Partition:
@@ -104,6 +107,7 @@ class Partition:
         self.tail_keys: dict[bytes, KeyRow] = {}
         self.known: dict[str, SegmentRow] = {}
         """Segments' statuses as of `number`."""
+        self._most_known = _KNOWN
         self.generation = 0
         """Changes whenever rows that were read before can no longer be combined with what is known."""
         self.freshness = Freshness(self.backend, self.clock)
@@ -250,16 +254,13 @@ class Partition:
         """Take what others have written since. Where that is much the head is faster, which has passed it over."""
         self._refresher.catch_up()
 
-    def jump(self) -> None:
-        """Go on from the head, if it is further than what is known here."""
-        self._refresher.jump()
-
     def shorten_tail(self) -> None:
         """Learn now and then how far others have brought the index, and forget the tail up to there."""
         self._refresher.shorten_tail()
 
     def look_at_head(self) -> None:
-        """Learn how far the index is by now, whoever brought it there."""
+        """Learn how far the index is by now, whoever brought it there. Where that is further than what is known here,
+        go on from there."""
         self._refresher.look_at_head()
 
     def check_space(self) -> None:
@@ -270,7 +271,7 @@ class Partition:
         """False if rows may have been removed from the log between `look` and the service's latest answer."""
         return self.freshness.holds(look, self.grace)
 
-    def gone(self) -> CorruptData:
+    def missing_head(self) -> CorruptData:
         """The head was there once, and is not, or is that of another space of this name."""
         return CorruptData(
             f"space {self.space!r}, partition {self.partition}: its head is gone; if the store was deleted, close it "
@@ -298,7 +299,7 @@ class Partition:
                 # The first head says what the space is made of; until now nothing was known.
                 self._set(head.settings)
             elif head.settings.incarnation != self.settings.incarnation:
-                raise self.gone()
+                raise self.missing_head()
             if head.version < self.head.version:
                 return  # an older one: another thread has read a later one meanwhile
             self._take_head(head, etag)
@@ -327,7 +328,7 @@ class Partition:
         self.erasing = head.erasing + later
 
     def _start_from(self, head: Head) -> None:
-        """Forget what was folded, and go on from the index, which is ahead of it; the caller holds the lock."""
+        """Forget what was applied, and go on from the index, which is ahead of it; the caller holds the lock."""
         self.tail.clear()
         self.records.clear()
         self.tail_keys.clear()
@@ -341,12 +342,12 @@ class Partition:
         self.latest.clear()
         self.fences.forget()
         self.watermark = head.watermark
-        self.answers.restart(head.watermark)
+        self.answers.restart(head.watermark, head.lead)
         self.number = head.watermark
 
-    # -- folding ------------------------------------------------------------------------------------------------
+    # -- applying -----------------------------------------------------------------------------------------------
 
-    def fold(self, record: bytes, number: int) -> None:
+    def apply(self, record: bytes, number: int) -> None:
         """Take the record of transaction `number` into what is known, or its start if frames are not kept.
 
         One that is known already is fine.
@@ -365,17 +366,18 @@ class Partition:
             self.take(header, record)
 
     def take(self, header: Header, record: bytes) -> int:
-        """Fold a transaction that follows on what is known; the caller holds the lock. How many entries it has."""
+        """Apply a transaction that follows on what is known; the caller holds the lock. How many entries it has."""
         number, timestamp = header.number, header.timestamp
         known, tail = self.known, self.tail
         most = self.policy.frame
         base = frames_start(record)
-        count = 0
+        count = size = 0
         if header.control is not None:
             self._take_control(header.control, number)
         for ref in header.frames:
             segment, first = ref.segment, ref.first_sequence
             count += ref.count
+            size += ref.size
             start, length = base + ref.start, ref.length
             frame = record[start : start + length] if length <= most else None
             piece = Piece(number, timestamp, first, ref.count, start, length, frame, ref.before, ref.size)
@@ -397,19 +399,19 @@ class Partition:
         for use in header.keys:
             self.tail_keys[use.key] = key_row(header, use)
         if header.fences:
-            self.fences.take(number, header.fences)
+            self.fences.apply(number, header.fences)
         if header.answers or header.lead:
-            self.answers.take(header)
+            self.answers.apply(header)
         self.timestamp = timestamp
         self.position = header.position + count
-        self.size = header.after
+        self.size = header.size + size
         self._counted = number, count
         self.number = number
         self.news.tell()
         return count
 
     def _take_control(self, control: Control, number: int) -> None:
-        """What a transaction that is folded removes; the caller holds the lock. Twice is as once."""
+        """What a transaction that is applied removes; the caller holds the lock. Twice is as once."""
         for removal in control.removals:
             removals = self.removals.setdefault(removal.segment, [])
             if not removals or removals[-1][0] < number or (number, removal) not in removals:
@@ -527,6 +529,8 @@ class Partition:
         if missing:
             self.counters["cache_misses"] += len(missing)
             missing = list(dict.fromkeys(missing))
+            # All of them have to be known at the same time.
+            self._most_known = max(self._most_known, 2 * (len(missing) + len(found)))
             for at in range(0, len(missing), 1000):
                 found.update(self._fetch(missing[at : at + 1000]))
         return found
@@ -581,11 +585,12 @@ class Partition:
 
     def know(self, segment: str, row: SegmentRow) -> None:
         known = self.known
-        if len(known) >= _KNOWN:
-            del known[next(iter(known))]
+        if len(known) >= self._most_known:
+            for name in list(islice(known, len(known) // _SHARE)):
+                del known[name]
         known[segment] = row
 
-    def unlearn(self, segments: Iterable[str]) -> None:
+    def invalidate(self, segments: Iterable[str]) -> None:
         """Fetch these anew."""
         with self.lock:
             self.generation += 1

@@ -38,6 +38,25 @@ class Snapshot:
 class Plan:
     """Which requests go into the next transaction, which wait for its fate, and which are refused or answered."""
 
+    __slots__ = (
+        "_added",
+        "_ids",
+        "_keys",
+        "_last",
+        "before",
+        "behind",
+        "given_up",
+        "lead",
+        "new_fences",
+        "partition",
+        "posted",
+        "ready",
+        "snapshot",
+        "unconfirmed",
+        "voids",
+        "waiting",
+    )
+
     def __init__(self, partition: Partition, snapshot: Snapshot, before: Mapping[str, SegmentRow]) -> None:
         self.partition = partition
         self.snapshot = snapshot
@@ -76,7 +95,12 @@ class Plan:
                 return
             if self._answer(request, request.key):
                 return
-        full = check_room(self.partition, request, self._added, self.before)
+        retention = self.partition.retention
+        if retention is not None and retention.when_full != "reject":
+            retention = None  # it refuses nothing
+        full = None
+        if retention is not None:
+            full = check_room(self.partition, retention, request, self._added, self.before)
         if full is not None:
             if request.foreign:
                 pass  # its own process says so, when it has seen to it that nobody commits it when there is room again
@@ -108,7 +132,7 @@ class Plan:
             # What depends on nothing but the log, and does not hold, will never hold again.
             alone = alone and (part.expected in (None, last.get(segment, committed)))
             last[segment] = now + (part.body.count if part.body is not None else 0)
-        for part in request.parts:
+        for part in request.parts if retention is not None else ():
             if part.body is not None:
                 for name in (part.segment, ""):
                     count, size = self._added.get(name, (0, 0))

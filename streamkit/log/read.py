@@ -27,7 +27,7 @@ from .keys import data_range
 from .offsets import Offset
 from .packs import Frame
 from .partition import Partition
-from .record_format import decode_entries, decode_frames, decode_records, decode_transaction
+from .record_format import decode_entries, decode_frames, decode_records, decode_transaction, frames_with
 from .records import records
 from .rows import DataRow, Piece
 from .visible import floor_of, hides, missing_error, number_gap, raises, row_of, sequence_gaps, still_there
@@ -36,10 +36,12 @@ __all__ = [
     "Batch",
     "Bounds",
     "Cursor",
+    "Needles",
     "NotLogged",
     "end_of",
     "first_at",
     "intact",
+    "is_named",
     "last_entry",
     "load",
     "logged",
@@ -78,6 +80,15 @@ class Bounds(NamedTuple):
         )
 
 
+class Needles:
+    """Text that the metadata of entries is to hold; a reader passes over most of the others without decoding them."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.all = [text.encode() for text in texts]
+        self.passed = 0
+        """Entries that were passed over."""
+
+
 class Batch(msgspec.Struct, frozen=True, gc=False):
     """Entries of one frame, at least one; or what is missing before those of the next."""
 
@@ -96,26 +107,40 @@ def partition_batches(
     *,
     announce: bool = False,
     together: bool = False,
+    named: bool = False,
+    needles: Needles | None = None,
 ) -> Iterator[Batch]:
     """The log from (number, index in the transaction) `start` up to transaction `end`; what is archived, from there.
 
     With `announce` a batch without entries comes before each transaction of the log, which is not decoded yet. With
-    `together` small transactions of the log are one batch, which tells its last one's place.
+    `together` small transactions of the log are one batch, which tells its last one's place. `named`: somebody has read
+    up to `start`, be it the beginning, and is told of what is missing behind it. With `needles` some of what does not
+    hold them is left out.
     """
     hiding = hides(partition)
     together = together and not bounds.by_time and not hiding
-    batches = _partition_batches(partition, start, end, bounds, announce=announce, together=together)
+    batches = _partition_batches(
+        partition, start, end, bounds, needles, announce=announce, together=together, named=named
+    )
     return without_hidden(partition, batches, bounds.gaps) if hiding else batches
 
 
 def _partition_batches(
-    partition: Partition, start: tuple[int, int], end: int, bounds: Bounds, *, announce: bool, together: bool
+    partition: Partition,
+    start: tuple[int, int],
+    end: int,
+    bounds: Bounds,
+    needles: Needles | None,
+    *,
+    announce: bool,
+    together: bool,
+    named: bool,
 ) -> Iterator[Batch]:
     number, skip = start
     while number <= end:
         floor = floor_of(partition)
         if number < floor.number:
-            gap = number_gap(partition, (number, skip), floor) if (number, skip) > (1, 0) else None
+            gap = number_gap(partition, (number, skip), floor) if named or number > start[0] else None
             if gap is not None and (at := told(gap, bounds.gaps)) is not None:
                 yield at
             number, skip = floor.number, 0
@@ -130,7 +155,9 @@ def _partition_batches(
             if found > number:
                 number, skip = found, 0
         until = number if together and skip else end
-        if together and not skip:
+        if needles is not None:
+            reached = yield from _with_needles(partition, number, end, needles)
+        elif together and not skip:
             reached = yield from _together(partition, number, end)
         else:
             reached = yield from logged(partition, (number, skip), until, bounds, announce=announce)
@@ -258,6 +285,24 @@ def _together(partition: Partition, first: int, end: int) -> Generator[Batch, No
             yield Batch(latest.timestamp, last, latest.origin, entries)
         number = last + 1
     return number
+
+
+def _with_needles(partition: Partition, first: int, end: int, needles: Needles) -> Generator[Batch, None, int]:
+    """What `logged` does, from the beginning of a transaction, without most of what holds no needle."""
+    space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
+    for number, record in records(partition, first, end):
+        needles.passed += partition.decode_header(record, number).count
+        try:
+            for frame in frames_with(record, seed, needles.all):
+                head, origin, entries = decode_entries(
+                    space, index, settings.partitions, frame, seed, 0, settings.incarnation
+                )
+                needles.passed -= len(entries)
+                yield Batch(head.timestamp, number, origin, entries)
+        except (CorruptData, UnsupportedVersion) as error:
+            raise partition.located(error, number) from error
+        first = number + 1
+    return first
 
 
 def _transaction_batches(
@@ -514,7 +559,7 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
         if entry is not None:
             partition.latest.keep(entry)
             return entry
-        partition.unlearn((segment,))
+        partition.invalidate((segment,))
         partition.refresh()
     raise CorruptData(str(_hole(partition, segment, row.last_sequence)))
 
@@ -587,15 +632,21 @@ class Cursor:
             return
         partitions = self.partitions
         ends = [partition.refresh((), since) for partition in partitions]
-        if self._positions is None:
-            self._positions = [
+        positions = self._positions
+        named = [True] * len(partitions)
+        if positions is None:
+            self._positions = positions = [
                 position_of(partition, self._offset, end) for partition, end in zip(partitions, ends, strict=True)
             ]
-        positions = self._positions
+            named = [
+                is_named(partition, self._offset, start) for partition, start in zip(partitions, positions, strict=True)
+            ]
         several = len(partitions) > 1
         logs = [
-            partition_batches(partition, start, end, bounds, announce=several, together=together and not several)
-            for partition, start, end in zip(partitions, positions, ends, strict=True)
+            partition_batches(
+                partition, start, end, bounds, announce=several, together=together and not several, named=seen
+            )
+            for partition, start, end, seen in zip(partitions, positions, ends, named, strict=True)
         ]
         if len(logs) == 1:
             yield from logs[0]
@@ -618,6 +669,14 @@ class Cursor:
                 last = batch.entries[-1].sequence - batch.origin.first_sequence
                 positions[at] = (batch.number, batch.origin.index + last + 1)
         self._positions = [max(at, (end + 1, 0)) for at, end in zip(positions, ends, strict=True)]
+
+
+def is_named(partition: Partition, offset: Offset | None, start: tuple[int, int]) -> bool:
+    """Whether the offset, by which a reading begins at `start`, tells how much of the partition was seen, be it
+    nothing."""
+    if offset is None or not offset.positions:
+        return False
+    return start > (1, 0) or offset.whole or partition.partition == offset.partition
 
 
 def position_of(partition: Partition, offset: Offset | None, end: int) -> tuple[int, int]:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from ..checksum import crc32
+from ..compression import grow, load_zstd, shrink
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
@@ -46,7 +46,7 @@ __all__ = [
     "encode_body",
     "encode_holes",
     "encode_transaction",
-    "load_zstd",
+    "frames_with",
     "split_frames",
     "without_entries",
     "without_frames",
@@ -185,21 +185,6 @@ _payloads = msgspec.msgpack.Decoder(tuple[list[bytes]])
 _payloads_metadata = msgspec.msgpack.Decoder(tuple[list[bytes], list[dict[str, str] | None]])
 _holes = msgspec.msgpack.Decoder(tuple[list[bytes | Literal[1, 3]], list[dict[str, str] | None] | None])
 _apart = msgspec.msgpack.Decoder(tuple[int, bytes, list[bytes], list[dict[str, str] | None] | None])
-_zstd: Any = None
-_sampler: Any = None
-"""Makes frames of samples that are thrown away. To make a compressor takes longer than to use it."""
-
-
-def load_zstd() -> Any:
-    global _zstd, _sampler
-    if _zstd is None:
-        if sys.version_info >= (3, 14):
-            from compression import zstd
-        else:
-            from backports import zstd
-        _sampler = zstd.ZstdCompressor(1)
-        _zstd = zstd
-    return _zstd
 
 
 def encode_body(
@@ -211,13 +196,11 @@ def encode_body(
     raw = len(data)
     flags = 0 if metadata is None else _METADATA
     content = hashlib.blake2b(data, digest_size=16).digest() if digest else b""
-    if raw >= _SMALL:
-        zstd = _zstd or load_zstd()
-        if raw <= 2 * _SAMPLE or len(_sampler.compress(data[:_SAMPLE], _sampler.FLUSH_FRAME)) < _SAMPLE * 0.9:
-            # Behind it is room to tell which entries are erased one day: those that are like others took none.
-            packed = zstd.compress(data, 1) + bytes(_ROOM + len(payloads) // _SHARE)
-            if len(packed) < raw * 0.95:
-                return Body(packed, raw, flags | _ZSTD, len(payloads), content)
+    if raw >= _SMALL and (raw <= 2 * _SAMPLE or len(shrink(data[:_SAMPLE])) < _SAMPLE * 0.9):
+        # Behind it is room to tell which entries are erased one day: those that are like others took none.
+        packed = shrink(data) + bytes(_ROOM + len(payloads) // _SHARE)
+        if len(packed) < raw * 0.95:
+            return Body(packed, raw, flags | _ZSTD, len(payloads), content)
     return Body(data, raw, flags, len(payloads), content)
 
 
@@ -238,11 +221,7 @@ def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | 
     if body.flags & _ZSTD:
         if body.raw > _MOST:
             raise ValueError("the body claims to be larger than any body is")
-        zstd = _zstd or load_zstd()
-        try:
-            data = zstd.ZstdDecompressor().decompress(data, max_length=body.raw)
-        except (zstd.ZstdError, EOFError) as error:
-            raise ValueError("the body cannot be decompressed") from error
+        data = grow(data, body.raw)
     if len(data) != body.raw:
         raise ValueError("the body has another length than it says")
     if body.flags & _METADATA:
@@ -263,11 +242,7 @@ def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] 
         return [_REASONS[1 if body.flags & _BELOW else 3]] * body.count, None
     data: bytes | memoryview = body.data[: body.raw]
     if body.flags & _ZSTD:
-        zstd = _zstd or load_zstd()
-        try:
-            data = zstd.ZstdDecompressor().decompress(_ZSTD_MAGIC + data, max_length=_MOST)
-        except (zstd.ZstdError, EOFError) as error:
-            raise ValueError("the body cannot be decompressed") from error
+        data = grow(_ZSTD_MAGIC + data, _MOST)
     if body.flags & _APART:
         return _decode_apart(data, body.count)
     found, metadata = _holes.decode(data)
@@ -480,6 +455,23 @@ def split_frames(record: bytes, seed: int) -> list[memoryview]:
         frames.append(view[at:after])
         at = after
     return frames
+
+
+def frames_with(record: bytes, seed: int, needles: Sequence[bytes]) -> list[bytes]:
+    """The frames of a whole record whose metadata may hold all of these bytes. All are checked: CorruptData, or
+    UnsupportedVersion."""
+    found = []
+    for frame in split_frames(record, seed):
+        crc, _, flags, _, _ = _FRAME.unpack_from(frame)
+        if crc32(frame[4:], seed) != crc:
+            raise CorruptData("a frame of the transaction is damaged")
+        if flags & ~_METADATA:
+            found.append(bytes(frame))  # compressed, or partly gone
+        elif flags:
+            data = bytes(frame)
+            if all(needle in data for needle in needles):
+                found.append(data)
+    return found
 
 
 Decoded = tuple[FrameHead, Origin, list[Entry]]

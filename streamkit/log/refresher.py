@@ -1,6 +1,6 @@
 """How a partition comes to know what is in the log: by its head, and by asking for what follows on what is known.
 
-It does the I/O; what is found is folded into the partition, which alone knows what it means.
+It does the I/O; what is found is applied to the partition, which alone knows what it means.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ _TAIL_BYTES = 16 << 20
 _FEW = 4
 _AHEAD = 16
 """Transactions that are read at once, at most, where a log that goes on all the time is caught up with."""
+_QUIET = 8
+"""Transactions that are asked for at first where all that is indexed is archived: since that, less was committed than
+makes an upkeep due, as in a space that is seldom written to."""
+_BATCHES = 8
+"""Reads of a tail after which it is looked up whether others have indexed it."""
 _WHOLE = 256 << 20
 """The most bytes of a row."""
 
@@ -61,7 +66,7 @@ class Refresher:
             if not self._loaded or self._completed <= arrived:
                 self._started += 1
                 ticket = self._started
-                self._look_at_log(segments, load)
+                self._read_log(segments, load)
                 self._loaded = True
                 self._completed = ticket
             self._looking = False
@@ -72,19 +77,20 @@ class Refresher:
         if self._refreshing._is_owned() or self._partition.lock._is_owned():  # type: ignore[attr-defined]
             raise refused()
 
-    def _look_at_log(self, segments: Sequence[str], load: bool) -> None:
-        """Fold what is in the log, one key at a time: is there a transaction after the last one that we know?"""
+    def _read_log(self, segments: Sequence[str], load: bool) -> None:
+        """Apply what is in the log, one key at a time: is there a transaction after the last one that we know?"""
         partition = self._partition
         listing = not self._loaded
         if listing:
-            self.look_at_head()
+            if partition.head_etag is None or not partition.is_fresh(partition.looked):
+                self.look_at_head()
             if not partition.partition and partition.head_etag is None:
                 return
         while True:
             known, look = partition.looked, partition.freshness.begin()
             if listing:
-                self._fold_tail(segments, load)
-            at_end = listing or self._fold_next()
+                self._apply_tail(segments, load)
+            at_end = listing or self._apply_next()
             number = partition.number
             if partition.is_fresh(known):
                 if at_end:
@@ -121,7 +127,7 @@ class Refresher:
                 end = records.index(None) if None in records else ahead
                 for at, record in enumerate(records[:end], number + 1):
                     assert record is not None
-                    partition.fold(record, at)
+                    partition.apply(record, at)
                 if end:
                     self.shorten_tail()
                 if end == ahead:
@@ -138,27 +144,22 @@ class Refresher:
         with self._refreshing:
             self._confirm(look)
             if self._partition.number == number - 1:
-                self._partition.fold(record, number)
+                self._partition.apply(record, number)
 
     def catch_up(self) -> None:
-        """It ends although others commit all the time, as fast as one transaction is read after the other."""
+        """It ends although others commit all the time, as fast as one transaction is read after the other; and where
+        somebody leads, as this process is to wait then."""
+        if self._partition.looked is None:
+            self.look_at_head()  # nothing is known of it yet
         looks, ahead = 0, 1
-        while self.poll(ahead):
+        answers = self._partition.answers
+        told = answers.lead.told
+        while (answers.lead.told == told or not answers.lead.name) and self.poll(ahead):
             looks += 1
             if looks % _FEW == 0:
-                self.jump()
+                self.look_at_head()
             ahead = 1 if looks < 2 else min(2 * ahead, _AHEAD)
-
-    def jump(self) -> None:
-        partition = self._partition
-        generation = partition.generation
-        self.look_at_head()
-        if partition.generation != generation and partition.number == partition.watermark:
-            # Who leads stands in a header that was passed over.
-            header = partition.header(partition.number)
-            with partition.lock:
-                if header is not None and header.number == partition.number:
-                    partition.answers.take(header)
+        self._loaded = True
 
     def shorten_tail(self) -> None:
         """A reader learns in this way how far others have brought the index, and forgets the tail up to there."""
@@ -168,8 +169,8 @@ class Refresher:
             self.look_at_head()
             self._shortened = partition.number, partition.tail_bytes
 
-    def _fold_next(self) -> bool:
-        """Fold a few transactions after `number`; whether there is none after them."""
+    def _apply_next(self) -> bool:
+        """Apply a few transactions after `number`; whether there is none after them."""
         partition = self._partition
         for ahead in (1, 8):
             known, number = partition.looked, partition.number
@@ -183,11 +184,11 @@ class Refresher:
             for key, record in zip(keys, records, strict=True):
                 if record is None:
                     return True
-                partition.fold(record, transaction_number(key))
+                partition.apply(record, transaction_number(key))
         return False
 
     def _confirm(self, look: Look | None) -> None:
-        """Before anything is folded that was read since `look`: a number that was archived and removed is free, and
+        """Before anything is applied that was read since `look`: a number that was archived and removed is free, and
         what is found there may be of a writer that came too late. What the head tells is above all such numbers."""
         if look is not None and not self._partition.is_fresh(look):
             self.look_at_head()
@@ -205,13 +206,13 @@ class Refresher:
         if value is not None:
             head = decode_row(Head, HEAD, value.data)
             if head.watermark < least:
-                raise partition.gone()
+                raise partition.missing_head()
             if self._is_foreign(head):
                 partition.saw_foreign(value.etag, look)
             else:
                 partition.adopt(head, value.etag, look)
         elif known:
-            raise partition.gone()
+            raise partition.missing_head()
         else:
             partition.saw_head(look)
 
@@ -232,13 +233,17 @@ class Refresher:
         partition = self._partition
         value = partition.backend.get(bytes(partition_key(partition.space, 0)), [bytes(HEAD)])[0]
         if value is None or decode_row(Head, HEAD, value.data).settings.incarnation != partition.settings.incarnation:
-            raise partition.gone()
+            raise partition.missing_head()
 
-    def _fold_tail(self, segments: Sequence[str], load: bool) -> None:
-        """Fold what is in the log after `number`. Where calls are requests, that is one of them for all that is
+    def _apply_tail(self, segments: Sequence[str], load: bool) -> None:
+        """Apply what is in the log after `number`. Where calls are requests, that is one of them for all that is
         probably there, and for what must be known to look up `segments`, or to `load` them."""
         partition = self._partition
-        known, ahead = partition.looked, partition.policy.upkeep
+        known, head = partition.looked, partition.head
+        ahead = partition.policy.upkeep
+        if head.archived and head.archived == head.watermark:
+            ahead = min(ahead, _QUIET)
+        batches = 0
         while partition.remote:
             number, index = partition.number, partition.index
             keys = [partition.transaction_key(number + step) for step in range(1, ahead + 1)]
@@ -254,16 +259,20 @@ class Refresher:
             end = records.index(None) if None in records else ahead
             for at, record in enumerate(records[:end], number + 1):
                 assert record is not None
-                partition.fold(record, at)  # others may have folded it meanwhile
+                partition.apply(record, at)  # others may have applied it meanwhile
             if end == ahead:
+                ahead = partition.policy.upkeep
+                batches += 1
+                if batches % _BATCHES == 0:
+                    self.look_at_head()  # where the log goes on that fast, the index does too
                 continue
             if any(record is not None for record in records[end:]):
                 break  # it was written in between, or something is lost: a list tells
             return
-        self._fold_listed()
+        self._apply_listed()
 
-    def _fold_listed(self) -> None:
-        """Fold what a list of the log names after `number`."""
+    def _apply_listed(self) -> None:
+        """Apply what a list of the log names after `number`."""
         partition = self._partition
         known, start = partition.looked, partition.transaction_key(partition.number + 1)
         rows = partition.backend.scan(partition.key, start, partition.transaction_key(1 << 64), values=False)
@@ -281,4 +290,4 @@ class Refresher:
                     continue
                 if record is None:
                     raise CorruptData(f"{partition.where(number)} is listed but not there")
-                partition.fold(record, number)
+                partition.apply(record, number)

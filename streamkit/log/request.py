@@ -66,11 +66,19 @@ class Request:
     turn: threading.Lock | None = None
     """Held while the caller waits for another thread; released when it may be done, or may lead."""
 
-    def __init__(self, parts: Sequence[Part], key: str | None = None, fence: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        key: str | None = None,
+        fence: tuple[str, int] | None = None,
+        control: Control | None = None,
+    ) -> None:
         self.parts = parts
         self.key = None if key is None else digest_of(key)
         self.content = b"" if key is None else _content(parts)
         self.fence = fence
+        if control is not None:
+            self.control = control
         self.alive = threading.Lock()
         """Held by the caller's thread for as long as it is inside; the interpreter releases it, however it leaves."""
 

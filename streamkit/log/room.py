@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import SpaceFull, StreamkitError, TransactionTooLarge
+from .floors import Retained
 from .partition import Partition
 from .request import Request
 from .rows import SegmentRow
@@ -13,14 +14,15 @@ __all__ = ["check_room"]
 
 
 def check_room(
-    partition: Partition, request: Request, added: Mapping[str, tuple[int, int]], before: Mapping[str, SegmentRow]
+    partition: Partition,
+    retention: Retained,
+    request: Request,
+    added: Mapping[str, tuple[int, int]],
+    before: Mapping[str, SegmentRow],
 ) -> StreamkitError | None:
-    """SpaceFull, or TransactionTooLarge, if the space has no room for `request` beside what was `added` to the
-    transaction, (entries, bytes) by segment and "" for all; else None. The bounds of a space of several partitions are
-    shared out among them."""
-    retention = partition.retention
-    if retention is None or retention.when_full != "reject":
-        return None
+    """SpaceFull, or TransactionTooLarge, if a space whose `retention` rejects has no room for `request` beside what was
+    `added` to the transaction, (entries, bytes) by segment and "" for all; else None. The bounds of a space of several
+    partitions are shared out among them."""
     wanted: dict[str, tuple[int, int]] = {}
     for part in request.parts:
         if part.body is not None:

@@ -45,6 +45,19 @@ class Settings(msgspec.Struct, frozen=True, array_like=True):
     """Drawn when the space is created, so that it is told from another one of its name."""
 
 
+class Lead(msgspec.Struct, frozen=True, array_like=True):
+    """Who is to write the next transaction of a contended partition, as the headers say."""
+
+    name: bytes = b""
+    """Empty if everybody writes for himself."""
+    waiting: int = 0
+    """How many processes post, as the last one that led has seen it."""
+    told: int = 0
+    """The transaction that said so,"""
+    timestamp: int = 0
+    """and when it was written."""
+
+
 class Head(msgspec.Struct, frozen=True, array_like=True):
     """How far a partition's index is, and what it consists of."""
 
@@ -90,6 +103,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     """The watermark when something was erased last: there may be entries without payloads; 0 if there are none."""
     thin: int = 0
     """What transactions up to this one removed of segments has left the index, and packs that held little else."""
+    lead: Lead = Lead()
+    """As of the watermark: who begins here need not read a transaction for it."""
 
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

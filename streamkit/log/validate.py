@@ -41,14 +41,14 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
         payload = record.payload
         if type(payload) is bytes and len(payload) <= most_bytes:  # what small commits are made of, looked at once
             return Prepared([payload], None, expected_sequence, len(payload))
-    for kind in set(map(type, batch)):
-        if kind is not Record:
-            raise TypeError(f"records must be streamkit.Record, not {kind.__name__}")
+    if list(map(type, batch)).count(Record) < len(batch):
+        wrong = next(kind for kind in map(type, batch) if kind is not Record)
+        raise TypeError(f"records must be streamkit.Record, not {wrong.__name__}")
     payloads = [record.payload for record in batch if record.metadata is None and record.sequence is None]
     plain = len(payloads) == len(batch)
     if not plain:
         payloads = [record.payload for record in batch]
-    if not set(map(type, payloads)) <= {bytes}:
+    if list(map(type, payloads)).count(bytes) < len(payloads):
         payloads = [_payload(payload) for payload in payloads]
     size = sum(map(len, payloads))
     if size > most_bytes and (largest := max(map(len, payloads))) > most_bytes:

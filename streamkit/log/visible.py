@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 from ..errors import CorruptData, EntriesRemoved
@@ -231,7 +232,11 @@ def floor_at(partition: Partition, number: int, reason: str, *, search: bool = T
     else:
         position, _, size, timestamp_at = place_of(partition, number)
     end, timestamp = (max(0, number - 1), 0), 0
+    now = max(partition.floor, partition.expired, key=attrgetter("number"))
     for before in range(number - 1, max(0, number - _EMPTY) if search else number, -1):
+        if before < now.number:  # it may not be there any more
+            end, timestamp = now.end, timestamp or now.timestamp
+            break
         _, count, _, moment = place_of(partition, before)
         timestamp = timestamp or moment
         end = (before, count)

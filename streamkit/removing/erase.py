@@ -13,7 +13,7 @@ from ..leases import Lease
 from ..log.commit import Committer
 from ..log.floors import Control, Erasure
 from ..log.partition import Partition
-from ..log.read import Batch, Bounds, partition_batches, segment_batches
+from ..log.read import Batch, Bounds, Needles, partition_batches, segment_batches
 from ..log.request import Request
 from ..log.visible import floor_of, row_of
 from ..space import Space, segments_of
@@ -118,9 +118,7 @@ def _settle(committer: Committer) -> None:
     expire(committer, least=0)
     floor = floor_of(partition)
     if floor.number > partition.floor.number:
-        request = Request(())
-        request.control = Control(floor=floor)
-        committer.commit(request)
+        committer.commit(Request((), control=Control(floor=floor)))
 
 
 def _hidden(partition: Partition, glob: str, first: int, last: int | None) -> Iterator[Erasure]:
@@ -175,17 +173,22 @@ def _search(
         return bool(there) and all(there.get(name) == value for name, value in wanted or ())
 
     told = 0
-    for batch in _batches(partition, glob, first, last, end):
+    needles = Needles(text for pair in wanted or () for text in pair)
+    for batch in _batches(partition, glob, first, last, end, needles):
         found.take(batch, None if wanted is None else matches)
-        if progress is not None and found.searched - told >= _STEP:
-            told = found.searched
-            progress(found.searched, max(partition.position, found.searched))
+        searched = found.searched + needles.passed
+        if progress is not None and searched - told >= _STEP:
+            told = searched
+            progress(searched, max(partition.position, searched))
+    found.searched += needles.passed
     return found
 
 
-def _batches(partition: Partition, glob: str | None, first: int, last: int | None, end: int) -> Iterator[Batch]:
+def _batches(
+    partition: Partition, glob: str | None, first: int, last: int | None, end: int, needles: Needles
+) -> Iterator[Batch]:
     if glob is None:
-        yield from partition_batches(partition, (1, 0), end, Bounds(), together=True)
+        yield from partition_batches(partition, (1, 0), end, Bounds(), needles=needles)
         return
     yield from _of_segments(partition, _names(partition, glob), first, last)
 
@@ -207,9 +210,7 @@ def _names(partition: Partition, glob: str) -> list[str]:
 
 def _commit(committer: Committer, ranges: list[Erasure]) -> None:
     for at in range(0, len(ranges), _AT_ONCE):
-        request = Request(())
-        request.control = Control(erasures=tuple(ranges[at : at + _AT_ONCE]))
-        committer.commit(request)
+        committer.commit(Request((), control=Control(erasures=tuple(ranges[at : at + _AT_ONCE]))))
 
 
 def pending(partition: Partition) -> bool:

@@ -53,8 +53,8 @@ def trim_segment(committer: Committer, segment: str, limit: Limit, reason: str, 
             return report
         # Where nothing is left, what comes next must be what comes after it.
         empties = first > row.last_sequence
-        request = Request([Part(segment, None, 0, row.last_sequence)] if empties else ())
-        request.control = Control((removal,))
+        parts = [Part(segment, None, 0, row.last_sequence)] if empties else ()
+        request = Request(parts, control=Control((removal,)))
         try:
             committer.commit(request)
             return report
@@ -127,9 +127,7 @@ def trim_space(committers: list[Committer], limit: Limit, reason: str, dry_run: 
 
 
 def _set_floor(committer: Committer, floor: Floor) -> None:
-    request = Request(())
-    request.control = Control((), floor)
-    committer.commit(request)
+    committer.commit(Request((), control=Control((), floor)))
 
 
 def _numbers_kept(partitions: list[Partition], limit: Limit) -> list[int]:

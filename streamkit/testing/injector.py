@@ -112,7 +112,9 @@ class Injector:
             self._calls += 1
             self._counts[kind] += 1
         self._land(number)
-        possible = [fault for fault in FAULTS[kind] if fault not in impossible]
+        possible = FAULTS[kind]
+        if impossible:
+            possible = tuple(fault for fault in possible if fault not in impossible)
         at = self.plan.choose(number, kind, nth, possible)
         with self._lock:
             self._trace.append(Call(number, kind, what, None, "ok"))

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 import msgspec
 
+from ..compression import load_zstd
 from ..errors import MissingDependency, PermanentError, StreamkitError
-from ..log.record_format import load_zstd
 from ..store import Store, inner
 from ..warn import warn
 from .build import copy

@@ -8,6 +8,7 @@ from itertools import count
 from ...errors import EntriesRemoved, InvalidOffset, SpaceFull, TransactionTooLarge
 from ...gaps import Gap
 from ...model import Entry, Record
+from ...names import partition_of
 from ...retention import Retention
 from ...store import Store
 from ..backend_checks.subject import hold, same
@@ -88,6 +89,23 @@ class Removing(StoreSubject):
                     first = store.segment_status(space, name).first_sequence
                     same(first, of_it[0].sequence if of_it else 9, f"first of {name} to {who}")
             hold(self.store.verify(space).ok, f"verify after a trim: {self.store.verify(space).findings}")
+
+    def test_what_was_trimmed_before_it_was_seen_is_told(self) -> None:
+        """A reader who has seen nothing of a partition is not told that its first entries were trimmed."""
+        self.store.create_space("four partitions", partitions=4)
+        names = [f"s{number}" for number in range(40)]
+        one, other = names[0], next(name for name in names if partition_of(name, 4) != partition_of(names[0], 4))
+        self.put("four partitions", one, [b"a"])
+        early = next(iter(self.store.consume_space("four partitions"))).space_offset
+        follower = self.store.follow_space("four partitions", timeout=0)
+        same([entry.segment for entry in follower], [one], "a follower")
+        self.put("four partitions", other, [b"b"])
+        self.store.trim("four partitions", before=self.store.end_offset("four partitions"))
+        for who, store in self.readers():
+            for reverse in (False, True):
+                with refusing(EntriesRemoved, f"from an offset, reverse={reverse}, to {who}"):
+                    list(store.consume_space("four partitions", offset=early, reverse=reverse))
+            same(list(store.consume_space("four partitions")), [], f"from the beginning, to {who}")
 
     def test_sequences_go_on(self) -> None:
         """A sequence is given again after everything before it was removed."""

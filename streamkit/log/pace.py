@@ -1,0 +1,139 @@
+"""How fast a contended log goes on, as a process sees that waits for it, and when whoever is to lead does not.
+
+The log is the clock. Each process judges for itself, and a wrong judgement costs requests and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+
+from .partition import Partition
+
+__all__ = ["LONGEST", "Pace"]
+
+LONGEST = 2.0
+_ROUND = (0.01, 0.06, LONGEST)
+"""Seconds between two transactions: at least, at first, and at most."""
+_EACH = 1.5
+"""Requests for each process that waits, from one transaction to the next: so that they stay below what a service takes
+of them all, transactions are no closer together than that."""
+_PHASE = (0.5, 0.8, 1.5)
+"""Rounds after a transaction when the next one is looked for: at least, at first, and at most."""
+_EARLIER = 0.01
+_LATER = 0.05
+"""Rounds by which that changes, after a look that found it, more with each in a row, and after one that did not. So
+that about one look in six is in vain, and what is there is not there for long."""
+_PAUSE = 0.25
+"""Rounds between two looks then."""
+_STANDS = 2.0
+"""Rounds without a transaction of who leads after which somebody takes over."""
+_OLD = 1.0
+"""Seconds, beside twice that, after which it does not matter any more who was to lead."""
+_RECENT = 2000
+"""Milliseconds, by the writers' clocks: who begins takes the lead for one that is alive. A wrong clock makes it compete
+with that, or wait for nobody, once."""
+
+
+class Pace:
+    """Only who leads the threads of a process uses it."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.round = _ROUND[1]
+        """Seconds between two transactions."""
+        self.moved = float("-inf")
+        """When the log was seen to go on."""
+        self._led = float("-inf")
+        """When who leads was seen to have written."""
+        self._number = self._told = 0
+        self._lot = 0.0
+        self._phase = _PHASE[1]
+        self._found = 0
+        """Looks in a row."""
+        self._vain = 0
+        """How often this process took over and was not the first."""
+        self._retries = 0
+        self._strain = 1.0
+        """More than 1 while requests are throttled."""
+
+    def observe(self, moves: bool = True) -> None:
+        """What has become known since the last time. `moves`: the log goes on just now, it is not only read so late."""
+        partition, lead = self._partition, self._partition.answers.lead
+        number, now = partition.number, partition.clock.monotonic()
+        if number == self._number:
+            return
+        known = self._number > 0 and not self.is_old()
+        if known:
+            least, _, most = _ROUND
+            took = min((now - self.moved) / (number - self._number), 2 * self.round)  # it may have stood still
+            self.round += (min(max(took, least), most) - self.round) / 8
+        recent = abs(partition.clock.now() - lead.timestamp) < _RECENT
+        if moves or known or recent:
+            self.moved = now
+        if lead.told != self._told and (known or recent):
+            self._led = now
+        self._number, self._told = number, lead.told
+
+    def is_old(self) -> bool:
+        """Whether nobody has led for so long that it does not matter who was to."""
+        return self._partition.clock.monotonic() - self._led > self._oldest()
+
+    def _oldest(self) -> float:
+        return _OLD + 2 * _STANDS * self.between()
+
+    def rest(self) -> float:
+        """Seconds until this process is to take over, or to go on by itself; 0 or less: now."""
+        waiting = self._partition.answers.lead.waiting
+        # Of many it is about one in each round, and who comes first ends it for all.
+        patience = (_STANDS * self.between() + self._lot * max(2, waiting) * self.round) * (1 << self._vain)
+        # Nobody else may be left.
+        return self._led + min(patience, self._oldest()) - self._partition.clock.monotonic()
+
+    def draw(self) -> None:
+        """Draw lots anew, by which those that wait are not all at once in taking over."""
+        self._lot = random.random()
+
+    def is_passed(self, passes: int, most: int) -> bool:
+        """Whether so many transactions that passed this process by are too many: some more, where many wait."""
+        return passes > most + self._lot * self._partition.answers.lead.waiting / 4
+
+    def take_over(self) -> None:
+        self._led = self._partition.clock.monotonic()
+        self._vain = min(self._vain + 1, 4)
+
+    def arrive(self) -> None:
+        """What this process waited for is done."""
+        self._vain = 0
+
+    def due(self) -> float:
+        """When to look for the next transaction."""
+        return self.moved + self._phase * self.round
+
+    def pause(self) -> float:
+        """Seconds until the next look, if it was not there."""
+        return max(_PAUSE * self.round, self.share() / 2)
+
+    def looked(self, found: bool) -> None:
+        """At the time that was due: a little later next time, or a little earlier."""
+        least, _, most = _PHASE
+        if found:
+            self._found += 1
+            self._phase = max(self._phase - _EARLIER * self._found, least)
+        else:
+            self._found = 0
+            self._phase = min(self._phase + _LATER, most)
+
+    def share(self) -> float:
+        """Seconds in which each of those that wait may send a request, so that it is not too much together."""
+        retries = self._partition.counters["retries"]
+        self._strain = min(2 * self._strain, 8.0) if retries > self._retries else max(0.9 * self._strain, 1.0)
+        self._retries = retries
+        return self._strain * self._partition.answers.lead.waiting / self._partition.backend.limits.rate
+
+    def between(self) -> float:
+        """Seconds between two transactions, as they are and as they should be."""
+        return max(self.round, _EACH * self._partition.answers.lead.waiting / self._partition.backend.limits.rate)
+
+    def hold(self, takes: float) -> float:
+        """Seconds until the next transaction may be begun, which takes so long."""
+        return min(self.moved + _EACH * self.share() - takes - self._partition.clock.monotonic(), LONGEST)
