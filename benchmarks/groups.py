@@ -7,14 +7,15 @@ machine that is shared, the ratio says more than the rate. CPU is that of the pr
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import streamkit
@@ -37,10 +38,16 @@ def fill(store: Store, entries: int, durability: str = "buffered") -> None:
         store.produce(SPACE, "a", [Record(PAYLOAD)] * min(1000, entries - first))
 
 
-def drain(consumer: Consumer, batch: int, seconds: float = 1e9) -> list[tuple[float, int]]:
+class Mark(NamedTuple):
+    at: float
+    cpu: float
+    done: int
+
+
+def drain(consumer: Consumer, batch: int, seconds: float = 1e9) -> list[Mark]:
     """When how many were done by then: after each batch."""
-    done, marks = 0, [(time.perf_counter(), 0)]
-    end = marks[0][0] + seconds
+    done, marks = 0, [Mark(time.perf_counter(), time.process_time(), 0)]
+    end = marks[0].at + seconds
     while time.perf_counter() < end:
         deliveries = consumer.receive(batch)
         if not deliveries:
@@ -48,20 +55,25 @@ def drain(consumer: Consumer, batch: int, seconds: float = 1e9) -> list[tuple[fl
         for delivery in deliveries:
             consumer.ack(delivery)
         done += len(deliveries)
-        marks.append((time.perf_counter(), done))
+        marks.append(Mark(time.perf_counter(), time.process_time(), done))
     return marks
 
 
-def rate(marks: list[tuple[float, int]]) -> float:
-    return (marks[-1][1] - marks[0][1]) / max(marks[-1][0] - marks[0][0], 1e-9)
+def rate(marks: Sequence[Mark]) -> float:
+    return (marks[-1].done - marks[0].done) / max(marks[-1].at - marks[0].at, 1e-9)
 
 
-def quarters(marks: list[tuple[float, int]]) -> tuple[float, float]:
-    """The rate of the first and of the last quarter."""
-    count = marks[-1][1]
-    first = [mark for mark in marks if mark[1] <= count / 4]
-    last = [mark for mark in marks if mark[1] >= count * 3 / 4]
-    return rate(first), rate(last)
+def cost(marks: Sequence[Mark]) -> float:
+    """Microseconds of CPU an entry."""
+    return (marks[-1].cpu - marks[0].cpu) * 1e6 / max(1, marks[-1].done - marks[0].done)
+
+
+def quarters(marks: list[Mark]) -> tuple[list[Mark], list[Mark]]:
+    """The first and the last."""
+    count = marks[-1].done
+    first = [mark for mark in marks if mark.done <= count / 4]
+    last = [mark for mark in marks if mark.done >= count * 3 / 4]
+    return first, last
 
 
 def commits(store: Store, seconds: float, durability: str) -> float:
@@ -82,12 +94,17 @@ def alone(url: str, entries: int, seconds: float) -> Iterator[Row]:
                 fill(store, entries, durability)
                 raw = commits(store, seconds / 4, durability)
                 with store.group(SPACE, "billing").consumer() as consumer:
-                    cpu = time.process_time()
                     marks = drain(consumer, batch, seconds)
-                    cpu = (time.process_time() - cpu) * 1e6 / max(1, marks[-1][1])
             work = f"{durability}: claim + ack, batches of {batch}, one consumer"
-            beside = f"{raw:,.0f} commits/s; {rate(marks) / batch / raw:.2f} claims a commit; {cpu:.1f} µs CPU"
+            beside = f"{raw:,.0f} commits/s; {rate(marks) / batch / raw:.2f} claims a commit; {cost(marks):.1f} µs CPU"
             yield Row(work, f"{rate(marks):,.0f} entries/s", beside)
+        with streamkit.connect(url) as client:
+            store = client.store(uuid4())
+            fill(store, entries, durability)
+            with store.group(SPACE, "billing").consumer(prefetch=100) as consumer:
+                marks = drain(consumer, 1, seconds)
+        work = f"{durability}: claim + ack one at a time, prefetch=100, one consumer"
+        yield Row(work, f"{rate(marks):,.0f} entries/s", f"{cost(marks):.1f} µs CPU")
 
 
 def worker(url: str, store: str, batch: str) -> None:
@@ -97,7 +114,20 @@ def worker(url: str, store: str, batch: str) -> None:
             print("ready", flush=True)
             sys.stdin.readline()
             marks = drain(consumer, int(batch))
-    print(*(f"{at:.6f}:{count}" for at, count in marks))
+    print(*(f"{mark.at:.6f}:{mark.cpu:.6f}:{mark.done}" for mark in marks))
+
+
+def begin_together(module: str, work: list[str], processes: int) -> list[list[str]]:
+    """What workers print, in words: each says a line when it is ready, and is told to begin when all are."""
+    command = [sys.executable, "-m", module, "--worker", *work]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen(command, **pipes) for _ in range(processes)]
+    for each in workers:
+        each.stdout.readline()
+    for each in workers:
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    return [each.communicate()[0].split() for each in workers]
 
 
 def together(url: str, entries: int, processes: int, batch: int) -> Iterator[Row]:
@@ -105,25 +135,32 @@ def together(url: str, entries: int, processes: int, batch: int) -> Iterator[Row
         store = client.store(uuid4())
         fill(store, entries)
         store.group(SPACE, "billing", ack_timeout=120.0)
-        command = [sys.executable, "-m", "benchmarks.groups", "--worker", url, str(store.id), str(batch)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        workers = [subprocess.Popen(command, **pipes) for _ in range(processes)]  # type: ignore[call-overload]
-        for each in workers:
-            each.stdout.readline()
-        for each in workers:
-            each.stdin.write("go\n")
-            each.stdin.flush()
-        told = [each.communicate()[0].split() for each in workers]
-    marks = [[(float(at), int(count)) for at, count in (mark.split(":") for mark in line)] for line in told]
-    counts = [each[-1][1] for each in marks]
-    seconds = max(each[-1][0] for each in marks) - min(each[0][0] for each in marks)
-    spread = (max(counts) - min(counts)) / (sum(counts) / len(counts))
-    first, last = (sum(part) for part in zip(*(quarters(each) for each in marks), strict=True))
+        told = begin_together("benchmarks.groups", [url, str(store.id), str(batch)], processes)
+    marks = [
+        [Mark(float(at), float(cpu), int(done)) for at, cpu, done in (mark.split(":") for mark in line)]
+        for line in told
+    ]
+    counts = [each[-1].done for each in marks]
     assert sum(counts) == entries, f"{sum(counts)} of {entries} were done"
+    begin, end = min(each[0].at for each in marks), max(each[-1].at for each in marks)
+    spread = (max(counts) - min(counts)) / (sum(counts) / len(counts))
+    # Quarters of the whole: when so many were done by all.
+    steps = sorted((after.at, after.done - before.done) for each in marks for before, after in itertools.pairwise(each))
+    times, reached, wanted = [begin], 0, 1
+    for at, count in steps:
+        reached += count
+        if reached >= entries * wanted / 4:
+            times.append(at)
+            wanted += 1
+    first, last = entries / 4 / (times[1] - begin), entries / 4 / (times[4] - times[3])
+    cpu = sum((each[-1].cpu - each[0].cpu) for each in marks) * 1e6 / entries
+    parts = [[cost(part) for part in quarters(each)] for each in marks]
+    begun, ended = (sum(part) / len(part) for part in zip(*parts, strict=True))
     yield Row(
         f"buffered: {processes} processes, {entries:,} entries, batches of {batch}",
-        f"{entries / seconds:,.0f} entries/s",
-        f"spread {spread:.0%}; first quarter {first:,.0f}/s, last {last:,.0f}/s",
+        f"{entries / (end - begin):,.0f} entries/s",
+        f"spread {spread:.0%}; first quarter {first:,.0f}/s, last {last:,.0f}/s; {cpu:.1f} µs CPU an entry: of a "
+        f"process's first quarter {begun:.1f}, last {ended:.1f}",
     )
 
 
@@ -137,15 +174,14 @@ def queued(url: str, jobs: int) -> Iterator[Row]:
             queue.put_many([PAYLOAD] * 100)
         put = jobs / (time.perf_counter() - start)
         with queue.consumer() as consumer:
-            cpu = time.process_time()
             marks = drain(consumer, 10)
-            cpu = (time.process_time() - cpu) * 1e6 / jobs
     first, last = quarters(marks)
-    assert marks[-1][1] == jobs
+    assert marks[-1].done == jobs
     yield Row(
         f"buffered queue of {jobs:,} jobs: put 100, claim 10, ack",
         f"{1 / (1 / put + 1 / rate(marks)):,.0f} jobs/s",
-        f"put {put:,.0f}/s, work {rate(marks):,.0f}/s: first quarter {first:,.0f}, last {last:,.0f}; {cpu:.1f} µs CPU",
+        f"put {put:,.0f}/s, work {rate(marks):,.0f}/s: first quarter {rate(first):,.0f}, last {rate(last):,.0f}; "
+        f"{cost(marks):.1f} µs CPU an entry: first quarter {cost(first):.1f}, last {cost(last):.1f}",
     )
 
 
@@ -161,7 +197,7 @@ def requests(entries: int, consumers: int) -> Iterator[Row]:
 
     def work(at: int) -> None:
         with groups[at].consumer() as consumer:
-            counts.append(drain(consumer, 10)[-1][1])
+            counts.append(drain(consumer, 10)[-1].done)
 
     threads = [threading.Thread(target=work, args=(at,)) for at in range(consumers)]
     for thread in threads:

@@ -143,10 +143,10 @@ class AsyncGroup(_Twin[Group]):
     def settings(self) -> GroupSettings:
         return self.sync.settings
 
-    def consumer(self, name: str | None = None, *, linger: float = 0.1) -> AsyncConsumer:
+    def consumer(self, name: str | None = None, *, linger: float = 0.1, prefetch: int = 1) -> AsyncConsumer:
         """See `Group.consumer`."""
         self.calls.check()
-        return AsyncConsumer(self.sync.consumer(name, linger=linger), self.calls)
+        return AsyncConsumer(self.sync.consumer(name, linger=linger, prefetch=prefetch), self.calls)
 
     async def run(
         self,
@@ -192,9 +192,9 @@ class AsyncQueue(_Twin[Queue]):
     put = _awaited(Queue.put)
     put_many = _awaited(Queue.put_many)
 
-    def consumer(self, name: str | None = None, *, linger: float = 0.1) -> AsyncConsumer:
+    def consumer(self, name: str | None = None, *, linger: float = 0.1, prefetch: int = 1) -> AsyncConsumer:
         """See `Group.consumer`."""
-        return self.group.consumer(name, linger=linger)
+        return self.group.consumer(name, linger=linger, prefetch=prefetch)
 
     async def run(
         self,

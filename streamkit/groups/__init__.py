@@ -9,15 +9,15 @@ from .group import Group
 from .queue import Queue
 from .run import RunReport
 from .settings import GroupSettings
-from .values import ConsumerStatus, DeadLetter, Delivery, Gap, GroupStatus, Pending
+from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending
 
 __all__ = [
     "Consumer",
     "ConsumerStatus",
     "DeadLetter",
     "Delivery",
-    "Gap",
     "Group",
+    "GroupGap",
     "GroupSettings",
     "GroupStatus",
     "Pending",

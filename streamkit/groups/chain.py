@@ -17,7 +17,8 @@ from ..clock import Clock
 from ..errors import EntriesRemoved, OutcomeUnknown, SequenceMismatch, StreamkitError
 from ..model import Record
 from ..names import InternalName, partition_of
-from ..store import Store
+from ..places import entries_after, look_at
+from ..store import Store, append_expected
 from ..warn import warn
 
 __all__ = ["Chain", "segment_on"]
@@ -107,17 +108,23 @@ class Chain(Generic[S, B]):
     def catch_up(self) -> bool:
         """Apply what others have written; whether there was something. Asks the storage."""
         with self.lock:
-            if not self.loaded:
-                self._load()
-            before = self.sequence
-            last = self._store.segment_status(self.space, self.segment).last_sequence
-            if last > before:
-                self._read()
-            return self.sequence > before
+            before: int | None = self.sequence if self.loaded else None
+            while True:
+                last, snapshot = look_at(self._store, self.space, (self.segment, self._snapshots))
+                try:
+                    if not self.loaded:
+                        self._load(snapshot)
+                    if before is None:
+                        before = self.sequence
+                    if last > self.sequence:
+                        self._read()
+                    return self.sequence > before
+                except EntriesRemoved:
+                    self.loaded = False  # others are further, and what was between is in their snapshot
 
-    def _load(self) -> None:
-        entry = self._store.peek(self.space, self._snapshots)
-        if entry.sequence:
+    def _load(self, snapshot: int) -> None:
+        if snapshot:
+            entry = next(entries_after(self._store, self.space, self._snapshots, snapshot - 1))
             saved = _snapshots.decode(entry.payload)
             self.state = self._make(saved.state)
             self.sequence = saved.sequence
@@ -126,14 +133,9 @@ class Chain(Generic[S, B]):
         self.loaded = True
 
     def _read(self) -> None:
-        while True:
-            try:
-                for entry in self._store.consume_segment(self.space, self.segment, min_sequence=self.sequence + 1):
-                    self.state.apply(self._decoder.decode(entry.payload))
-                    self._applied(entry.sequence, len(entry.payload))
-                return
-            except EntriesRemoved:
-                self._load()  # others are further, and what was between is in their snapshot
+        for entry in entries_after(self._store, self.space, self.segment, self.sequence):
+            self.state.apply(self._decoder.decode(entry.payload))
+            self._applied(entry.sequence, len(entry.payload))
 
     def _applied(self, sequence: int, size: int) -> None:
         self.sequence = sequence
@@ -152,7 +154,7 @@ class Chain(Generic[S, B]):
             payload = _encoder.encode(batch)
             expected = self.sequence
             try:
-                self._store.produce(self.space, self.segment, [Record(payload)], expected_sequence=expected)
+                append_expected(self._store, self.space, self.segment, payload, expected)
             except SequenceMismatch:
                 self.catch_up()
                 raise

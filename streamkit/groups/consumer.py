@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import partial
 from os import urandom
 from types import TracebackType
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..arguments import check_count
 from ..clock import Clock
 from ..errors import DeliveryLost, StoreClosed, StreamkitError
 from ..log.notifier import Notifier
 from ..names import check_name
 from ..seconds import check_seconds
 from ..warn import warn
-from .core import Core, Lane
+from .core import Core, Lane, is_pending
 from .decide import behind, give_up, next_change
 from .events import Acked, Died, Extended, FeedEvent, Held, Joined, LaneEvent, Left, Released
 from .feed import FeedState
@@ -35,8 +37,24 @@ _KEPT = 10_000
 Key = tuple[int, int, int]
 
 
+def _checked(delivery: object) -> Key:
+    """`_key`; TypeError for what is no delivery."""
+    if not isinstance(delivery, Delivery):
+        raise TypeError(
+            f"delivery is what receive() gave, not {type(delivery).__name__}: of a receipt, group.delivery(…) gives it"
+        )
+    return _key(delivery)
+
+
 def _key(delivery: Delivery) -> Key:
     return delivery.lane, delivery.ticket, delivery.lot
+
+
+def _by_lane(deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
+    found: dict[int, list[Delivery]] = {}
+    for delivery in deliveries:
+        found.setdefault(delivery.lane, []).append(delivery)
+    return found
 
 
 class Consumer:
@@ -47,10 +65,13 @@ class Consumer:
     given up: without counting the attempt, or, if the block raises, as if it were given up.
     """
 
-    def __init__(self, group: Group, name: str | None, linger: float = _LINGER) -> None:
+    def __init__(self, group: Group, name: str | None, linger: float = _LINGER, prefetch: int = 1) -> None:
         self.name = check_name(name, "consumer") if name is not None else f"consumer-{urandom(4).hex()}"
         self.session = f"{self.name}\x1f{urandom(6).hex()}"
         self._linger = check_seconds("linger", linger)
+        self._prefetch = check_count("prefetch", prefetch)
+        self._ahead: deque[Delivery] = deque()
+        """Claimed, and not handed out yet; they are held too."""
         self._group = group
         self._core: Core = group.core
         self._lane: Lane | None = None
@@ -85,26 +106,56 @@ class Consumer:
         Each is this consumer's alone until its deadline. Attempts are counted before anything is handed out.
         `auto_ack`: they are acknowledged before they are handed out, so that each comes once at most.
         """
-        if type(limit) is not int:
-            raise TypeError(f"limit is an int, not {type(limit).__name__}")
-        if limit < 1:
-            raise ValueError(f"limit is 1 or more, not {limit}")
+        check_count("limit", limit)
         check_seconds("wait", wait, endless=True)
         core = self._core
         end = core.clock.monotonic() + wait
         pause, most = self.poll
         while True:
-            seen = self.seen()
-            found = self._look(limit, auto_ack)
+            if self._ahead and (found := self._fetched(limit)):
+                for delivery in found if auto_ack else ():
+                    self.ack(delivery)
+                if auto_ack:
+                    self.flush()
+                return found
+            seen = self.seen() if wait else ()
+            found = self._look(limit if auto_ack else max(limit, self._prefetch), auto_ack)
             if found:
                 if not auto_ack:
-                    self._held.update({_key(delivery): delivery for delivery in found})
-                return found
+                    for delivery in found:
+                        self._held[delivery.lane, delivery.ticket, delivery.lot] = delivery
+                    self._ahead.extend(found[limit:])
+                return found[:limit]
             rest = end - core.clock.monotonic()
             if rest <= 0:
                 return []
             self._wait(seen, min(rest, pause, self.until_change()))
             pause = min(pause * 2, most)
+
+    def _fetched(self, limit: int) -> list[Delivery]:
+        """Of what was claimed ahead, as far as it may still be handed out. What waited here for half of its time is
+        given back: who gets it needs the rest."""
+        core = self._core
+        self._check_open()
+        core.check()
+        late = core.clock.monotonic() + core.settings.ack_timeout / 2
+        found: list[Delivery] = []
+        stale: list[Delivery] = []
+        with contextlib.suppress(IndexError):  # another thread may be faster
+            while len(found) < limit and (delivery := self._ahead.popleft()):
+                if self.is_held(delivery):
+                    (found if delivery.expires > late else stale).append(delivery)
+        for lane, deliveries in _by_lane(stale).items():
+            core.give_back(core.lane(lane), deliveries)
+        left = [
+            delivery
+            for lane, deliveries in _by_lane(found).items()
+            for delivery in core.still_there(core.lane(lane), deliveries)
+        ]
+        for delivery in (*stale, *found) if stale or len(left) < len(found) else ():
+            if delivery not in left:
+                self._held.pop(_key(delivery), None)
+        return left
 
     def __iter__(self) -> Iterator[Delivery]:
         """Deliveries, one after the other, for ever."""
@@ -158,9 +209,10 @@ class Consumer:
         if self._stands_by(lane):
             return []
         if core.backlog(lane) < limit or (core.settings.queue and self._is_time()):
-            core.feed_lane(lane, self.session, limit)
+            core.feeder.feed(lane, self.session, limit)
             lane = self._own_lane()
-        return core.claim(lane, self.session, limit, auto_ack=auto_ack) or self._help([lane], limit, auto_ack)
+        found = [] if core.is_finished(lane) else core.claim(lane, self.session, limit, auto_ack=auto_ack)
+        return found or self._help([lane], limit, auto_ack)
 
     def _is_time(self) -> bool:
         """To look whether there is something of a higher priority."""
@@ -177,8 +229,8 @@ class Consumer:
         lane = self._lane
         if lane is None or (member is not None and member.lane != lane.number):
             lane = self._lane = core.lane(state.choose_lane(self.session, core.feed.now()))
-        if not lane.chain.loaded:
-            lane.chain.catch_up()
+        if not lane.chain.loaded and not core.is_finished(lane):
+            core.look_at(lane)
         return lane
 
     def _stands_by(self, lane: Lane) -> bool:
@@ -210,7 +262,7 @@ class Consumer:
         `busy`: take only what nobody else is about to: what comes again, and what is in lanes that nobody uses.
         """
         core = self._core
-        core.feed.catch_up()
+        recent = core.look_at_feed()
         core.check()
         stirred, self._stirred = core.feed.state.stirred != self._stirred, core.feed.state.stirred
         count = core.settings.lanes
@@ -218,11 +270,12 @@ class Consumer:
         used = {member.lane for member in core.feed.state.alive(core.feed.now()).values()} if busy else set()
         for number in range(start, start + count):
             lane = core.lane(number % count)
-            state = lane.chain.state
-            if lane.seen and not stirred and not (state.pending or state.waiting or core.waiting_blocks(lane)):
+            if core.is_finished(lane):
+                continue
+            if lane.seen and not stirred and not core.may_have(lane, recent):
                 continue
             lane.seen = True
-            lane.chain.catch_up()
+            core.look_at(lane)
             if busy and lane.number in used and not core.has_due(lane):
                 continue
             found = core.claim(lane, self.session, limit, auto_ack=auto_ack)
@@ -236,7 +289,7 @@ class Consumer:
         mine = self._share()
         others = [lane for lane in range(core.settings.lanes) if lane not in mine]
         found = self._claim_one_of(mine, limit, auto_ack)
-        if not found and core.feed_lane(core.lane((mine or others)[0]), self.session, limit):
+        if not found and core.feeder.feed(core.lane((mine or others)[0]), self.session, limit):
             found = self._claim_one_of(mine, limit, auto_ack) or self._claim_one_of(others, limit, auto_ack)
         return found or self._help([], limit, auto_ack)
 
@@ -244,8 +297,8 @@ class Consumer:
         """Of the first that has something, beginning after the one that was served last."""
         for at in range(len(lanes)):
             lane = self._core.lane(lanes[(self._turn + at) % len(lanes)])
-            if not lane.chain.loaded:
-                lane.chain.catch_up()
+            if self._core.is_finished(lane):
+                continue
             found = self._core.claim(lane, self.session, limit, auto_ack=auto_ack)
             if found:
                 self._turn += at + 1
@@ -278,7 +331,7 @@ class Consumer:
 
         DeliveryLost if its deadline passed and it went to another consumer; nothing is changed then.
         """
-        key = _key(delivery)
+        key = _checked(delivery)
         held = self._held.get(key)
         core = self._core
         if held is None:
@@ -322,8 +375,8 @@ class Consumer:
         """It cannot be done: it is a dead letter at once. DeliveryLost as for `ack`."""
         if not isinstance(reason, str):
             raise TypeError(f"reason is str, not {type(reason).__name__}")
-        event = Died([(delivery.ticket, 1)], reason)
         self._is_live(delivery)
+        event = Died([(delivery.ticket, 1)], reason)
         self._core.settle(delivery, lambda state, at: ([event], None))
         self._settled(delivery, [])
 
@@ -359,7 +412,7 @@ class Consumer:
     def _is_live(self, delivery: Delivery) -> bool:
         """True; DeliveryLost if it was settled here already."""
         self._check_open()
-        if _key(delivery) in self._acked:
+        if _checked(delivery) in self._acked:
             raise DeliveryLost("the delivery was acknowledged already: nothing was changed")
         return True
 
@@ -391,30 +444,36 @@ class Consumer:
         if core.is_stale():
             return
         core.flush()
-        lanes: dict[int, list[Delivery]] = {}
-        for delivery in self._held.values():
-            lanes.setdefault(delivery.lane, []).append(delivery)
+        ahead = {_key(delivery) for delivery in self._ahead}
+        lanes = _by_lane(self._held.values())
         self._held = {}
         if core.settings.mode == "exclusive":
             lanes.setdefault(0, [])
         for number, deliveries in lanes.items():
-            core.write(core.lane(number), partial(self._hand_back, deliveries, give_back))
+            core.write(core.lane(number), partial(self._hand_back, deliveries, ahead, give_back))
         if self.session in core.feed.state.members:
-            core.write_feed(lambda state, at: ([Left(self.session)] if self.session in state.members else [], None))
+            core.write_feed(self._leave)
+
+    def _leave(self, state: FeedState, at: int) -> tuple[list[FeedEvent], None]:
+        return ([Left(self.session), *self._core.finished(state)] if self.session in state.members else []), None
 
     def _hand_back(
-        self, deliveries: list[Delivery], give_back: bool, state: LaneState, at: int
+        self, deliveries: list[Delivery], ahead: set[Key], give_back: bool, state: LaneState, at: int
     ) -> tuple[list[LaneEvent], None]:
-        held = []
+        held, unseen = [], set()
         for delivery in deliveries:
-            with contextlib.suppress(DeliveryLost):
-                self._core.check_held(state, delivery)
-                held.append(delivery.ticket)
+            if is_pending(state, delivery):
+                if give_back or _key(delivery) in ahead:
+                    unseen.add(delivery.ticket)
+                else:
+                    held.append(delivery.ticket)
         events: list[LaneEvent] = []
-        if held and give_back:
-            events.append(Released(ranges_of(held)))
-        elif held:
-            events += give_up(state, self._core.settings, held, at, None)[0]
+        if held:
+            given, lost = give_up(state, self._core.settings, held, at, None)
+            events += given
+            unseen.difference_update(lost)
+        if unseen:
+            events.append(Released(ranges_of(unseen)))
         if state.holder[0] == self.session and state.holder[1] > at:
             events.append(Held("", 0))
         return events, None

@@ -18,40 +18,29 @@ from ..warn import warn
 from .chain import Chain, segment_on
 from .decide import claim, has_due
 from .events import (
-    Absorbed,
     Acked,
     Added,
     Block,
-    Cursor,
-    Fed,
     FeedBatch,
     FeedEvent,
+    Finished,
     Held,
-    Joined,
     LaneBatch,
     LaneEvent,
-    Skipped,
-    Sourced,
-    Stream,
+    Released,
     Vanished,
 )
 from .feed import FeedState
+from .feeding import Feeder
 from .lane import LaneState, Site
 from .ranges import ranges_of
 from .settings import GroupSettings
-from .source import DELAY, Source, key_hash, queue_class
+from .source import Source
 from .values import Delivery
 
-__all__ = ["Core", "Lane", "feed_chain"]
+__all__ = ["Core", "Lane", "feed_chain", "is_pending"]
 
 T = TypeVar("T")
-_BLOCK = 1000
-_BACKLOG = 5000
-"""key_shared: a lane with more entries than that gets no more."""
-_MOST_BLOCKS = 64
-_FEEDS = 16
-_TRIM = 1000
-"""So often it is looked what is done, and so much is trimmed at once."""
 
 _encoder = msgspec.msgpack.Encoder()
 _feeds = msgspec.msgpack.Decoder(FeedState)
@@ -84,10 +73,20 @@ class Lane:
         self.chain = chain
         self.acks: list[Delivery] = []
         """Appended by any thread; who holds the chain's lock takes from the front."""
+        self.flush_at = 0.0
+        """When they are written at the latest, by the monotonic clock."""
         self.lost: list[Delivery] = []
         """Were refused after `ack` had returned; only counted."""
         self.seen = False
         """Whether it was looked at since this process opened it."""
+        self.stirred = -1
+        """What the feed's `stirred` was before the latest look at it."""
+
+
+def is_pending(state: LaneState, delivery: Delivery) -> bool:
+    """Whether it is still its consumer's."""
+    lot = state.pending.get(delivery.ticket)
+    return lot is not None and lot.number == delivery.lot and delivery.epoch == state.epoch
 
 
 class Core:
@@ -108,9 +107,9 @@ class Core:
         settings = self.settings
         self.keyed = settings.mode == "key_shared"
         self.source = Source(store, space, settings.segments, settings.queue)
+        self.feeder = Feeder(self)
         self._timer: threading.Timer | None = None
-        self._feeds = 0
-        self._trimmed: dict[Stream, int] = {}
+        self._looked = float("-inf")
 
     @property
     def settings(self) -> GroupSettings:
@@ -121,6 +120,7 @@ class Core:
         state = self.feed.state
         if state.deleted or state.created != self.generation:
             raise PermanentError(f"the group was deleted: make it again with store.group({self.space!r}, …)")
+        inner(self.store)
         if not self.source.is_same(state.incarnation):
             raise PermanentError(
                 f"the space {self.space!r} was deleted and made again, and the group is of the one before: make it "
@@ -156,6 +156,25 @@ class Core:
     def lanes(self) -> list[Lane]:
         return [self.lane(number) for number in range(self.settings.lanes)]
 
+    def look_at(self, lane: Lane) -> None:
+        """See what others have written to it."""
+        lane.stirred = self.feed.state.stirred
+        lane.chain.catch_up()
+
+    def is_finished(self, lane: Lane) -> bool:
+        """Whether it has nothing, and that is known without a look at it."""
+        return not lane.chain.loaded and lane.number in self.feed.state.finished
+
+    def finished(self, state: FeedState) -> list[FeedEvent]:
+        """To be said of lanes that were seen to have nothing left."""
+        found = []
+        for lane in self.opened():
+            if lane.number not in state.finished and lane.stirred == state.stirred:
+                with lane.chain.lock:
+                    if lane.chain.state.is_finished(state.epoch) and not self.waiting_blocks(lane):
+                        found.append(lane.number)
+        return [Finished(found)] if found else []
+
     def opened(self) -> list[Lane]:
         """Those that were used here."""
         return [lane for lane in list(self._lanes.values()) if lane.chain.loaded]
@@ -166,6 +185,24 @@ class Core:
         if state.deleted or state.created != self.generation or self.shared.closed:
             return True
         return not self.source.is_same(state.incarnation)
+
+    def look_at_feed(self) -> bool:
+        """See what others have written to it. Where a look is a request one in a part of ack_timeout is enough; whether
+        it was left out for that."""
+        now = self.clock.monotonic()
+        if self.remote and now - self._looked < self.settings.ack_timeout / 4:
+            return True
+        self._looked = now
+        self.feed.catch_up()
+        return False
+
+    def may_have(self, lane: Lane, recent: bool) -> bool:
+        """Whether there may be something in a lane that was seen before. `recent`: not long ago, so that what others
+        are at is no reason to look again before its time has come."""
+        state = lane.chain.state
+        if (state.blocks and state.fresh()) or self.waiting_blocks(lane):
+            return True
+        return self.has_due(lane) if recent else bool(state.pending or state.waiting or state.keys)
 
     def has_due(self, lane: Lane) -> bool:
         with lane.chain.lock:
@@ -186,7 +223,7 @@ class Core:
         losses = 0
         with chain.lock:
             if not chain.loaded:
-                chain.catch_up()
+                self.look_at(lane)
             while True:
                 at = chain.now()
                 acks = lane.acks[:]
@@ -258,8 +295,7 @@ class Core:
         return self.write(self.lane(delivery.lane), checked)
 
     def check_held(self, state: LaneState, delivery: Delivery) -> None:
-        lot = state.pending.get(delivery.ticket)
-        if lot is None or lot.number != delivery.lot or delivery.epoch != state.epoch:
+        if not is_pending(state, delivery):
             entry = delivery.entry
             raise DeliveryLost(
                 f"the delivery of sequence {entry.sequence} of {entry.segment!r} to {delivery.consumer!r} is over: its "
@@ -267,21 +303,66 @@ class Core:
                 "ack_timeout longer, or extend the delivery in time"
             )
 
+    def give_back(self, lane: Lane, deliveries: Sequence[Delivery]) -> None:
+        """Release those that are still their consumer's."""
+
+        def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], None]:
+            tickets = [delivery.ticket for delivery in deliveries if is_pending(state, delivery)]
+            return ([Released(ranges_of(tickets))] if tickets else []), None
+
+        self.write(lane, decide)
+
+    def still_there(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Those that are still their consumer's, and whose entries were not removed."""
+
+        def sites(state: LaneState) -> tuple[list[Delivery], list[Site]]:
+            found = [delivery for delivery in deliveries if is_pending(state, delivery)]
+            return found, self._sites(state, [], [(delivery.ticket, 0) for delivery in found])
+
+        with lane.chain.lock:
+            held, places = sites(lane.chain.state)
+        there = self.source.load(places)
+        if None in there:
+
+            def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], None]:
+                found, places = sites(state)
+                entries = self.source.load(places)
+                gone = [each.ticket for each, entry in zip(found, entries, strict=True) if entry is None]
+                return self._vanished(state, [], gone), None
+
+            self.write(lane, decide)
+        return [delivery for delivery, entry in zip(held, there, strict=True) if entry is not None]
+
     def acknowledge_later(self, delivery: Delivery, linger: float) -> None:
         """With the lane's next record, in `linger` seconds at the latest."""
-        self.lane(delivery.lane).acks.append(delivery)
+        lane = self.lane(delivery.lane)
+        if not lane.acks:
+            lane.flush_at = self.clock.monotonic() + linger
+        lane.acks.append(delivery)
         if self._timer is None:
             with self._lock:
                 if self._timer is None:
-                    self._timer = threading.Timer(linger, self._flush_later)
-                    self._timer.name = "streamkit-acks"
-                    self._timer.daemon = True
-                    self._timer.start()
+                    self._start_timer(linger)
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._flush_later)
+        self._timer.name = "streamkit-acks"
+        self._timer.daemon = True
+        self._timer.start()
 
     def _flush_later(self) -> None:
+        """Write what no other record has taken along in time."""
         self._timer = None
         try:
-            self.flush()
+            now = self.clock.monotonic()
+            lanes = [lane for lane in list(self._lanes.values()) if lane.acks]
+            for lane in lanes:
+                if lane.flush_at <= now:
+                    self.write(lane, lambda state, at: ([], None))
+            rest = [lane.flush_at - now for lane in lanes if lane.flush_at > now]
+            with self._lock:
+                if rest and self._timer is None and not self.shared.closed:
+                    self._start_timer(max(0.001, min(rest)))
         except StreamkitError as error:
             warn("acknowledgements could not be written, and go with the next ones: %s", error)
 
@@ -295,9 +376,11 @@ class Core:
 
     def waiting_blocks(self, lane: Lane) -> list[Block]:
         """Blocks of the lane that its own log does not have yet."""
-        with lane.chain.lock:
-            reached = lane.chain.state.reached
-        return [block for block in self.feed.state.lanes.get(lane.number, ()) if block.ticket >= reached]
+        blocks = self.feed.state.lanes.get(lane.number)
+        reached = lane.chain.state.reached
+        if not blocks or blocks[-1].ticket < reached or self.is_finished(lane):  # they are in order
+            return []
+        return [block for block in blocks if block.ticket >= reached]
 
     def backlog(self, lane: Lane, priority: int | None = None) -> int:
         """How many entries of the lane were never delivered."""
@@ -311,158 +394,6 @@ class Core:
             opened = [each for each in state.blocks.values() if each.block.priority >= priority]
             found = sum([each.block.end - each.next for each in opened])
         return found + sum([block.count for block in blocks if block.priority >= priority and not block.ready])
-
-    def feed_lane(self, lane: Lane, consumer: str, limit: int) -> bool:
-        """Give the lane what comes next of the source, if it has less than `limit`. Whether there was something."""
-        self.check()
-        ends = self.source.ends()
-        self.check()
-        ready = self._streams(ends)
-        if not ready:
-            return False
-
-        def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], bool]:
-            self.check()
-            streams = self._streams(ends)
-            want = self._wanted(lane, state, streams, limit, at)
-            blocks: list[Block] = []
-            cursors: list[tuple[Stream, Cursor]] = []
-            gaps: list[tuple[Stream, int, int]] = []
-            ticket = state.tickets
-            for stream, start, count in want:
-                block, after = self._block(stream, start, count, ticket, state)
-                if after != start:
-                    cursors.append((stream, after))
-                if block is None:
-                    continue
-                if block.start.position > start.position and self._is_reported(stream, start):
-                    gaps.append((stream, start.position, block.start.position - start.position))
-                blocks.append(block)
-                ticket = block.end
-            if not blocks and not cursors:
-                return [], False
-            events: list[FeedEvent] = [Fed(-1 if self.keyed else lane.number, blocks, cursors)]
-            if gaps:
-                events.append(Skipped(gaps))
-            if not state.incarnation:
-                events.append(Sourced(self.source.incarnation()))
-            events += self._membership(state, lane, consumer, at)
-            if not self.keyed and lane.chain.loaded:
-                events.append(Absorbed(lane.number, lane.chain.state.reached))
-            return events, bool(blocks)
-
-        fed = self.write_feed(decide)
-        if fed and self.settings.queue:
-            self._feeds += 1
-            if self._feeds % _FEEDS == 0:
-                self._trim_done()
-        return fed
-
-    def _trim_done(self) -> None:
-        """Trim what is done at the front of each segment of a queue."""
-        try:
-            for stream, position in self.done().items():
-                if position - self._trimmed.get(stream, 1) >= _TRIM:
-                    self._trimmed[stream] = position
-                    self.store.trim(self.space, str(stream), before=position)
-        except StreamkitError as error:
-            warn("the queue %r could not be trimmed, and will be later: %s", self.space, error)
-
-    def done(self) -> dict[Stream, int]:
-        """By stream, the position up to which everything is done: below it nothing is needed any more."""
-        # The feed first: what it hands out later is behind these.
-        self.feed.catch_up()
-        done = {stream: cursor.position for stream, cursor in self.feed.state.cursors.items()}
-        handed = {number: list(blocks) for number, blocks in self.feed.state.lanes.items()}
-        waiting: list[Block] = []
-        for lane in self.lanes():
-            lane.chain.catch_up()
-            with lane.chain.lock:
-                state = lane.chain.state
-                waiting += [block for block in handed.get(lane.number, ()) if block.ticket >= state.reached]
-                sites = [state.site(ticket) for ticket in (*state.pending, *state.waiting, *state.dead)]
-                opened = [each for each in state.blocks.values() if each.next < each.block.end]
-                sites += [state.site(each.next) for each in opened]
-            for site in sites:
-                done[site.stream] = min(done[site.stream], site.position)
-        for block in waiting:
-            done[block.stream] = min(done[block.stream], block.start.position)
-        return done
-
-    def _is_reported(self, stream: Stream, start: Cursor) -> bool:
-        """What was trimmed before the group began is not its gap."""
-        return start != self.source.beginning(stream) and self.source.is_trimmed(stream, start.position)
-
-    def _streams(self, ends: dict[Stream, Cursor]) -> list[tuple[Stream, Cursor, int]]:
-        """(stream, cursor, how many are available) of those with any."""
-        cursors = self.feed.state.cursors
-        found = []
-        for stream, end in ends.items():
-            cursor = cursors.get(stream)
-            if cursor is None:
-                cursor = self.source.beginning(stream)
-            if end.position > cursor.position:
-                found.append((stream, cursor, end.position - cursor.position))
-        return found
-
-    def _wanted(
-        self, lane: Lane, state: FeedState, streams: list[tuple[Stream, Cursor, int]], limit: int, at: int
-    ) -> list[tuple[Stream, Cursor, int]]:
-        """Which entries to hand out: (stream, from where, how many)."""
-        if not self.settings.queue:
-            if not streams or self.backlog(lane) >= (_BACKLOG if self.keyed else limit):
-                return []
-            return self._shares(streams, state, limit, at)
-        wanted: list[tuple[Stream, Cursor, int]] = []
-        priorities: dict[int, list[tuple[Stream, Cursor, int]]] = {}
-        for each in streams:
-            priority, _, delayed = queue_class(str(each[0]))
-            if delayed:
-                wanted.append((each[0], each[1], min(each[2], _BLOCK)))
-            else:
-                priorities.setdefault(priority, []).append(each)
-        more = 0
-        for priority in sorted(priorities, reverse=True):
-            if self.backlog(lane, priority) + more >= limit:
-                break
-            shares = self._shares(priorities[priority], state, limit, at)
-            more += sum(count for _, _, count in shares)
-            wanted += shares
-        return wanted
-
-    def _shares(
-        self, streams: list[tuple[Stream, Cursor, int]], state: FeedState, limit: int, at: int
-    ) -> list[tuple[Stream, Cursor, int]]:
-        if len(streams) > _MOST_BLOCKS:
-            streams = random.sample(streams, _MOST_BLOCKS)
-        users = max(1, len(state.alive(at)))
-        available = sum(count for _, _, count in streams)
-        size = max(limit, min(_BLOCK, available // (2 * users)))
-        share = max(1, size // len(streams))
-        return [(stream, cursor, min(count, share)) for stream, cursor, count in streams]
-
-    def _block(
-        self, stream: Stream, start: Cursor, count: int, ticket: int, state: FeedState
-    ) -> tuple[Block | None, Cursor]:
-        entries, after = self.source.read(stream, start, count)
-        if not entries:
-            return None, after
-        priority = bucket = 0
-        keys: tuple[int, ...] = ()
-        ready: tuple[int, ...] = ()
-        if self.settings.queue:
-            priority, bucket, delayed = queue_class(str(stream))
-            if delayed:
-                ready = tuple(entry.timestamp + int(entry.metadata.get(DELAY, "0")) for entry in entries)
-        if self.keyed:
-            keys = tuple(key_hash(entry, self.settings.key) for entry in entries)
-        begin = self.source.start_of(stream, entries[0])
-        return Block(ticket, len(entries), stream, begin, state.epoch, priority, bucket, keys, ready), after
-
-    def _membership(self, state: FeedState, lane: Lane, consumer: str, at: int) -> list[FeedEvent]:
-        present = state.members.get(consumer)
-        stale = present is None or present.lane != lane.number or at - present.at > self.settings.ack_timeout * 1000
-        return [Joined(consumer, lane.number)] if stale else []
 
     # -- claiming -----------------------------------------------------------------------------------------------
 

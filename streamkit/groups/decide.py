@@ -90,7 +90,10 @@ def _by_priority(
     state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int], added: Sequence[Block]
 ) -> tuple[list[int], list[Range], int]:
     again: dict[int, list[int]] = {}
-    for ticket in _due(state, at):
+    due = _due(state, at)
+    if not due and (first := _of_one_bucket(state, room, added)) is not None:
+        return [], *first
+    for ticket in due:
         if _attempts(state, ticket) >= settings.max_deliveries:
             if len(dead) < _MOST_DEAD:
                 dead.append(ticket)
@@ -118,6 +121,24 @@ def _by_priority(
         if not room:
             break
     return taken, ranges, bucket
+
+
+def _of_one_bucket(state: LaneState, room: int, added: Sequence[Block]) -> tuple[list[Range], int] | None:
+    """What `_by_priority` gives of fresh entries that all have one priority and one bucket; None: they do not."""
+    ranges: list[Range] = []
+    kind: tuple[int, int] | None = None
+    fresh = [(each.next, each.block) for each in state.blocks.values() if each.next < each.block.end]
+    fresh += [(block.ticket, block) for block in added if not block.ready and block.epoch >= state.epoch]
+    for first, block in fresh:
+        if kind is None:
+            kind = block.priority, block.bucket
+        elif kind != (block.priority, block.bucket):
+            return None
+        if room:
+            count = min(room, block.end - first)
+            ranges.append((first, count))
+            room -= count
+    return _joined(ranges) if len(ranges) > 1 else ranges, state.bucket if kind is None else kind[1]
 
 
 def _in_turn(buckets: dict[int, list[tuple[int, int]]], last: int, room: int) -> tuple[list[Range], int, int]:

@@ -26,6 +26,7 @@ __all__ = [
     "Fed",
     "FeedBatch",
     "FeedEvent",
+    "Finished",
     "Held",
     "Joined",
     "LaneBatch",
@@ -90,6 +91,9 @@ class Created(_Event, frozen=True, tag=1):
     timestamp: int = 0
     incarnation: bytes = b""
     """Of the source: one that is made again under its name is another. Empty if there is none yet."""
+    space: str = ""
+    name: str = ""
+    """The internal space's own name may be a digest of them."""
 
 
 class Fed(_Event, frozen=True, tag=2):
@@ -144,7 +148,15 @@ class Sourced(_Event, frozen=True, tag=11):
     incarnation: bytes
 
 
-FeedEvent = Created | Fed | Joined | Left | Absorbed | Sought | Changed | Deleted | Stirred | Skipped | Sourced
+class Finished(_Event, frozen=True, tag=12):
+    """These lanes have nothing left: who begins need not look at them."""
+
+    lanes: list[int]
+
+
+FeedEvent = (
+    Created | Fed | Joined | Left | Absorbed | Sought | Changed | Deleted | Stirred | Skipped | Sourced | Finished
+)
 
 
 class FeedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):

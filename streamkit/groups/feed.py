@@ -15,6 +15,7 @@ from .events import (
     Deleted,
     Fed,
     FeedBatch,
+    Finished,
     Joined,
     Left,
     Skipped,
@@ -53,10 +54,14 @@ class FeedState(msgspec.Struct):
     lanes: dict[int, list[Block]] = msgspec.field(default_factory=dict)
     """Blocks that the lane may not have in its own log yet."""
     members: dict[str, Member] = msgspec.field(default_factory=dict)
+    finished: list[int] = msgspec.field(default_factory=list)
+    """Lanes that have nothing left, as somebody saw who looked; one that gets a block is none of them any more."""
     stirred: int = 0
     gaps: list[tuple[Stream, int, int]] = msgspec.field(default_factory=list)
     incarnation: bytes = b""
     """Of the source; empty while it is not known."""
+    space: str = ""
+    name: str = ""
 
     def apply(self, batch: FeedBatch) -> None:
         self.now = max(self.now, batch.at)
@@ -70,8 +75,11 @@ class FeedState(msgspec.Struct):
                 self.members[event.consumer] = Member(event.lane, batch.at)
             elif isinstance(event, Left):
                 self.members.pop(event.consumer, None)
+            elif isinstance(event, Finished):
+                self.finished = sorted({*self.finished, *event.lanes})
             elif isinstance(event, Stirred):
                 self.stirred += 1
+                self.finished = []
             elif isinstance(event, Skipped):
                 self.gaps = [*self.gaps, *event.gaps][-_GAPS:]
             elif isinstance(event, Created):
@@ -79,7 +87,9 @@ class FeedState(msgspec.Struct):
                 self.deleted = False
                 self.settings, self.since = event.settings, event.timestamp
                 self.incarnation = event.incarnation
+                self.space, self.name = event.space, event.name
                 self._start(event.starts)
+                self.finished = list(range(self.settings.lanes))
             elif isinstance(event, Sourced):
                 self.incarnation = event.incarnation
             elif isinstance(event, Sought):
@@ -94,16 +104,19 @@ class FeedState(msgspec.Struct):
         self.epoch += 1
         self.cursors = dict(starts)
         self.lanes = {}
+        self.finished = []
         self.gaps = []
         if self.deleted:
             self.members = {}
 
     def _feed(self, event: Fed) -> None:
-        for lane in range(self.settings.lanes) if event.lane < 0 else (event.lane,):
+        lanes = range(self.settings.lanes) if event.lane < 0 else (event.lane,)
+        for lane in lanes:
             self.lanes.setdefault(lane, []).extend(event.blocks)
         self.cursors.update(event.cursors)
         if event.blocks:
             self.tickets = event.blocks[-1].end
+            self.finished = [lane for lane in self.finished if lane not in lanes]
 
     def alive(self, at: int) -> dict[str, Member]:
         """The consumers that were heard of lately."""

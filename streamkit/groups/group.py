@@ -40,7 +40,7 @@ from .ranges import ranges_of
 from .run import RunReport, run
 from .settings import CHANGEABLE, GroupSettings, checked
 from .source import Source
-from .values import ConsumerStatus, DeadLetter, Delivery, Gap, GroupStatus, Pending
+from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending
 
 __all__ = ["Group", "group_names", "open_group"]
 
@@ -69,7 +69,7 @@ def open_group(store: Store, space: str, name: str, start: Any, given: dict[str,
     core = _core(store, internal, space)
     state = core.feed.state if core is not None else None
     if state is None or not _exists(store, space, state):
-        core = _create(store, space, internal, start, GroupSettings(**given))
+        core = _create(store, space, name, internal, start, GroupSettings(**given))
     assert core is not None
     group = Group(store, space, name, internal, core)
     settings = group.core.settings
@@ -112,7 +112,7 @@ def _own_handle(store: Store) -> Store:
     return Store(inner(store), lambda shared: None)
 
 
-def _create(store: Store, space: str, internal: InternalName, start: Any, settings: GroupSettings) -> Core:
+def _create(store: Store, space: str, name: str, internal: InternalName, start: Any, settings: GroupSettings) -> Core:
     shared = inner(store)
     if shared.look_up(internal)[0] is None:
         durability = "committed"
@@ -128,7 +128,8 @@ def _create(store: Store, space: str, internal: InternalName, start: Any, settin
         source, _ = shared.look_up(space)
         starts = _starts(store, space, settings, start)
         at = feed.now()
-        created = Created(settings, starts, at, source.settings.incarnation if source is not None else b"")
+        incarnation = source.settings.incarnation if source is not None else b""
+        created = Created(settings, starts, at, incarnation, space, name)
         gone = [Deleted()] if feed.state.created and not feed.state.deleted else []
         try:
             feed.commit(at, [*gone, created])
@@ -163,16 +164,15 @@ def _starts(store: Store, space: str, settings: GroupSettings, start: Any) -> li
 def group_names(store: Store, space: str) -> list[str]:
     """Of the groups of a space, in order."""
     check_name(space, "space")
-    prefix = internal_name("group", space) + "\x1f"
+    prefix, digests = internal_name("group", space) + "\x1f", internal_name("group") + "\x1f\x1d"
     names = []
     for internal in inner(store).internal_names("group"):
-        name = internal[len(prefix) :]
-        if not internal.startswith(prefix) or "\x1d" in name:
+        if not internal.startswith((prefix, digests)):
             continue
         feed: Chain[FeedState, FeedBatch] = feed_chain(store, internal)
         feed.catch_up()
-        if _exists(store, space, feed.state):
-            names.append(name)
+        if feed.state.space == space and _exists(store, space, feed.state):
+            names.append(feed.state.name)
     return sorted(names)
 
 
@@ -201,13 +201,15 @@ class Group:
     def settings(self) -> GroupSettings:
         return self._core.settings
 
-    def consumer(self, name: str | None = None, *, linger: float = 0.1) -> Consumer:
+    def consumer(self, name: str | None = None, *, linger: float = 0.1, prefetch: int = 1) -> Consumer:
         """A consumer, to be used as `with group.consumer(name) as consumer`. Two of one name are two.
 
-        `linger`: acknowledgements are written after so many seconds at the latest; 0: each at once.
+        `linger`: acknowledgements are written after so many seconds at the latest; 0: each at once. `prefetch`: with
+        what `receive` hands out it claims so many in all, and has them at hand for the next calls. Their time runs and
+        their attempt counts from the claim on; what it does not come to is given back, but not by a process that dies.
         """
         self.core.check()
-        return Consumer(self, name, linger)
+        return Consumer(self, name, linger, prefetch)
 
     def run(
         self,
@@ -288,10 +290,10 @@ class Group:
         cursor = feed.cursors.get(stream)
         return self.core.source.beginning(stream) if cursor is None else cursor
 
-    def _gap(self, stream: Stream, first: int, count: int) -> Gap:
+    def _gap(self, stream: Stream, first: int, count: int) -> GroupGap:
         if isinstance(stream, str):
-            return Gap(self.space, stream, first, first + count - 1)
-        return Gap(self.space, None, first + 1, first + count, partition=stream)
+            return GroupGap(self.space, stream, first, first + count - 1, "trimmed")
+        return GroupGap(self.space, "", first + 1, first + count, "trimmed", stream)
 
     def _progress(self, lanes: list[Lane]) -> tuple[LexKey | None, LexKey | None]:
         """(delivered_to, acked_to)"""
@@ -407,6 +409,8 @@ class Group:
         """Bring dead letters back, these or all: they are delivered again as if for the first time, after what is
         behind them may have been long done. How many there were."""
         lanes = self._lanes()
+        # Before as well, for who is stopped in the middle and calls again.
+        self.core.write_feed(lambda state, at: ([Stirred()], None))
         wanted = None if deliveries is None else {(letter.lane, letter.ticket) for letter in deliveries}
         count = 0
         for lane in lanes:

@@ -174,6 +174,10 @@ class LaneState:
             return len(self.keys) - len(self.pending) - len(self.waiting)
         return sum([block.block.end - block.next for block in self.blocks.values()])
 
+    def is_finished(self, epoch: int) -> bool:
+        """Whether nothing of the epoch is left to be delivered; dead letters may be."""
+        return self.epoch == epoch and not (self.blocks or self.pending or self.waiting or self.strays)
+
     def own(self, block: Block) -> Iterable[int]:
         """The tickets of a block that are this lane's."""
         if not self.keyed:

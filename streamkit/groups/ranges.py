@@ -12,6 +12,9 @@ Range = tuple[int, int]
 
 def ranges_of(numbers: Iterable[int]) -> list[Range]:
     """Of numbers in any order, each once."""
+    numbers = list(numbers)
+    if len(numbers) == 1:
+        return [(numbers[0], 1)]
     found: list[Range] = []
     first = count = 0
     for number in sorted(numbers):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..arguments import check_count
 from ..errors import DeliveryLost
 from ..seconds import check_seconds
 from ..warn import warn
@@ -56,11 +57,8 @@ def check_run(handler: object, concurrency: int, batch: int, seconds: float | No
     """TypeError or ValueError for what `run` cannot take."""
     if not callable(handler):
         raise TypeError(f"handler is called with a delivery; a {type(handler).__name__} cannot be called")
-    for what, value in (("concurrency", concurrency), ("batch", batch)):
-        if type(value) is not int:
-            raise TypeError(f"{what} is an int, not {type(value).__name__}")
-        if value < 1:
-            raise ValueError(f"{what} is 1 or more, not {value}")
+    check_count("concurrency", concurrency)
+    check_count("batch", batch)
     if seconds is not None:
         check_seconds("seconds", seconds)
 

@@ -7,25 +7,28 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import chain
+from itertools import islice
 
 from ..checksum import crc32
 from ..lexkey import LexKey
 from ..model import Entry
-from ..places import Place, ends, places_after, read_from, removal_mark
+from ..places import Place, ends, last_sequences, places_after, read_from, removal_mark, segments_there
 from ..store import Store, inner
 from .events import Cursor, Stream
 from .lane import Site
 
-__all__ = ["DELAY", "KEY", "Source", "key_hash", "queue_class", "segment_of"]
+__all__ = ["BLOCK", "DELAY", "KEY", "Source", "key_hash", "queue_class", "segment_of"]
 
 DELAY = "streamkit.delay"
 """The metadata of a job that is not to be delivered at once: milliseconds after its timestamp."""
 KEY = "streamkit.key"
 """The metadata that is a job's key."""
 _JOBS = re.compile(r"(jobs|delayed)/-?\d+/\d+")
+BLOCK = 1000
+"""Entries that are handed to a lane at once, at most."""
 _BLOCK_BYTES = 4 << 20
 _KEPT = 64
+_AHEAD = 128
 
 
 def key_hash(entry: Entry, key: str | None) -> int:
@@ -46,6 +49,11 @@ def queue_class(segment: str) -> tuple[int, int, bool]:
     return int(priority), int(bucket), kind == "delayed"
 
 
+def _in_lists(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    while some := list(islice(entries, _AHEAD)):
+        yield some
+
+
 class Source:
     """Reads blocks of neighbouring entries, and keeps the latest. Threads share it."""
 
@@ -53,6 +61,7 @@ class Source:
         self.space = space
         self.queue = queue
         self._store = store
+        self._spaces = inner(store).spaces
         self._segments = segments
         self._number = -1
         self._names: list[str] = []
@@ -60,15 +69,20 @@ class Source:
         self._mark: tuple[object, ...] = ()
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[Stream, int], dict[int, Entry]] = OrderedDict()
+        self._read: dict[Stream, list[Entry]] = {}
+        """The latest that was read of each partition at once: more than a block, where transactions are large."""
 
     def incarnation(self) -> bytes:
         """Of the space, as this process knows it; empty if it knows of none. Asks nothing."""
-        known = inner(self._store).spaces.get(self.space)
+        known = self._spaces.get(self.space)
         return known.settings.incarnation if known is not None else b""
 
     def is_same(self, incarnation: bytes) -> bool:
         """Whether the space is, as far as is known, the one with this incarnation, and not one made again."""
-        return self.incarnation() in (incarnation, b"") or not incarnation
+        if not incarnation:
+            return True
+        known = self._spaces.get(self.space)
+        return known is None or known.settings.incarnation in (incarnation, b"")
 
     # -- where it ends ------------------------------------------------------------------------------------------
 
@@ -82,12 +96,13 @@ class Source:
         wanted: Iterable[str] = self._segments or ()
         if self.queue:
             if number != self._number:
-                names = self._store.get_segments(self.space)
-                self._names = [name for name in names if _JOBS.fullmatch(name)]
+                names = segments_there(self._store, self.space)
+                self._names = sorted(name for name in names if _JOBS.fullmatch(name))
                 self._number = number
             wanted = self._names
-        for name in wanted if places else ():
-            found[name] = Cursor(self._store.segment_status(self.space, name).last_sequence + 1)
+        names = list(wanted) if places else []
+        for name, last in zip(names, last_sequences(self._store, self.space, names), strict=True):
+            found[name] = Cursor(last + 1)
         return found
 
     def beginning(self, stream: Stream) -> Cursor:
@@ -116,7 +131,8 @@ class Source:
         where the stream goes on. They are at `position_of(…)` of the first one, and after it."""
         entries: list[Entry] = []
         size, expected = 0, -1
-        for entry in self._walk(stream, start):
+        left = self._left_at(stream, start.position)
+        for entry in left or self._walk(stream, start):
             position = self.position_of(stream, entry)
             if entries and position != expected:
                 break
@@ -127,7 +143,8 @@ class Source:
                 break
         if not entries:
             return [], start
-        self._keep(stream, entries)
+        first = self.position_of(stream, entries[0])
+        self._keep((stream, first), dict(enumerate(entries, first)))
         if isinstance(stream, str):
             return entries, Cursor(expected)
         place = Place.after(entries[-1])
@@ -145,16 +162,26 @@ class Source:
         origin = entry.origin
         return origin.position + entry.sequence - origin.first_sequence
 
+    def _left_at(self, stream: Stream, position: int) -> list[Entry]:
+        """What was read already from `position` on, behind an earlier block of the same transactions."""
+        self._drop_removed()
+        read = self._read.get(stream)
+        if not read:
+            return []
+        at = position - self.position_of(stream, read[0])
+        return read[at:] if 0 < at < len(read) and self.position_of(stream, read[at]) == position else []
+
     def _walk(self, stream: Stream, start: Cursor) -> Iterator[Entry]:
         if isinstance(stream, str):
-            return self._store.consume_segment(self.space, stream, min_sequence=start.position, gaps="skip")
-        place = Place(stream, start.number, start.index, start.position)
-        return chain.from_iterable(read_from(self._store, self.space, place))
+            yield from self._store.consume_segment(self.space, stream, min_sequence=start.position, gaps="skip")
+            return
+        for entries in read_from(self._store, self.space, Place(stream, start.number, start.index, start.position)):
+            self._read[stream] = entries
+            yield from entries
 
-    def _keep(self, stream: Stream, entries: list[Entry]) -> None:
-        first = self.position_of(stream, entries[0])
+    def _keep(self, block: tuple[Stream, int], entries: dict[int, Entry]) -> None:
         with self._lock:
-            self._kept[stream, first] = dict(enumerate(entries, first))
+            self._kept[block] = {**self._kept.pop(block, {}), **entries}
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
 
@@ -189,36 +216,34 @@ class Source:
             self._mark = mark
             with self._lock:
                 self._kept.clear()
+                self._read.clear()
 
     def _refresh(self) -> list[Place]:
         self._looked = inner(self._store).clock.monotonic()
         return ends(self._store, self.space)
 
     def _fetch(self, stream: Stream, start: Cursor, places: dict[int, int], found: list[Entry | None]) -> None:
+        """Those of one block that are not kept. What is read with them is kept: it is wanted next."""
+        first, last = min(places), max(places)
         if isinstance(stream, int):
             self._refresh()
-        elif min(places) > start.position:
-            start = Cursor(min(places))
-        last = max(places)
+            lists = read_from(self._store, self.space, Place(stream, start.number, start.index, start.position))
+        else:
+            lists = _in_lists(self._walk(stream, Cursor(max(first, start.position))))
         read: dict[int, Entry] = {}
-        for entry in self._walk(stream, start):
-            position = self.position_of(stream, entry)
-            if position > last:
+        for entries in lists:
+            for entry in entries:
+                position = self.position_of(stream, entry)
+                if first <= position < start.position + BLOCK:
+                    read[position] = entry
+            if position >= last:
                 break
-            read[position] = entry
-            if position in places:
-                found[places[position]] = entry
-            if position == last:
-                break
+        for position, at in places.items():
+            found[at] = read.get(position)
         if read:
-            with self._lock:
-                self._kept.setdefault((stream, start.position), {}).update(read)
+            self._keep((stream, start.position), read)
 
     def is_trimmed(self, stream: Stream, position: int) -> bool:
         """Whether what is missing at `position` was trimmed, and not erased: everything before it is missing too."""
         first = next(self._walk(stream, self.beginning(stream)), None)
         return first is None or self.position_of(stream, first) > position
-
-    def forget(self, stream: Stream, position: int) -> None:
-        """A block that is finished."""
-        self._kept.pop((stream, position), None)

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
+from ..gaps import Gap
 from ..lexkey import LexKey
 from ..model import Entry
 
-__all__ = ["ConsumerStatus", "DeadLetter", "Delivery", "Gap", "GroupStatus", "Pending"]
+__all__ = ["ConsumerStatus", "DeadLetter", "Delivery", "GroupGap", "GroupStatus", "Pending"]
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -71,18 +72,17 @@ class ConsumerStatus(msgspec.Struct, frozen=True):
     pending: int
 
 
-class Gap(msgspec.Struct, frozen=True):
+class GroupGap(Gap, frozen=True, gc=False):
     """Entries that were trimmed before they were acknowledged: they count as acknowledged.
 
-    `segment` is None where the group reads the whole space: then the numbers count the entries of `partition`.
+    Where the group reads the whole space `segment` is empty, and the numbers count the entries of `partition`.
     """
 
-    space: str
-    segment: str | None
-    first_sequence: int
-    last_sequence: int
-    reason: str = "trimmed"
     partition: int = 0
+
+    def __str__(self) -> str:
+        what = f"segment {self.segment!r}, sequences" if self.segment else f"partition {self.partition}, entries"
+        return f"space {self.space!r}: {what} {self.first_sequence} to {self.last_sequence} were {self.reason}"
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     consumers: tuple[ConsumerStatus, ...]
     acked: int
     """Entries that were acknowledged so far."""
-    gaps: tuple[Gap, ...]
+    gaps: tuple[GroupGap, ...]
 
     def __rich_repr__(self) -> Any:
         yield from ((name, getattr(self, name)) for name in self.__struct_fields__)

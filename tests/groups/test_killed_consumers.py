@@ -24,6 +24,7 @@ from streamkit import Record
 EXHAUSTIVE = os.environ.get("STREAMKIT_EXHAUSTIVE") == "1"
 SECONDS = 180.0 if EXHAUSTIVE else 4.0
 PROCESSES = 8 if EXHAUSTIVE else 3
+EMULATED = 1000 if EXHAUSTIVE else 140
 WORKER = Path(__file__).parents[1] / "harness" / "group_worker.py"
 
 
@@ -130,12 +131,10 @@ def test_nothing_is_lost_on_a_local_disk(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.s3
-@pytest.mark.skipif(not EXHAUSTIVE, reason="the emulator is slow: set STREAMKIT_EXHAUSTIVE=1")
 def test_nothing_is_lost_on_s3(s3_bucket: S3Bucket) -> None:
-    assert harmed(s3_bucket.url("killed"), 1000, "shared").errors == []
+    assert harmed(s3_bucket.url("killed"), EMULATED, "shared").errors == []
 
 
 @pytest.mark.azure
-@pytest.mark.skipif(not EXHAUSTIVE, reason="the emulator is slow: set STREAMKIT_EXHAUSTIVE=1")
 def test_nothing_is_lost_on_azure(azurite: Azurite) -> None:
-    assert harmed(azurite.url("killedconsumers"), 1000, "shared").errors == []
+    assert harmed(azurite.url("killedconsumers"), EMULATED, "shared").errors == []

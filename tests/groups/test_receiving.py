@@ -352,3 +352,23 @@ def test_a_clock_that_was_set_back_stops_nothing(subject: Subject) -> None:
     (again,) = group.consumer().receive(wait=10)
     assert again.attempt == 2
     assert isinstance(group, Group)
+
+
+def test_consumers_that_begin_at_the_same_moment_take_a_lane_each(subject: Subject) -> None:
+    put(subject.store, 20_000)
+    subject.store.group("orders", "billing")
+    consumers = [subject.stranger().group("orders", "billing").consumer() for _ in range(8)]
+    lanes = {consumer.receive(1)[0].lane for consumer in consumers}
+    assert lanes == set(range(8))
+
+
+def test_groups_with_long_names_are_listed_by_them(subject: Subject) -> None:
+    space, name = "s" * 200, "g" * 250
+    for other in ("s" * 199, space):
+        subject.store.produce(other, "a", [Record(b"1")])
+        subject.store.group(other, name)
+        subject.store.group(other, "short")
+    assert subject.store.get_groups(space) == ["g" * 250, "short"]
+    subject.stranger().group(space, name).delete()
+    assert subject.stranger().get_groups(space) == ["short"]
+    assert subject.stranger().get_groups("s" * 199) == ["g" * 250, "short"]

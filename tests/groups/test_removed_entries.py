@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from fix_stores import Subject
 
-from streamkit import Record
+from harness.source_reads import SourceReads
+from streamkit import Gap, Record
 from streamkit.errors import PermanentError
 from streamkit.groups import Group
 
@@ -39,6 +40,7 @@ def test_what_is_trimmed_while_it_is_pending_counts_as_done(subject: Subject, se
     status = group.status()
     assert (status.acked, status.pending, status.ready) == (6, 0, 0)
     assert [gap.last_sequence - gap.first_sequence + 1 for gap in status.gaps] == [3]
+    assert all(isinstance(gap, Gap) and str(gap).endswith("were trimmed") for gap in status.gaps)
 
 
 def test_what_was_trimmed_before_a_group_began_is_not_its_gap(subject: Subject) -> None:
@@ -67,8 +69,8 @@ def test_what_is_erased_vanishes_and_a_late_ack_is_fine(subject: Subject) -> Non
 
 
 def test_done_jobs_are_trimmed_as_it_goes(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamkit.groups.core._FEEDS", 1)
-    monkeypatch.setattr("streamkit.groups.core._TRIM", 50)
+    monkeypatch.setattr("streamkit.groups.feeding._FEEDS", 1)
+    monkeypatch.setattr("streamkit.groups.feeding._TRIM", 50)
     queue = subject.store.queue("jobs", lanes=2)
     for _ in range(10):
         queue.put_many([b"x"] * 60)
@@ -127,3 +129,21 @@ def test_a_group_that_was_made_before_its_space_goes_on(subject: Subject) -> Non
         with subject.stranger().group("orders", "billing").consumer() as consumer:
             assert len(done(group, consumer)) == count
     assert group.status().acked == 4
+
+
+@pytest.mark.parametrize("segments", [None, ["a"]])
+def test_after_a_removal_what_is_left_is_read_again_once(
+    subject: Subject, segments: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not from the beginning of its block with each delivery."""
+    put(subject.store, 600)
+    group = subject.store.group("orders", "billing", segments=segments, max_pending=1000)
+    reads = SourceReads(monkeypatch)
+    with group.consumer() as consumer:
+        for _ in range(10):
+            consumer.receive(1)
+        subject.store.erase("orders", "a", first=5, last=5)
+        reads.count = 0
+        for _ in range(500):
+            assert len(consumer.receive(1)) == 1
+    assert 0 < reads.count < 3000

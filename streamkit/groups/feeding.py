@@ -1,0 +1,245 @@
+"""The feed: handing blocks of the source to lanes, and trimming what is done with in a queue."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import StreamkitError
+from ..warn import warn
+from .events import Absorbed, Block, Cursor, Fed, FeedEvent, Joined, Skipped, Sourced, Stream
+from .feed import FeedState
+from .source import BLOCK, DELAY, key_hash, queue_class
+
+if TYPE_CHECKING:
+    from .core import Core, Lane
+
+__all__ = ["Feeder"]
+
+_BACKLOG = 5000
+"""key_shared: a lane with more entries than that gets no more."""
+_MOST_BLOCKS = 64
+_FEEDS = 16
+_TRIM = 1000
+"""So often it is looked what is done, and so much is trimmed at once."""
+
+
+Share = tuple[Stream, Cursor, int]
+"""(stream, from where, how many)"""
+
+
+class Feeder:
+    """Of one core; it holds only what it remembers of trimming."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._feeds = 0
+        self._trimmed: dict[Stream, int] = {}
+
+    def feed(self, lane: Lane, consumer: str, limit: int) -> bool:
+        """Give the lane what comes next of the source, if it has less than `limit`. Whether there was something."""
+        self._core.check()
+        ends = self._core.source.ends()
+        self._core.check()
+        ready = self._streams(ends)
+        if not ready:
+            return False
+
+        def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], bool]:
+            nonlocal lane
+            self._core.check()
+            if not self._core.keyed and consumer not in state.members:
+                # Others that began meanwhile may have taken the one that seemed free.
+                lane = self._core.lane(state.choose_lane(consumer, at))
+                if not lane.chain.loaded and not self._core.is_finished(lane):
+                    self._core.look_at(lane)
+            streams = self._streams(ends)
+            wanted = self._wanted(lane, state, streams, limit, at)
+            gaps: list[tuple[Stream, int, int]] = []
+            fed = self._fed(-1 if self._core.keyed else lane.number, wanted, state, state.tickets, gaps)
+            if fed is None:
+                return [], False
+            events: list[FeedEvent] = [fed]
+            if fed.blocks:
+                events += self._others(fed, lane, state, streams, limit, at, gaps)
+            if gaps:
+                events.append(Skipped(gaps))
+            if not state.incarnation:
+                events.append(Sourced(self._core.source.incarnation()))
+            events += self._membership(state, lane, consumer, at)
+            events += self._absorbed(state)
+            return events, bool(fed.blocks)
+
+        fed = self._core.write_feed(decide)
+        if fed and self._core.settings.queue:
+            self._feeds += 1
+            if self._feeds % _FEEDS == 0:
+                self._trim_done()
+        return fed
+
+    def _fed(
+        self, lane: int, wanted: Sequence[Share], state: FeedState, ticket: int, gaps: list[tuple[Stream, int, int]]
+    ) -> Fed | None:
+        """What is `wanted`, as far as it is there, for a lane. Adds to `gaps`."""
+        blocks: list[Block] = []
+        cursors: list[tuple[Stream, Cursor]] = []
+        for stream, start, count in wanted:
+            block, after = self._block(stream, start, count, ticket, state)
+            if after != start:
+                cursors.append((stream, after))
+            if block is None:
+                continue
+            if block.start.position > start.position and self._is_reported(stream, start):
+                gaps.append((stream, start.position, block.start.position - start.position))
+            blocks.append(block)
+            ticket = block.end
+        return Fed(lane, blocks, cursors) if blocks or cursors else None
+
+    def _others(
+        self,
+        fed: Fed,
+        lane: Lane,
+        state: FeedState,
+        streams: list[Share],
+        limit: int,
+        at: int,
+        gaps: list[tuple[Stream, int, int]],
+    ) -> list[FeedEvent]:
+        """Where little is left, the others get their part at once: else all would write to the feed for ever less."""
+        core = self._core
+        used = {member.lane for member in state.alive(at).values()} - {lane.number}
+        if core.settings.queue or core.keyed or not used or not self._is_scarce(streams, state, at):
+            return []
+        left = {stream: (start, count) for stream, start, count in streams}
+        events: list[FeedEvent] = []
+        for number in sorted(used, key=lambda other: (other - lane.number) % core.settings.lanes):
+            taken = {block.stream: block.count for block in fed.blocks}
+            for stream, after in fed.cursors:
+                left[stream] = after, left[stream][1] - taken.get(stream, 0)
+            rest = [(stream, start, count) for stream, (start, count) in left.items() if count > 0]
+            if not rest:
+                break
+            found = self._fed(number, self._shares(rest, state, limit, at, streams), state, fed.blocks[-1].end, gaps)
+            if found is None or not found.blocks:
+                break
+            events.append(found)
+            fed = found
+        return events
+
+    def _trim_done(self) -> None:
+        """Trim what is done at the front of each segment of a queue."""
+        try:
+            for stream, position in self.done().items():
+                if position - self._trimmed.get(stream, 1) >= _TRIM:
+                    self._trimmed[stream] = position
+                    self._core.store.trim(self._core.space, str(stream), before=position)
+        except StreamkitError as error:
+            warn("the queue %r could not be trimmed, and will be later: %s", self._core.space, error)
+
+    def done(self) -> dict[Stream, int]:
+        """By stream, the position up to which everything is done: below it nothing is needed any more."""
+        # The feed first: what it hands out later is behind these.
+        self._core.feed.catch_up()
+        done = {stream: cursor.position for stream, cursor in self._core.feed.state.cursors.items()}
+        handed = {number: list(blocks) for number, blocks in self._core.feed.state.lanes.items()}
+        waiting: list[Block] = []
+        for lane in self._core.lanes():
+            lane.chain.catch_up()
+            with lane.chain.lock:
+                state = lane.chain.state
+                waiting += [block for block in handed.get(lane.number, ()) if block.ticket >= state.reached]
+                sites = [state.site(ticket) for ticket in (*state.pending, *state.waiting, *state.dead)]
+                opened = [each for each in state.blocks.values() if each.next < each.block.end]
+                sites += [state.site(each.next) for each in opened]
+            for site in sites:
+                done[site.stream] = min(done[site.stream], site.position)
+        for block in waiting:
+            done[block.stream] = min(done[block.stream], block.start.position)
+        return done
+
+    def _is_reported(self, stream: Stream, start: Cursor) -> bool:
+        """What was trimmed before the group began is not its gap."""
+        return start != self._core.source.beginning(stream) and self._core.source.is_trimmed(stream, start.position)
+
+    def _streams(self, ends: dict[Stream, Cursor]) -> list[Share]:
+        """(stream, cursor, how many are available) of those with any."""
+        cursors = self._core.feed.state.cursors
+        found = []
+        for stream, end in ends.items():
+            cursor = cursors.get(stream)
+            if cursor is None:
+                cursor = self._core.source.beginning(stream)
+            if end.position > cursor.position:
+                found.append((stream, cursor, end.position - cursor.position))
+        return found
+
+    def _wanted(self, lane: Lane, state: FeedState, streams: list[Share], limit: int, at: int) -> list[Share]:
+        """Which entries to hand out: (stream, from where, how many)."""
+        if not self._core.settings.queue:
+            if not streams or self._core.backlog(lane) >= (_BACKLOG if self._core.keyed else limit):
+                return []
+            return self._shares(streams, state, limit, at, streams)
+        wanted: list[Share] = []
+        priorities: dict[int, list[Share]] = {}
+        for each in streams:
+            priority, _, delayed = queue_class(str(each[0]))
+            if delayed:
+                wanted.append((each[0], each[1], min(each[2], BLOCK)))
+            else:
+                priorities.setdefault(priority, []).append(each)
+        more = 0
+        for priority in sorted(priorities, reverse=True):
+            if self._core.backlog(lane, priority) + more >= limit:
+                break
+            shares = self._shares(priorities[priority], state, limit, at, priorities[priority])
+            more += sum(count for _, _, count in shares)
+            wanted += shares
+        return wanted
+
+    def _is_scarce(self, streams: list[Share], state: FeedState, at: int) -> bool:
+        """Whether there is less than a block for each consumer."""
+        return sum(count for _, _, count in streams) < BLOCK * len(state.alive(at))
+
+    def _shares(self, streams: list[Share], state: FeedState, limit: int, at: int, whole: list[Share]) -> list[Share]:
+        """A consumer's part of `whole`, taken from `streams`: half of an even one, as who is faster comes again."""
+        if len(streams) > _MOST_BLOCKS:
+            streams = random.sample(streams, _MOST_BLOCKS)
+        users = max(1, len(state.alive(at)))
+        available = sum(count for _, _, count in whole)
+        size = max(limit, min(BLOCK, available // (2 * users)))
+        share = max(1, size // len(streams))
+        return [(stream, cursor, min(count, share)) for stream, cursor, count in streams]
+
+    def _block(
+        self, stream: Stream, start: Cursor, count: int, ticket: int, state: FeedState
+    ) -> tuple[Block | None, Cursor]:
+        entries, after = self._core.source.read(stream, start, count)
+        if not entries:
+            return None, after
+        priority = bucket = 0
+        keys: tuple[int, ...] = ()
+        ready: tuple[int, ...] = ()
+        if self._core.settings.queue:
+            priority, bucket, delayed = queue_class(str(stream))
+            if delayed:
+                ready = tuple(entry.timestamp + int(entry.metadata.get(DELAY, "0")) for entry in entries)
+        if self._core.keyed:
+            keys = tuple(key_hash(entry, self._core.settings.key) for entry in entries)
+        begin = self._core.source.start_of(stream, entries[0])
+        return Block(ticket, len(entries), stream, begin, state.epoch, priority, bucket, keys, ready), after
+
+    def _absorbed(self, state: FeedState) -> list[FeedEvent]:
+        """The lanes that have blocks in their own logs which the feed still has, as far as is known here. The latest
+        block of each stays: by that others see that they should look at the lane."""
+        found: list[FeedEvent] = []
+        for lane in self._core.opened():
+            blocks = state.lanes.get(lane.number)
+            if blocks and blocks[0].end <= (reached := min(lane.chain.state.reached, blocks[-1].ticket)):
+                found.append(Absorbed(lane.number, reached))
+        return found
+
+    def _membership(self, state: FeedState, lane: Lane, consumer: str, at: int) -> list[FeedEvent]:
+        present = state.members.get(consumer)
+        recent = present is not None and at - present.at <= self._core.settings.ack_timeout * 1000
+        return [] if recent and present is not None and present.lane == lane.number else [Joined(consumer, lane.number)]
