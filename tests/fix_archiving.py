@@ -141,6 +141,8 @@ def race(url: str, space: str, partitions: int, *, writers: int = 3, each: int =
                     into += [(entry.segment, entry.sequence) for entry in found]
                 elif last:
                     return
+                else:
+                    done.wait(0.005)
 
         def load(store: streamkit.Store) -> None:
             while not done.is_set():
@@ -150,6 +152,7 @@ def race(url: str, space: str, partitions: int, *, writers: int = 3, each: int =
                     assert found == list(range(1, len(found) + 1))
                     assert len(found) >= status.last_sequence
                     assert store.peek(space, segment).sequence >= len(found)
+                done.wait(0.005)
 
         writing = [trying(write, name) for name in range(writers)]
         reading = [*(trying(page, into) for into in seen), trying(load)]

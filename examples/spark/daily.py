@@ -11,7 +11,8 @@ from deltalake import DeltaTable
 
 
 def main(table: str, plot: str | None = None) -> None:
-    rows = DeltaTable(table).to_pyarrow_table().to_pylist()
+    # Without threads, as some of Arrow's may still run when a program as short as this one ends.
+    rows = DeltaTable(table).to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
     days: dict = {}
     for row in rows:
         departures, delay = days.get(row["date"], (0, 0.0))

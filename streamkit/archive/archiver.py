@@ -1,9 +1,10 @@
-"""Archiving a space: some partitions at a time, each under its lease."""
+"""Archiving a space: many partitions at a time, under one lease."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import groupby
 
 from ..backend import Ambiguous
 from ..errors import LeaseNotAcquired, TransientError
@@ -16,16 +17,31 @@ from .report import ArchiveReport
 from .trim import trim_archive
 from .write import Archived, archive_partitions
 
-__all__ = ["archive_space", "remove_space"]
+__all__ = ["archive_space", "lease_name", "remove_space", "see_committed"]
 
 MakeLease = Callable[[str], Lease]
 Progress = Callable[[int, int], None]
-_TOGETHER = 16
-"""Partitions whose leases are held, and that one commit to the table takes."""
+_TOGETHER = 64
+"""Partitions that one lease is for, and that one commit to the table takes."""
 
 
 def lease_name(space: str, partition: int) -> str:
-    return f"archive/{path_name(space)}/{partition}"
+    """Of the lease under which the partition is archived, with others."""
+    return f"archive/{path_name(space)}/{partition // _TOGETHER}"
+
+
+def _groups(partitions: Sequence[Partition]) -> Iterator[tuple[str, list[Partition]]]:
+    """The name of each lease that is needed, and which partitions it is for."""
+    for name, group in groupby(partitions, lambda one: lease_name(one.space, one.partition)):
+        yield name, list(group)
+
+
+def see_committed(partition: Partition) -> None:
+    """See what was committed before this call. Of many partitions few have much, so requests are few, one by one."""
+    if partition.remote:
+        partition.catch_up()
+    else:
+        partition.refresh()
 
 
 def archive_space(
@@ -36,47 +52,42 @@ def archive_space(
     target_bytes: int,
     progress: Progress | None,
 ) -> ArchiveReport:
-    """Archive what is not younger than `until` (ms), then remove from the log what has been archived long enough.
+    """Archive what was seen and is not younger than `until` (ms), then remove from the log what has been archived long.
 
     LeaseNotAcquired if other archivers are at all of the partitions.
     """
-    space = partitions[0].space
     total, removed, busy = Archived(), 0, list[int]()
-    for at in range(0, len(partitions), _TOGETHER):
+    for name, group in _groups(partitions):
         with ExitStack() as leases:
-            held: list[tuple[Partition, Lease]] = []
-            for partition in partitions[at : at + _TOGETHER]:
-                try:
-                    held.append((partition, leases.enter_context(lease(lease_name(space, partition.partition)))))
-                except LeaseNotAcquired:
-                    busy.append(partition.partition)
-                    if len(busy) == len(partitions):
-                        raise
-            if not held:
+            try:
+                held = leases.enter_context(lease(name))
+            except LeaseNotAcquired:
+                busy += [partition.partition for partition in group]
+                if len(busy) == len(partitions):
+                    raise
                 continue
-            archive.check_location([partition for partition, _ in held])
-            done = archive_partitions(held, archive.table, until, target_bytes, progress)
-            for partition, mine in held:
+            archive.check_location(group)
+            done = archive_partitions(group, held, archive.table, until, target_bytes, progress)
+            for partition in group:
                 row = note_archived(partition)
-                mine.check()
+                held.check()
                 removed += remove_archived(partition, archive, row)
         total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
     archived = tuple(partition.head.archived for partition in partitions)
-    return ArchiveReport(space, *total, removed, archived, tuple(busy))
+    return ArchiveReport(partitions[0].space, *total, removed, archived, tuple(busy))
 
 
 def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeLease) -> int:
     """Remove what has been archived for longer than the grace, where nobody else is at it; how many transactions."""
     removed = 0
-    for partition in partitions:
-        if not partition.head.archived:
-            continue
+    for name, group in _groups([partition for partition in partitions if partition.head.archived]):
         try:
-            with lease(lease_name(partition.space, partition.partition)) as held:
-                row = note_archived(partition)
-                held.check()
-                trim_archive(archive, partition)
-                removed += remove_archived(partition, archive, row)
+            with lease(name) as held:
+                for partition in group:
+                    row = note_archived(partition)
+                    held.check()
+                    trim_archive(archive, partition)
+                    removed += remove_archived(partition, archive, row)
         except (LeaseNotAcquired, TransientError, Ambiguous):
             continue
     return removed

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import unquote
 
-from ..errors import CorruptData
+from ..backend import Ambiguous
+from ..errors import CorruptData, TransientError
 from .delta_log import DIRECTORY
 from .durable import Synced, keep, make_directories
 from .errors import mapped
@@ -17,13 +18,17 @@ from .snapshot import Gone
 
 __all__ = ["TableFiles"]
 
+_SMALL = 8 << 20
+"""Bytes of a file that one request writes; delta-rs sends larger ones in parts."""
+
 
 class TableFiles:
     """The directory of a table. Foreign errors do not leave it."""
 
-    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+    def __init__(self, url: str, options: Mapping[str, str], put: Callable[[str, bytes], None] | None = None) -> None:
         self.url = url
         self.options = dict(options)
+        self._put = put
         self.directory = unquote(url.removeprefix("file://")) if url.startswith("file://") else None
         """Where the table is, if it is on this machine's file system."""
         self._synced = None if self.directory is None else Synced(self.directory)
@@ -112,13 +117,19 @@ class TableFiles:
             with self.mapped():
                 self._synced.sync(files)
 
-    def prepare(self) -> None:
-        """Where files can be written: makes the table's directory."""
+    def write(self, path: str, data: Any) -> None:
+        """Write a new file from an Arrow buffer. It is on stable storage when this returns, also its name."""
+        if self._put is not None and data.size <= _SMALL:
+            try:
+                self._put(path, data.to_pybytes())
+                return
+            except (TransientError, Ambiguous):
+                pass  # delta-rs tries again, with the same bytes
         if self.directory is not None:
             make_directories(self.directory)
-
-    def sync_file(self, path: str) -> None:
-        """A file that was just written is on stable storage when this returns, also its name."""
+        # Through a buffer, as delta-rs takes bytes where the archive is remote, and not an Arrow buffer.
+        with self.filesystem.open_output_stream(path, buffer_size=1 << 16) as target:
+            target.write(data)
         if self.directory is not None:
             keep(os.path.join(self.directory, path))
 

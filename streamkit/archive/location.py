@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import unquote
 from uuid import UUID
@@ -46,12 +47,19 @@ class ArchiveLocation(NamedTuple):
 
     root: str
     options: dict[str, str]
+    put: Callable[[str, bytes], None] | None = None
+    """Writes a small file at a path below the root with one request; None: delta-rs writes all."""
 
     def store(self, store: UUID) -> str:
         return f"{self.root.rstrip('/')}/{store}"
 
     def table(self, store: UUID, space: str) -> str:
         return f"{self.store(store)}/{path_name(space)}"
+
+    def writer(self, store: UUID, space: str) -> Callable[[str, bytes], None] | None:
+        """As `put`, below a space's table."""
+        put = self.put
+        return None if put is None else lambda path, data: put(f"{store}/{path_name(space)}/{path}", data)
 
     def has(self, store: UUID) -> bool:
         """Whether there is anything of the store's archives here."""

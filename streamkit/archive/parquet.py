@@ -75,11 +75,7 @@ def write_file(table: Table, rows: pa.Table | Rows) -> File:
         spread = crc32(f"{partition}/{numbers}".encode()) & 0xFF
         unique = f"{secrets.token_hex(6)}-{_digest(data).hexdigest()}"
         path = f"{spread:02x}-{partition}-{numbers[0]}-{numbers[1]}-{unique}.parquet"
-        table.prepare()
-        # Through a buffer, as delta-rs takes bytes where the archive is remote, and not an Arrow buffer.
-        with table.filesystem.open_output_stream(path, buffer_size=1 << 16) as target:
-            target.write(data)
-        table.sync_file(path)
+        table.write(path, data)
     return File(
         path,
         data.size,

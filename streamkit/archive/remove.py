@@ -32,6 +32,8 @@ def note_archived(partition: Partition) -> ArchiveRow:
     What is noted by then. Where the service does not tell the time nothing is, and so nothing is ever removed.
     """
     archived = partition.head.archived
+    if not archived:
+        return ArchiveRow()
     row = archive_row(partition)  # its answer is dated after the head was seen
     now = partition.freshness.now()
     if now is None or archived <= max([row.removed, *(number for number, _ in row.since)]):

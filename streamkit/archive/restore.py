@@ -10,12 +10,11 @@ from ..clock import SYSTEM_CLOCK
 from ..errors import CorruptData, PermanentError
 from ..log.floors import Control, Removal, Removed
 from ..log.idempotency import all_uses
-from ..log.index_rows import decode_index_row
-from ..log.keys import SEGMENTS, segment_name
 from ..log.read import Batch, Bounds, merge, partition_batches
 from ..log.record_format import encode_body, encode_holes
 from ..log.request import Part, Request
-from ..log.rows import Head, SegmentRow, Settings
+from ..log.rows import Head, Settings
+from ..log.segments import indexed_segments
 from ..log.statuses import written
 from ..log.visible import shown
 from ..model import Record, SegmentStatus
@@ -211,16 +210,13 @@ class _Copy:
 
     def _remove(self, partition: int, removals: Sequence[Removal]) -> None:
         if removals:
-            request = Request(())
-            request.control = Control(tuple(removals))
-            self._known.committers[partition].commit(request)
+            self._known.committers[partition].commit(Request((), control=Control(tuple(removals))))
 
     def go_on(self, source: Partition) -> None:
         """Segments of which nothing is left go on after their last sequence, as they do in the source."""
-        index, removals = source.index, list[Removal]()
-        for key, value in index.scan(*map(bytes, SEGMENTS.children())) if source.watermark else ():
-            name = segment_name(key)
-            row = source.with_tail(name, decode_index_row(SegmentRow, key, value))
+        removals: list[Removal] = []
+        for name, stored in indexed_segments(source):
+            row = source.with_tail(name, stored)
             there = self._known.partitions[source.partition].status(name).last_sequence
             if there < row.last_sequence and not shown(source, row):
                 removals.append(Removal(name, row.last_sequence, row.gaps[-1][1] if row.gaps else "trimmed"))

@@ -70,7 +70,7 @@ class Table(TableFiles):
 
     def __init__(self, location: ArchiveLocation, store: UUID, space: str) -> None:
         check_installed()
-        super().__init__(location.table(store, space), location.options)
+        super().__init__(location.table(store, space), location.options, location.writer(store, space))
         self._store = store
         self._space = space
         self._lock = threading.RLock()

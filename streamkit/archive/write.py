@@ -33,7 +33,7 @@ __all__ = ["Archived", "archive_partitions", "move_watermark"]
 _ROWS = 1_000_000
 _FRAMES = 250_000
 """Of single entries: more memory is needed for where a frame is than for what is in it."""
-_FILES = 32
+_FILES = 64
 """In one commit to the table, from which on it is made."""
 _TRIES = 1000
 
@@ -47,11 +47,10 @@ class Archived(NamedTuple):
 
 
 class _Growing:
-    """What is to be committed of one partition, whose archiver's lease is held."""
+    """What is to be committed of one partition."""
 
-    def __init__(self, partition: Partition, lease: Lease, reached: int, entries: int) -> None:
+    def __init__(self, partition: Partition, reached: int, entries: int) -> None:
         self.partition = partition
-        self.lease = lease
         self.reached = reached
         """The last transaction that the table holds."""
         self.entries = entries
@@ -71,17 +70,22 @@ class _Growing:
 
 
 def archive_partitions(
-    held: Sequence[tuple[Partition, Lease]],
+    partitions: Sequence[Partition],
+    lease: Lease,
     table: Table,
     until: int,
     target_bytes: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Archived:
-    """Archive what is committed now and not younger than `until` (ms). LeaseLost if another archiver took over."""
-    for partition, _ in held:
+    """Archive what is known to be committed and not younger than `until` (ms), under the lease of `partitions`.
+
+    LeaseLost if another archiver took over.
+    """
+    partitions[0].check_space()  # a store that was deleted and made again gets nothing of the old one
+    for partition in partitions:
         _index_all(partition)
     state = table.state()
-    growing = [_begin(partition, table, state, lease) for partition, lease in held]
+    growing = [_begin(partition, table, state) for partition in partitions]
     total = Archived()
     for one in growing:
         last = one.partition.watermark
@@ -90,11 +94,11 @@ def archive_partitions(
             if file is not None:
                 one.files.append(file)
             if sum(len(other.files) for other in growing) >= _FILES:
-                total = _commit(table, growing, total, progress)
-    return _commit(table, growing, total, progress)
+                total = _commit(table, lease, growing, total, progress)
+    return _commit(table, lease, growing, total, progress)
 
 
-def _begin(partition: Partition, table: Table, state: LogState | None, lease: Lease) -> _Growing:
+def _begin(partition: Partition, table: Table, state: LogState | None) -> _Growing:
     last, archived = partition.watermark, partition.head.archived
     reached = table.archived(state, partition.partition)
     if not archived <= reached <= last:
@@ -107,11 +111,15 @@ def _begin(partition: Partition, table: Table, state: LogState | None, lease: Le
         found = table.snapshot_of(state).files if state is not None else ()
         table.sync(file.path for file in found if file.partition == partition.partition and file.numbers[1] > archived)
         move_watermark(partition, reached)
-    return _Growing(partition, lease, reached, table.entries(state, partition.partition))
+    return _Growing(partition, reached, table.entries(state, partition.partition))
 
 
 def _commit(
-    table: Table, growing: Sequence[_Growing], total: Archived, progress: Callable[[int, int], None] | None
+    table: Table,
+    lease: Lease,
+    growing: Sequence[_Growing],
+    total: Archived,
+    progress: Callable[[int, int], None] | None,
 ) -> Archived:
     """Commit the files of all that have some, then move their watermarks."""
     some = [one for one in growing if one.files]
@@ -119,8 +127,7 @@ def _commit(
         return total
     parts = [one.part for one in some]
     while True:
-        for one in some:
-            one.lease.check()
+        lease.check()
         state = table.create(some[0].partition.settings)
         for one in some:
             if table.archived(state, one.partition.partition) != one.reached:
@@ -152,9 +159,10 @@ def _commit(
 
 
 def _index_all(partition: Partition) -> None:
-    for _ in range(_TRIES):
-        partition.refresh()
-        partition.look_at_head()  # a store that was deleted and made again gets no rows of the old one
+    for attempt in range(_TRIES):
+        if attempt:
+            partition.refresh()
+            partition.look_at_head()
         if bring_forward(partition):
             return
     raise Unavailable(f"space {partition.space!r}: others bring its index forward all the time, archive again later")
@@ -195,7 +203,7 @@ def move_watermark(partition: Partition, number: int) -> None:
             if not attempt:
                 continue  # it may be an old one
             if etag is None:
-                raise partition.gone()
+                raise partition.missing_head()
             raise CorruptData(f"{partition.where(number)} is archived, but not in the index")
         after = msgspec.structs.replace(head, archived=number, version=head.version + 1)
         try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "frame_of", "plan", "read_space"]
 
 _OWN = ("store", "space", "tier")
+_MANY_PATHS = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_setting = threading.Lock()
+"""Of who has changed it for a moment."""
 _FEW = 4
 """Files of one directory that are asked for by name: listing it takes as many requests."""
 
@@ -183,7 +188,8 @@ def _files(spark: SparkSession, tables: dict[str, Table], names: Sequence[str]) 
     reader = spark.read.schema(ddl(stored)).option("__globPaths__", "false").option("ignoreMissingFiles", "false")
     directories = {_hadoop(tables[name]) for name in names}
     if len(names) < _FEW * len(directories) or not all(map(is_own_name, names)):
-        return reader.parquet(*(f"{_hadoop(tables[name])}/{name}" for name in names))
+        with _listing_here(spark, local=all(tables[name].directory is not None for name in names)):
+            return reader.parquet(*(f"{_hadoop(tables[name])}/{name}" for name in names))
     frame = reader.option("recursiveFileLookup", "true").parquet(*directories)
     # The list is the frame's own from here on; what it lacks would be rows that are missing.
     listed = [_tail(path) for path in frame.inputFiles()]
@@ -194,6 +200,27 @@ def _files(spark: SparkSession, tables: dict[str, Table], names: Sequence[str]) 
         return frame
     # Spark applies this to the list, before it opens a file.
     return frame.where(F.array_join(F.slice(F.split("_metadata.file_path", "/"), -3, 3), "/").isin(*wanted))
+
+
+@contextmanager
+def _listing_here(spark: SparkSession, *, local: bool) -> Iterator[None]:
+    """Many paths Spark looks at in a job with a task for each: 10 ms of a processor, and a local file is there at once.
+
+    How many are many is a setting of the session alone: it is as it was when this ends.
+    """
+    if not local:
+        yield
+        return
+    with _setting:
+        before = spark.conf.get(_MANY_PATHS, None)
+        spark.conf.set(_MANY_PATHS, str(1 << 30))
+        try:
+            yield
+        finally:
+            if before is None:
+                spark.conf.unset(_MANY_PATHS)
+            else:
+                spark.conf.set(_MANY_PATHS, before)
 
 
 def _tail(path: str) -> str:
@@ -230,9 +257,10 @@ def _parquet(
         known = {owner: (str(other.store), other.space) for owner, other in owners}
         owner = F.element_at(F.split(F.col("_metadata.file_path"), "/"), -3)
         owner = F.concat(owner, F.lit("/"), F.element_at(F.split(F.col("_metadata.file_path"), "/"), -2))
+        # One literal, which Spark decodes while it plans: each of many would be some calls of the JVM.
+        place = F.element_at(F.from_json(F.lit(json.dumps(known)), "map<string,array<string>>"), owner)
         for at, name in enumerate(("store", "space")):
-            words = [F.lit(word) for owner_, place in known.items() for word in (owner_, place[at])]
-            fixed[name] = F.element_at(F.create_map(*words), owner)
+            fixed[name] = F.element_at(place, at + 1)
     return frame.select(*(fixed[name].alias(name) if name in fixed else F.col(name) for name in options.columns))
 
 

@@ -7,7 +7,7 @@ are counted. A stream's tasks are those of its source, which are the same when a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
@@ -30,6 +30,8 @@ __all__ = ["BatchWriter", "StreamWriter", "write_space"]
 _BYTES = 8 << 20
 _ROWS = 20_000
 _SEGMENTS = 5000
+_TAKEN = 10_000
+"""Rows of a task that are put in order together, if they are no more than _BYTES."""
 _HELD = 64 << 20
 """Payload that a task holds for transactions of several partitions."""
 _BUCKET = "streamkit_bucket"
@@ -118,10 +120,12 @@ class _Run(NamedTuple):
     """Rows of one segment that follow on each other."""
 
     bucket: int | None
-    store: UUID
-    space: str
+    place: tuple[UUID, str]
+    """Store and space."""
     segment: str
     records: list[Record]
+    size: int
+    """Bytes of payload."""
 
 
 class _Open:
@@ -159,10 +163,25 @@ class _Transactions:
         bucket: int | None = None
         for run in runs:
             if run.bucket != bucket:
-                yield from ((bucket, full) for full in self._rest())
+                for full in self._rest():
+                    yield bucket, full
                 bucket = run.bucket
-            yield from ((bucket, full) for full in self._add(run))
-        yield from ((bucket, full) for full in self._rest())
+            gathered = self._open.get((*run.place, self._partition(run)))
+            if gathered is not None and self._fits(gathered, run.segment, len(run.records), run.size):
+                gathered.add(run.segment, run.records, run.size)
+                self._bytes += run.size
+            else:
+                for full in self._add(run):
+                    yield bucket, full
+        for full in self._rest():
+            yield bucket, full
+
+    def _partition(self, run: _Run) -> int:
+        count = self._made.get(run.place)
+        if count is None:
+            store, space = run.place
+            count = self._made[run.place] = _partitions(self._client.store(store), space, self._options.partitions)
+        return partition_of(run.segment, count)
 
     def _rest(self) -> list[_Open]:
         rest = list(self._open.values())
@@ -171,35 +190,27 @@ class _Transactions:
         return rest
 
     def _add(self, run: _Run) -> Iterator[_Open]:
-        place = (run.store, run.space)
-        if place not in self._made:
-            self._made[place] = _partitions(self._client.store(run.store), run.space, self._options.partitions)
-        key = (*place, partition_of(run.segment, self._made[place]))
-        size = sum(len(record.payload) for record in run.records)
-        for records in (
-            [run.records]
-            if self._fits(key, run.segment, len(run.records), size)
-            else ([record] for record in run.records)
-        ):
-            size = sum(len(record.payload) for record in records)
-            if not self._fits(key, run.segment, len(records), size):
-                while self._open and not self._fits(key, run.segment, len(records), size):
-                    # Its own, if that is what is full; else the largest.
-                    full = key if self._full(key, run.segment, len(records), size) else self._largest()
-                    self._bytes -= self._open[full].bytes
-                    yield self._open.pop(full)
+        """Take in what may not fit as it is. What has to be written before."""
+        key = (*run.place, self._partition(run))
+        whole = self._fits(self._open.get(key), run.segment, len(run.records), run.size)
+        parts = [(run.records, run.size)] if whole else [([record], len(record.payload)) for record in run.records]
+        for records, size in parts:
+            while self._open and not self._fits(self._open.get(key), run.segment, len(records), size):
+                # Its own, if that is what is full; else the largest.
+                full = key if self._full(self._open.get(key), run.segment, len(records), size) else self._largest()
+                self._bytes -= self._open[full].bytes
+                yield self._open.pop(full)
             gathered = self._open.get(key)
             if gathered is None:
-                gathered = self._open[key] = _Open(*place)
+                gathered = self._open[key] = _Open(*run.place)
             gathered.add(run.segment, records, size)
             self._bytes += size
 
-    def _fits(self, key: tuple[UUID, str, int], segment: str, rows: int, size: int) -> bool:
-        return not self._full(key, segment, rows, size) and self._bytes + size <= _HELD
+    def _fits(self, gathered: _Open | None, segment: str, rows: int, size: int) -> bool:
+        return not self._full(gathered, segment, rows, size) and self._bytes + size <= _HELD
 
-    def _full(self, key: tuple[UUID, str, int], segment: str, rows: int, size: int) -> bool:
-        """Whether the transaction that is open there has no room for so many rows and bytes more."""
-        gathered = self._open.get(key)
+    def _full(self, gathered: _Open | None, segment: str, rows: int, size: int) -> bool:
+        """Whether a transaction has no room for so many rows and bytes more."""
         if gathered is None:
             return rows > _ROWS or (rows > 1 and size > _BYTES)
         return (
@@ -226,11 +237,15 @@ def _runs(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[_Run]
     import pyarrow as pa
 
     fixed_store = options.stores[0] if options.stores else None
+    places: dict[tuple[str | None, str | None], tuple[UUID, str]] = {}
     before = 0
     for batch in batches:
-        columns = {name: batch[name].to_pylist() for name in (*_TYPES, _BUCKET) if name in batch.schema.names}
-        if not pa.types.is_binary(batch["payload"].type):
-            columns["payload"] = batch["payload"].cast(pa.large_binary()).to_pylist()
+        names = batch.schema.names
+        payload = batch["payload"]
+        columns = {
+            "payload": (payload if pa.types.is_binary(payload.type) else payload.cast(pa.large_binary())).to_pylist()
+        }
+        columns |= {name: batch[name].to_pylist() for name in (*_TYPES, _BUCKET) if name in names and name != "payload"}
         for name in ("segment", "payload", "store", "space"):
             if name in columns and batch[name].null_count:
                 row = before + columns[name].index(None)
@@ -243,17 +258,21 @@ def _runs(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[_Run]
         for end in _ends(batch):
             payloads = columns["payload"][begin:end]
             if metadata is None:
-                records = [Record(payload) for payload in payloads]
+                records = list(map(Record, payloads))
             else:
                 records = [
                     Record(payload, dict(pairs) if pairs else None)
                     for payload, pairs in zip(payloads, metadata[begin:end], strict=True)
                 ]
-            store = fixed_store if stores[begin] is None else _uuid(stores[begin])
-            space = options.space if spaces[begin] is None else check_name(spaces[begin], "space")
-            assert store is not None
-            assert space is not None
-            yield _Run(buckets[begin], store, space, segments[begin], records)
+            given = (stores[begin], spaces[begin])
+            place = places.get(given)
+            if place is None:
+                store = fixed_store if given[0] is None else _uuid(given[0])
+                space = options.space if given[1] is None else check_name(given[1], "space")
+                assert store is not None
+                assert space is not None
+                place = places[given] = (store, space)
+            yield _Run(buckets[begin], place, segments[begin], records, sum(map(len, payloads)))
             begin = end
         before += batch.num_rows
 
@@ -309,16 +328,39 @@ class _Writer:
 
     def _in_order(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Those of a segment together, in the order of the order column, or as they come."""
+        import numpy as np
         import pyarrow as pa
+        import pyarrow.compute as pc
 
-        table = pa.Table.from_batches(batches)
-        # Beyond 2 GiB in a column there are no other types.
-        large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
-        table = table.cast(pa.schema([field.with_type(large.get(field.type, field.type)) for field in table.schema]))
-        names = [name for name in ("store", "space", "segment") if name in table.column_names]
+        # All that a task has is held once, as it came. What orders it is sorted; the rest is taken a little at a time.
+        held = list(batches)
+        names = [name for name in ("store", "space", "segment", self.options.order) if name in held[0].schema.names]
+        keys = pa.Table.from_batches([batch.select(names) for batch in held])
         # Arrow's sort is stable: rows that compare equal stay as they came.
-        order = [(name, "ascending") for name in (*names, self.options.order) if name]
-        return iter(table.sort_by(order).to_batches(max_chunksize=10_000))
+        rows = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in names]).to_numpy().astype(np.int64)
+        sizes = np.concatenate([pc.binary_length(batch["payload"]).fill_null(0).to_numpy() for batch in held])[rows]
+        starts = np.cumsum([0, *(batch.num_rows for batch in held)])
+        begin = 0
+        while begin < len(rows):
+            total = np.cumsum(sizes[begin : begin + _TAKEN], dtype=np.int64)
+            end = begin + max(1, int(np.searchsorted(total, _BYTES, "right")))
+            yield _rows_of(held, starts, rows[begin:end])
+            begin = end
+
+
+def _rows_of(batches: Sequence[pa.RecordBatch], starts: Any, rows: Any) -> pa.RecordBatch:
+    """`rows` of all `batches`, of which each begins at one of `starts`, in the order in which they are named."""
+    import numpy as np
+    import pyarrow as pa
+
+    where = np.searchsorted(starts, rows, "right") - 1
+    parts, places = [], []
+    for number in np.unique(where):
+        own = np.flatnonzero(where == number)
+        parts.append(batches[number].take(pa.array(rows[own] - starts[number])))
+        places.append(own)
+    together = pa.Table.from_batches(parts).combine_chunks()
+    return together.take(pa.array(np.argsort(np.concatenate(places)))).combine_chunks().to_batches()[0]
 
 
 def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

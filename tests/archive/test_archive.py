@@ -219,11 +219,11 @@ def test_followers_and_subscribers_cross_the_border(make: Make) -> None:
 
 def test_many_files_and_commits_hold_each_entry_once(make: Make) -> None:
     store = make().store(uuid4())
-    for at in range(100):
+    for at in range(150):
         store.produce(SPACE, f"s{at % 9}", [Record(b"x" * 50)] * 3)
     before = look(store)
     report = store.archive(SPACE, target_file_bytes=300)
-    assert (report.files, report.commits) == (50, 2)
+    assert (report.files, report.commits) == (75, 2)
     assert look(make().store(store.id)) == before
 
 
@@ -321,6 +321,19 @@ def test_the_outcome_of_an_archived_transaction_is_known(make: Make) -> None:
     store.archive(SPACE)
     assert make().store(store.id).outcome(trx.id) == "committed"
     assert make().store(store.id).outcome(UUID(bytes=trx.raw_id[:8] + bytes(8))) == "absent"
+
+
+def test_a_new_client_sees_whatever_was_committed_since_all_was_archived(make: Make) -> None:
+    """Of a log that is archived as far as it is indexed fewer numbers are asked for at first."""
+    store = make().store(uuid4())
+    store.create_space(SPACE, 2)
+    fill(store, 4)
+    store.archive(SPACE)
+    for count in range(1, 20):
+        store.produce(SPACE, "segment 1", [Record(b"%d" % count)])
+        fresh = make().store(store.id)
+        assert fresh.peek(SPACE, "segment 1").payload == b"%d" % count
+        assert look(fresh) == look(store)
 
 
 # -- who archives ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -24,16 +25,6 @@ DOCUMENT = (b"a document that is like every other one, " * 26_000)[:MIB]
 def client(tmp_path: Path) -> Iterator[streamkit.Client]:
     with streamkit.connect(tmp_path.as_uri()) as client:
         yield client
-
-
-@pytest.fixture
-def pool() -> Iterator[pa.MemoryPool]:
-    """Everything that Arrow holds while the test runs."""
-    before = pa.default_memory_pool()
-    pool = pa.proxy_memory_pool(before)
-    pa.set_memory_pool(pool)
-    yield pool
-    pa.set_memory_pool(before)
 
 
 def documents(store: Store, files: int, each: int) -> None:
@@ -87,3 +78,36 @@ def test_a_file_that_nobody_can_hold_is_read_in_parts_and_compacted(
         assert [entry.payload[-8:] for entry in reader.consume_space(SPACE)] == payloads
         again = reader.compact(SPACE, target_file_bytes=20 * MIB)
         assert again.after == report.after
+
+
+def test_archiving_many_segments_holds_what_one_file_of_them_takes(
+    tmp_path: Path, client: streamkit.Client, pool: pa.MemoryPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a segment of one entry where its frame is takes more memory than what is in it."""
+    from streamkit.archive import write
+
+    monkeypatch.setattr(write, "_FRAMES", 2000)
+
+    def archive(count: int) -> int:
+        """The most that Python held, of a process that knows nothing of the space."""
+        store = client.store(uuid4())
+        store.create_space(SPACE, archive_grace=0.001)
+        for begin in range(0, count, 1000):
+            with store.transaction(SPACE) as trx:
+                for at in range(begin, begin + 1000):
+                    trx.produce(f"segment-{at:08}", [Record(b"one entry")])
+        store.maintain()  # so that the other one begins with an index, and not with a tail
+        with streamkit.connect(tmp_path.as_uri()) as other:
+            tracemalloc.start()
+            try:
+                reports = [other.store(store.id).archive(SPACE) for _ in range(2)]
+                most = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+        assert sum(report.removed for report in reports) == count // 1000
+        return most
+
+    archive(2000)  # what is imported only once
+    few, many = archive(2000), archive(8000)
+    assert many - few < 6000 * 250
+    assert pool.max_memory() < 8 * MIB

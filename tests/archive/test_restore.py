@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,3 +231,34 @@ def test_an_archive_that_is_kept_elsewhere_is_asked_for(tmp_path: Path, monkeypa
         shutil.rmtree(tmp_path / "else where" / str(store.id) / path_name(SPACE))
         with pytest.raises(CorruptData, match="restore the table"):
             list(client.store(store.id).consume_space(SPACE))
+
+
+def test_runs_that_are_merged_while_a_space_is_restored() -> None:
+    """The index is read at the end, for the segments of which nothing is left: others have gone on by then."""
+    url = f"memory://{uuid4().hex}?remote=1"
+    with streamkit.connect(url) as client, streamkit.connect(url) as other, streamkit.connect("memory://") as new:
+        source = client.store(uuid4())
+
+        def write(store: Store, transactions: int, segments: int) -> None:
+            for _ in range(transactions):
+                with store.transaction(SPACE) as trx:
+                    for at in range(segments):
+                        trx.produce(f"s{at}", [Record(os.urandom(2000))])
+
+        write(source, 70, 8)
+        source.trim(SPACE, "s7", keep_entries=0)
+        source.maintain()
+        busy, steps = other.store(source.id), list[int]()
+
+        def go_on(transactions: int, _: int) -> None:
+            steps.append(transactions)
+            if len(steps) == 70:
+                write(busy, 70, 7)
+                busy.maintain()
+
+        target = new.store(uuid4())
+        target.restore(SPACE, client.store(source.id), progress=go_on)
+        assert target.produce(SPACE, "s7", [Record(b"")]).last_sequence == 71
+        assert [entry.payload for entry in target.consume_segment(SPACE, "s1")] == [
+            entry.payload for entry in busy.consume_segment(SPACE, "s1", max_sequence=70)
+        ]

@@ -29,7 +29,7 @@ from streamkit.spark import read_space, register, rows
 from streamkit.spark.options import parse
 from streamkit.spark.source import StreamkitSource
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 COLUMNS = ["segment", "sequence", "payload", "number", "partition"]

@@ -25,7 +25,7 @@ pytest.importorskip("deltalake")
 
 from streamkit.spark.jobs import archive, compact, restore, rollup, verify
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 KILLS = 8 if EXHAUSTIVE else 1
 beyond_rounds = pytest.mark.skipif(

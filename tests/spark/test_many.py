@@ -49,6 +49,27 @@ def test_one_scan_reads_the_files_of_all_spaces(spark: Any, tmp_path: Path) -> N
     assert {row.tier for row in frame.select("tier").distinct().collect()} == {"cold", "hot"}
 
 
+def test_many_files_are_planned_without_a_job_and_the_session_stays_as_it_was(spark: Any, tmp_path: Path) -> None:
+    """A job has a task for each file, which takes longer than to look at a local one."""
+    from streamkit.spark import read_space
+
+    url, setting = tmp_path.as_uri(), "spark.sql.sources.parallelPartitionDiscovery.threshold"
+    there = tenants(url, 3)
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
+    for given in (None, "3"):
+        if given:
+            spark.conf.set(setting, given)
+        try:
+            before = len(jobs())
+            frame = read_space(spark, url, "*", "*")
+            assert len(jobs()) == before
+            assert spark.conf.get(setting, None) == given
+        finally:
+            spark.conf.unset(setting)
+    found = {(row.store, row.space, bytes(row.payload)) for row in frame.select("store", "space", "payload").collect()}
+    assert found == there
+
+
 @pytest.mark.parametrize("tier", ["cold", "hot", "all"])
 def test_small_pieces_share_a_task(tier: str, tmp_path: Path) -> None:
     from streamkit.spark.source import StreamkitSource

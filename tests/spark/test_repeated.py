@@ -29,8 +29,8 @@ from streamkit.spark.stream import StreamReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(0)]
 
-ENDS = int(os.environ.get("STREAMKIT_SPARK_ENDS", "1000" if EXHAUSTIVE else "60"))
-ENDS_S3 = int(os.environ.get("STREAMKIT_SPARK_ENDS", "100" if EXHAUSTIVE else "10"))
+ENDS = int(os.environ.get("STREAMKIT_SPARK_ENDS", "1000" if EXHAUSTIVE else "35"))
+ENDS_S3 = int(os.environ.get("STREAMKIT_SPARK_ENDS", "100" if EXHAUSTIVE else "6"))
 
 
 class Ended(Exception):

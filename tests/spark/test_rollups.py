@@ -26,7 +26,7 @@ from streamkit.errors import PermanentError, Unavailable
 from streamkit.spark.jobs import rollup
 from streamkit.spark.output import Layout, Output
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 SQL = "SELECT segment, count(*) AS n FROM entries GROUP BY segment"
 

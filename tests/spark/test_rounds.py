@@ -24,7 +24,6 @@ pytest.importorskip("deltalake")
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(0 if EXHAUSTIVE else 3600),
 ]
 

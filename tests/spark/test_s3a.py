@@ -21,7 +21,6 @@ from streamkit.spark import read_space
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.s3,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.skipif(not CONNECTORS.exists(), reason="python infra/spark/connectors.py fetches hadoop-aws"),
 ]
 

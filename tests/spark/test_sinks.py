@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,7 @@ import pyarrow as pa
 from streamkit.spark import sink, write_space
 from streamkit.spark.options import parse
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
@@ -97,6 +99,56 @@ def test_where_transactions_are_cut_follows_from_the_rows(
     for segment, payload in zip(rows["segment"].to_pylist(), rows["payload"].to_pylist(), strict=True):
         wanted.setdefault(segment, []).append(payload)
     assert contents(store) == dict(sorted(wanted.items()))
+
+
+@pytest.mark.parametrize("sorted_before", [True, False], ids=["write_space", "frame.write"])
+def test_a_large_segment_is_not_held_more_than_once(
+    url: str, client: Client, pool: pa.MemoryPool, sorted_before: bool
+) -> None:
+    """As `write_space` hands it over a few MiB are held, else what Spark has given, for it has to be sorted."""
+    size, count = 1 << 20, 96
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for begin in range(0, count, 4):
+            numbers = range(begin, begin + 4) if sorted_before else range(count - begin - 1, count - begin - 5, -1)
+            columns: dict[str, Any] = {
+                "segment": ["s"] * 4,
+                "payload": [b"%08d" % number * (size // 8) for number in numbers],
+                "at": list(numbers),
+            }
+            if sorted_before:
+                columns["streamkit_bucket"] = [0] * 4
+            yield pa.RecordBatch.from_pydict(columns)
+
+    writer = sink._Writer.__new__(sink._Writer)
+    store = client.store(uuid4())
+    writer.options = parse({"url": url, "store": str(store.id), "space": SPACE, "order": "at"}, writing=True)
+    tracemalloc.start()
+    try:
+        assert writer._write(batches(), "k", 0).rows == count
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [entry.payload[:8] for entry in store.consume_segment(SPACE, "s")] == [b"%08d" % at for at in range(count)]
+    assert most < 80 * size
+    assert pool.max_memory() < (24 if sorted_before else count + 40) * size
+
+
+def test_rows_that_come_in_any_order_are_put_in_that_of_their_segments(url: str, client: Client) -> None:
+    store, chance = client.store(uuid4()), random.Random(3)
+    rows = [(f"s{n % 7}", b"%d" % n * (n % 5), n // 14) for n in range(1000)]
+    chance.shuffle(rows)
+    frame = pa.table(dict(zip(("segment", "payload", "at"), map(list, zip(*rows, strict=True)), strict=True)))
+    writer = sink._Writer.__new__(sink._Writer)
+    writer.options = parse({"url": url, "store": str(store.id), "space": SPACE, "order": "at"}, writing=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sink, "_TAKEN", 64)
+        patch.setattr(sink, "_BYTES", 300)
+        writer._write(iter(frame.to_batches(max_chunksize=33)), "k", 0)
+    wanted: dict[str, list[bytes]] = {}
+    for segment, payload, _ in sorted(rows, key=lambda row: (row[0], row[2])):  # stable, as Arrow's sort
+        wanted.setdefault(segment, []).append(payload)
+    assert contents(store) == wanted
 
 
 def test_the_buckets_of_a_write_may_be_spread_over_any_tasks(url: str, client: Client) -> None:

@@ -27,7 +27,7 @@ from streamkit.spark.options import parse
 from streamkit.spark.session import check_java
 from streamkit.spark.source import StreamkitSource
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

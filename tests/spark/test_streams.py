@@ -23,7 +23,7 @@ from streamkit.errors import InvalidOffset, PermanentError
 from streamkit.spark.options import parse
 from streamkit.spark.stream import StreamReader
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 Row = tuple[int, int, int]
 """(partition, number, index)"""

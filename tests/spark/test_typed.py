@@ -18,7 +18,7 @@ pytest.importorskip("deltalake")
 
 from streamkit.spark import parse_payloads, read_space
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 SCHEMA = "item string, price double, at timestamp, tags array<string>"
 GOOD = {
