@@ -16,11 +16,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from streamkit import Client, Record
+from streamkit import Record
+from streamkit import open_store as engine_open_store
 from streamkit.index.upkeep import bring_forward
 from streamkit.log import commit as engine_commit
 from streamkit.log import partition as engine_partition
@@ -28,8 +30,9 @@ from streamkit.log import refresher as engine_refresher
 from streamkit.log.partition import Partition
 from streamkit.store import inner
 
+from .cost_crowds import counted, crowds
 from .cost_report import Result, line, publish, tables
-from .cost_services import Bill, Service, SimulatedDriver, services
+from .cost_services import Bill, Service, services, simulated_clients
 from .simulation import Simulation
 
 ROOT = Path(__file__).parent.parent
@@ -56,40 +59,44 @@ class _Threading:
 
 
 def _set_threading(module: Any) -> None:
-    for part in (engine_commit, engine_partition, engine_refresher):
+    for part in (engine_commit, engine_partition, engine_refresher, engine_open_store):
         vars(part)["threading"] = module
 
 
 class Case:
     """One run: so many writers in so many processes, each as fast as it can."""
 
-    def __init__(self, service: Service, processes: int, writers: int, partitions: int) -> None:
+    def __init__(
+        self,
+        service: Service,
+        processes: int,
+        writers: int,
+        partitions: int,
+        *,
+        seed: int = 0,
+        seconds: float = SECONDS,
+        most: float = MOST_REQUESTS,
+    ) -> None:
         self.service = service
+        self.seed = seed
+        self.seconds = seconds
+        self.most = most
         self.shape = (processes, writers, partitions)
         self.simulation = Simulation()
         self.bill = Bill()
         self.done: list[tuple[float, float]] = []
         """Beginning and end of each append."""
+        self.writers: list[int] = []
+        """Whose appends were done after warming up."""
         self.began = 0.0
         self.ended = math.inf
         self.window: list[Counter[str]] = []
-        name = f"cost-{uuid4()}"
-        self.clients = [
-            Client(
-                "memory://",
-                SimulatedDriver(service, self.simulation, name, self.bill),
-                30.0,
-                None,
-                1 << 20,
-                self.simulation,
-            )
-            for _ in range(processes)
-        ]
+        self.clients = simulated_clients(service, self.simulation, self.bill, processes, 1 << 20)
         store_id = uuid4()
         self.stores = [client.store(store_id) for client in self.clients]
 
     def run(self) -> Result:
-        random.seed(f"{self.service.name} {self.shape}")
+        random.seed(f"{self.service.name} {self.shape} {self.seed}")
         shim: Any = _Threading(self.simulation)
         try:
             _set_threading(shim)
@@ -105,7 +112,7 @@ class Case:
         _, writers, partitions = self.shape
         self.stores[0].create_space("space", partitions)
         self.began = self.simulation.monotonic() + WARM_UP
-        self.ended = self.began + SECONDS
+        self.ended = self.began + self.seconds
         for writer in range(writers):
             self.simulation.start(lambda writer=writer: self._write(writer))  # type: ignore[misc]
         self.simulation.start(self._watch)
@@ -119,6 +126,8 @@ class Case:
             start = simulation.monotonic()
             store.produce("space", f"segment-{writer}", [Record(payload)])
             self.done.append((start, simulation.monotonic()))
+            if self.began <= simulation.monotonic() <= self.ended:
+                self.writers.append(writer)
 
     def _watch(self) -> None:
         """Takes what the window costs, ends it early once there is enough, then brings the index forward."""
@@ -127,7 +136,7 @@ class Case:
         self.window.append(self._counted())
         while simulation.monotonic() < self.ended:
             simulation.sleep(0.05)
-            if self.bill.requests - self.window[0]["requests"] > MOST_REQUESTS and len(self.done) > 1000:
+            if self.bill.requests - self.window[0]["requests"] > self.most and len(self.done) > 1000:
                 self.ended = simulation.monotonic()
         self.ended = simulation.monotonic()
         self.window.append(self._counted())
@@ -195,6 +204,13 @@ class Case:
         )
 
 
+def _crowd(
+    service: Service, processes: int, writers: int, seed: int, seconds: float, most: float
+) -> tuple[Result, Sequence[int]]:
+    case = Case(service, processes, writers, 1, seed=seed, seconds=seconds, most=most)
+    return case.run(), counted(case.writers, writers)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_model", description=str(__doc__).split("\n")[0])
     parser.add_argument("--publish", action="store_true", help="also write docs/cost-and-scale.md and .png")
@@ -214,7 +230,7 @@ def main() -> None:
     print(f"{len(cases)} cases, {time.monotonic() - started:.0f} s", file=sys.stderr)
 
     if options.publish:
-        publish(results, services(), SECONDS, WARM_UP, ROOT / "docs")
+        publish(results, crowds(services(), _crowd), services(), SECONDS, WARM_UP, ROOT / "docs")
     else:
         print(tables(results))
 

@@ -12,11 +12,12 @@ import streamkit_azure
 import streamkit_memory
 import streamkit_s3
 from streamkit.backend import ANY, Backend, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
+from streamkit.client import Client
 from streamkit.errors import Throttled
 
 from .simulation import Simulation
 
-__all__ = ["PRICED", "Bill", "Service", "SimulatedDriver", "services"]
+__all__ = ["PRICED", "Bill", "Service", "SimulatedDriver", "services", "simulated_clients"]
 
 PRICED = "2026-11-21"
 """As of when the list prices below were known."""
@@ -213,3 +214,12 @@ class SimulatedDriver:
 
     def close(self) -> None:
         self._inner.close()
+
+
+def simulated_clients(
+    service: Service, simulation: Simulation, bill: Bill, processes: int, most_bytes: int
+) -> list[Client]:
+    """Clients of one storage, each as a process of its own has it."""
+    name = f"simulated-{uuid4()}"
+    drivers = [SimulatedDriver(service, simulation, name, bill) for _ in range(processes)]
+    return [Client("memory://", driver, 30.0, None, most_bytes, simulation) for driver in drivers]

@@ -90,5 +90,5 @@ def test_writers_of_one_process_share_requests_up_to_what_the_service_takes() ->
     shared = Case(S3, 1, 256, 1).run()
     assert shared.requests < 0.05
     # A partition takes 2,000 entities a second; a commit is one, however many appends it holds.
-    assert Case(AZURE, 1, 256, 1).run().throttled == 0
+    assert Case(AZURE, 1, 128, 1).run().throttled == 0
     assert Case(AZURE, 64, 256, 1).run().throttled > 0

@@ -15,6 +15,7 @@ LAYERS = (
     # what knows nothing of storage
     {
         "checksum",
+        "compression",
         "errors",
         "lexkey",
         "clock",
@@ -239,6 +240,7 @@ def reached() -> Counter[tuple[str, str]]:
 PRIVATE = {
     ("streamkit.log.commit", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.log.refresher", "_is_owned"): "threading's, to tell a call within a call of the same thread",
+    ("streamkit.open_store", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.reentry", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.spark.native", "_jsc"): "PySpark's only way to Hadoop's configuration",
     ("streamkit.testing.backend_checks.storing", "_exit"): "os._exit, in a forked child",
