@@ -173,6 +173,53 @@ def in_child(work: Callable[[], Any]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+class Repeating:
+    """`work` in a forked process, again at every call, as to fork for each takes longer than most work.
+
+    A call gives what `work` returns, 0 to 98; 99 if it raised; negative if a signal ended the process, and then
+    the next call starts another.
+    """
+
+    def __init__(self, work: Callable[[], int]) -> None:
+        self._work = work
+        self._child = 0
+
+    def __call__(self) -> int:
+        if not self._child:
+            self._start()
+        os.write(self._ask, b"?")
+        answer = os.read(self._answer, 1)
+        return answer[0] if answer else self._end()
+
+    def _start(self) -> None:
+        asked, self._ask = os.pipe()
+        self._answer, answer = os.pipe()
+        self._child = os.fork()
+        if self._child:
+            os.close(asked)
+            os.close(answer)
+            return
+        os.close(self._ask)
+        while os.read(asked, 1):
+            try:
+                code = self._work()
+            except BaseException:
+                traceback.print_exc()
+                code = 99
+            os.write(answer, bytes([code]))
+        os._exit(0)
+
+    def _end(self) -> int:
+        os.close(self._ask)
+        os.close(self._answer)
+        child, self._child = self._child, 0
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def close(self) -> None:
+        if self._child:
+            self._end()
+
+
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalStore]:
     store = LocalStore(tmp_path / "stores")

@@ -18,22 +18,29 @@ import pytest
 _SERVER = """
 import io, json, logging, os, sys, threading
 from werkzeug.serving import WSGIRequestHandler, make_server
+import moto.core.errors
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
-moto = DomainDispatcherApplication(create_backend_app)
+# What moto would look for at every request: the service that is meant, and each error in a new table of all errors.
+app = create_backend_app("s3")
+app.debug = False
+others = DomainDispatcherApplication(create_backend_app)
+errors = moto.core.errors.ErrorLookupFactory()
+moto.core.errors.ErrorLookupFactory = lambda: errors
 lock = threading.Lock()
 seen = []
 
 def serve(environ, start_response):
     target = environ["PATH_INFO"] + "?" + environ.get("QUERY_STRING", "")
-    if target == "/requests-seen?":
-        answer = json.dumps(seen).encode()
+    if environ["PATH_INFO"] == "/requests-seen":
+        answer = json.dumps([one for one in seen if one[1].startswith(environ["QUERY_STRING"])]).encode()
         start_response("200 OK", [("Content-Length", str(len(answer)))])
         return [answer]
     seen.append([environ["REQUEST_METHOD"], target])
     environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
     with lock:
-        return list(moto(environ, start_response))
+        meant = app if "/s3/" in environ.get("HTTP_AUTHORIZATION", "/s3/") else others
+        return list(meant(environ, start_response))
 
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 WSGIRequestHandler.protocol_version = "HTTP/1.1"
@@ -65,9 +72,9 @@ class S3Server(NamedTuple):
             aws_secret_access_key="testing",
         )
 
-    def requests(self) -> list[tuple[str, str]]:
-        """(method, path and query) of every request so far; while delta-rs sends one, no proxy of this process runs."""
-        with urlopen(f"{self.endpoint}/requests-seen") as answer:
+    def requests(self, path: str) -> list[tuple[str, str]]:
+        """(method, path and query) of those that begin so; while delta-rs sends one, no proxy of this process runs."""
+        with urlopen(f"{self.endpoint}/requests-seen?{path}") as answer:
             return [(method, target) for method, target in json.load(answer)]
 
     def bucket(self) -> S3Bucket:
@@ -89,7 +96,7 @@ class S3Bucket(NamedTuple):
 
     def requests(self) -> list[tuple[str, str]]:
         """(method, path and query) of every request to it so far."""
-        return [found for found in self.server.requests() if found[1].startswith(f"/{self.name}")]
+        return self.server.requests(f"/{self.name}")
 
     def names(self) -> list[str]:
         """All that is in it."""

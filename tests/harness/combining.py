@@ -12,8 +12,9 @@ from streamkit import Client, Store
 from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Limits
 from streamkit.errors import StreamkitError
 from streamkit.lexkey import LexKey
-from streamkit.log import inbox, policy
+from streamkit.log import inbox, pace, policy
 from streamkit.log.request import Request
+from streamkit.log.rows import Lead
 
 __all__ = ["CombiningDriver", "combine", "posting"]
 
@@ -26,7 +27,7 @@ def posting(losses: int = 0) -> Iterator[None]:
     with (
         patch.object(policy, "REMOTE", policy.REMOTE._replace(losses=losses)),
         patch.object(inbox, "_EMPTY", 1),
-        patch.object(inbox, "_ROUND", (0.0005, 0.002, 2.0)),
+        patch.object(pace, "_ROUND", (0.0005, 0.002, 2.0)),
     ):
         yield
 
@@ -40,7 +41,7 @@ def combine(store: Store, space: str, partition: int) -> None:
     known.partitions[partition].refresh()
     if not committer.inbox._read():
         return
-    known.partitions[partition].answers.lead = committer.node  # as if it was its turn
+    known.partitions[partition].answers.lead = Lead(committer.node)  # as if it was its turn
     committer.inbox._left = known.partitions[partition].clock.monotonic()  # and more to be done: it takes all along
     committer.commit(Request(()))
 

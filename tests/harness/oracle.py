@@ -13,6 +13,7 @@ were told. What it knows by name:
 | order | what was acknowledged before something else began is before it |
 | expected | a write that stated a sequence got the next one; a refusal told a true one |
 | idempotent | all attempts with one key got one place |
+| waits | nobody waits for ever while others commit: few transactions that began later are acknowledged before |
 | fenced | once a lease's successor has written, no predecessor does |
 | prefix | every reader saw the beginning of one and the same order, with all that was acknowledged before it began |
 | pages | pages by offset give everything once, whoever wrote meanwhile |
@@ -33,6 +34,10 @@ from streamkit.testing.store_checks.agreement import agree
 from .history import Attempt, History, Look
 
 __all__ = ["Violation", "judge", "violations"]
+
+
+_PASSED = 256
+"""Transactions: twice as many as may come before a request that was posted is void."""
 
 
 class Violation(Broken):
@@ -141,6 +146,7 @@ class _Case:
             self._judge_attempt(attempt)
         self._dense()
         self._order()
+        self._waits()
         self._fences()
         return self.found
 
@@ -230,6 +236,17 @@ class _Case:
                 if ended < latest:
                     self._say("order", f"it was acknowledged before one that is before it began: {attempt}, {number}")
                 latest = max(latest, began)
+
+    def _waits(self) -> None:
+        done = [attempt for attempt in self.attempts if attempt.outcome == "ok" and attempt.trx is not None]
+        for attempt in self.attempts if len(done) > _PASSED else ():
+            before = {
+                other.trx
+                for other in done
+                if attempt.invoked < other.invoked and other.returned < attempt.returned < 1 << 62
+            }
+            if len(before) > _PASSED:
+                self._say("waits", f"{len(before)} transactions that were asked for later came before {attempt}")
 
     def _fences(self) -> None:
         highest: dict[tuple[int, str], int] = {}

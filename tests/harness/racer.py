@@ -29,11 +29,11 @@ PARTS = 5
 
 
 class Meeting:
-    """Where processes wait for each other: a file that all of them map, with a word for each."""
+    """Where processes wait for each other: a file that all of them map, with a word of eight bytes for each."""
 
-    def __init__(self, path: str, count: int = 8) -> None:
+    def __init__(self, path: str) -> None:
         with Path(path).open("r+b") as file:
-            self._words = memoryview(mmap.mmap(file.fileno(), 8 * count)).cast("Q")
+            self._words = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
 
     def wait(self, index: int, turn: int, patience: float = 120.0) -> None:
         """Return when all have come to `turn`."""

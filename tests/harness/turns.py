@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 from uuid import UUID, uuid4
 
+from streamkit import open_store
 from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
 from streamkit.log import commit, partition, refresher, request
 from streamkit.testing.clock import ManualClock
@@ -183,7 +184,7 @@ def _turn_locks(turns: Turns) -> Iterator[None]:
         Lock=lambda: _TurnLock(turns, False), RLock=lambda: _TurnLock(turns, True), get_ident=threading.get_ident
     )
     with ExitStack() as stack:
-        for module in (commit, partition, refresher, request):
+        for module in (commit, partition, refresher, request, open_store):
             stack.enter_context(patch.object(module, "threading", shim))
         yield
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from uuid import uuid4
 
 import pytest
 
 import streamkit
-from streamkit import Client, Record
+from streamkit import Client, Record, Retention
+from streamkit.index.thin import expire, thin
+from streamkit.index.upkeep import bring_forward
 from streamkit.log.keys import transaction_prefix
 from streamkit.log.partition import Partition
 from streamkit.store import Store
@@ -90,3 +93,69 @@ def test_a_log_is_cleared_after_a_clock_that_was_ahead_was_put_right() -> None:
     assert rows[0] == 200
     assert rows[1] <= 1000
     assert store.verify().ok
+
+
+def test_runs_that_are_merged_while_a_client_sleeps_do_not_stop_its_upkeep() -> None:
+    url = f"memory://{uuid4().hex}?remote=1"
+    with streamkit.connect(url) as client, streamkit.connect(url) as other:
+        store = client.store(uuid4())
+        for at in range(70):
+            store.produce("space", f"s{at % 8}", [Record(os.urandom(9000))])
+        store.trim("space", "s3", keep_entries=1)
+        partition = store._known("space").partitions[0]  # type: ignore[union-attr]
+        assert bring_forward(partition)
+        busy = other.store(store.id)
+        for at in range(70):
+            busy.produce("space", f"s{at % 8}", [Record(os.urandom(9000))])
+        busy.maintain()
+        thin(partition)
+        assert store.segment_status("space", "s3").first_sequence == 9
+
+
+def test_runs_that_are_merged_while_a_client_sleeps_do_not_stop_its_retention() -> None:
+    url = f"memory://{uuid4().hex}?remote=1"
+    with streamkit.connect(url) as client, streamkit.connect(url) as other:
+        store = client.store(uuid4())
+        store.set_retention("space", Retention(max_entries=2, per="segment"))
+        for at in range(70):
+            store.produce("space", f"s{at % 8}", [Record(os.urandom(9000))])
+        known = store._known("space")
+        assert known is not None
+        assert bring_forward(known.partitions[0])
+        busy = other.store(store.id)
+        for at in range(70):
+            busy.produce("space", f"s{at % 8}", [Record(os.urandom(9000))])
+        busy.maintain()
+        expire(known.committers[0], least=0)
+        assert [entry.sequence for entry in store.consume_segment("space", "s3")] == [17, 18]
+
+
+@pytest.mark.timeout(30)
+def test_a_transaction_may_write_to_more_segments_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looped for ever: the statuses of all of them have to be known together."""
+    monkeypatch.setattr("streamkit.log.partition._KNOWN", 100)
+    with streamkit.connect("memory://") as client:
+        store = client.store(uuid4())
+        for count in (90, 1000, 250):
+            with store.transaction("space") as trx:
+                for at in range(count):
+                    trx.produce(f"s{at}", [Record(b"")])
+            store.maintain()
+        assert [store.segment_status("space", f"s{at}").last_sequence for at in (0, 89, 249, 250, 999)] == [
+            3,
+            3,
+            2,
+            1,
+            1,
+        ]
+
+
+def test_statuses_that_are_forgotten_are_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamkit.log.partition._KNOWN", 100)
+    with streamkit.connect("memory://") as client:
+        store = client.store(uuid4())
+        for turn in range(1, 4):
+            for at in range(300):
+                assert store.produce("space", f"s{at}", [Record(b"")]).last_sequence == turn
+        partition = store._known("space").partitions[0]  # type: ignore[union-attr]
+        assert len(partition.known) <= 100

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import pytest
 from fix_covered import EXHAUSTIVE
-from fix_local import in_child
+from fix_local import Repeating, in_child
 
 import streamkit
 from streamkit import CorruptData, Record, Store, UnsupportedVersion
@@ -166,21 +166,22 @@ def test_damage_to_any_file_is_noticed_or_harmless(root: Path) -> None:
     assert len(files) >= 10
     noticed: dict[Path, int] = {}
     failed = []
-    for file in files:
-        for how, at in places((root / file).stat().st_size, dice):
 
-            def work() -> None:
-                with streamkit.connect(f"file://{root}") as client:
-                    refused = check(client.store(ID), wanted)
-                    refused += write_on(client.store(ID), wanted)
-                os._exit(1 if refused else 0)
+    def work() -> int:
+        with streamkit.connect(f"file://{root}") as client:
+            refused = check(client.store(ID), wanted)
+            refused += write_on(client.store(ID), wanted)
+        return 1 if refused else 0
 
-            with as_it_was(root):
-                damage(root / file, how, at, dice)
-                code = in_child(work)
-            if code not in (0, 1):
-                failed.append(f"{file}: {how} at {at}: {'an error' if code > 0 else f'signal {-code}'}")
-            noticed[file] = noticed.get(file, 0) + (code == 1)
+    with contextlib.closing(Repeating(work)) as refuses:
+        for file in files:
+            for how, at in places((root / file).stat().st_size, dice):
+                with as_it_was(root):
+                    damage(root / file, how, at, dice)
+                    code = refuses()
+                if code not in (0, 1):
+                    failed.append(f"{file}: {how} at {at}: {'an error' if code > 0 else f'signal {-code}'}")
+                noticed[file] = noticed.get(file, 0) + (code == 1)
     assert not failed, "\n".join(failed)
     for file, count in noticed.items():
         if file.suffix == ".log" or file.name in ("head", "format"):

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import streamkit
+from harness import oracle
 from harness.cramped import cramped
 from harness.history import History
 from harness.oracle import Violation, judge, violations
@@ -95,6 +96,16 @@ def with_changed(at: int, **fields: object) -> Callable[[Log], Log]:
 def test_a_wrong_log_is_noticed(history: History, store: Store, change: Callable[[Log], Log], rule: str) -> None:
     log = change(list(store.consume_space("s")))
     assert rule in rules(violations(history, {"s": log}))
+
+
+def test_who_waits_while_others_commit_is_noticed(
+    history: History, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = {"s": list(store.consume_space("s"))}
+    monkeypatch.setattr(oracle, "_PASSED", 2)
+    assert violations(history, log) == []
+    history.attempts[0].returned = max(attempt.returned for attempt in history.attempts) + 1
+    assert "waits" in rules(violations(history, log))
 
 
 def test_wrong_answers_are_noticed(history: History, store: Store) -> None:

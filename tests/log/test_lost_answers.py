@@ -25,7 +25,7 @@ from harness.cramped import cramped
 from streamkit import Client, OutcomeUnknown, Record, Store, Unavailable
 from streamkit.testing import ManualClock
 
-pytestmark = [pytest.mark.xdist_group("lost answers"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 FAULTS = {
     "lost after it was applied": DROP_ANSWER,

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from harness.cramped import CLEAR, LARGE, cramped
 from streamkit import Client, CorruptData, Record, UnsupportedVersion
 from streamkit.backend import ABSENT, Backend
+from streamkit.compression import load_zstd
 from streamkit.log.keys import run_key
 from streamkit.log.manifest import RunGone
 from streamkit.log.pack_format import EncodedPack, encode_pack, read_table, table_bytes
 from streamkit.log.packs import PackFile, Packs, TableCache
 from streamkit.log.partition import Partition
-from streamkit.log.record_format import load_zstd
 from streamkit.log.records import all_records, records
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver

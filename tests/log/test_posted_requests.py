@@ -16,7 +16,8 @@ from streamkit.errors import OutcomeUnknown, SequenceMismatch, SpaceFull, Stream
 from streamkit.log.policy import NEVER
 from streamkit.log.record_format import encode_body
 from streamkit.log.request import Part, Request
-from streamkit.testing import SURVIVABLE, Crash, Fault, FaultyDriver, Plan
+from streamkit.log.rows import Lead
+from streamkit.testing import SURVIVABLE, Crash, Fault, FaultyDriver, Injector, Plan
 
 
 @pytest.fixture(autouse=True)
@@ -51,22 +52,34 @@ def begun(shared: Shared, **more: Any) -> tuple[Store, Hooks, Store]:
     return poster, hooks, other
 
 
+def faulty_process(shared: Shared, hooks: Hooks | None = None) -> tuple[Store, Injector]:
+    """A process, and how its storage's calls are made to fail."""
+    made: list[FaultyDriver] = []
+
+    def around(driver: Any) -> Any:
+        made.append(FaultyDriver(driver, Plan()))
+        return made[0]
+
+    store = shared.process(hooks, around)
+    return store, made[0].faults
+
+
+def faulty_poster(shared: Shared, other: Store, hooks: Hooks | None = None) -> tuple[Store, Injector]:
+    """The same of one that knows that `other` leads."""
+    poster, faults = faulty_process(shared, hooks)
+    shared.write(poster, "first")
+    shared.write(other, "leads")
+    partition_of(poster).refresh()
+    return poster, faults
+
+
 # -- the poster ---------------------------------------------------------------------------------------------------
 
 
 def test_what_a_dead_process_has_posted_is_committed_once_and_can_be_asked_about(shared: Shared) -> None:
     _, _, other = begun(shared)
     hooks = Hooks()
-    died: list[FaultyDriver] = []
-
-    def around(driver: Any) -> Any:
-        died.append(FaultyDriver(driver, Plan()))
-        return died[0]
-
-    poster = shared.process(hooks, around)
-    shared.write(poster, "first")
-    shared.write(other, "leads")
-    partition_of(poster).refresh()
+    poster, _ = faulty_poster(shared, other, hooks)
 
     def die() -> None:
         raise Crash
@@ -83,20 +96,11 @@ def test_what_a_dead_process_has_posted_is_committed_once_and_can_be_asked_about
 def unreachable_after_posting(shared: Shared, other: Store) -> OutcomeUnknown:
     """What a process is told whose storage is gone when it has posted."""
     hooks = Hooks()
-    faulty: list[FaultyDriver] = []
-
-    def around(driver: Any) -> Any:
-        faulty.append(FaultyDriver(driver, Plan()))
-        return faulty[0]
-
-    poster = shared.process(hooks, around)
-    shared.write(poster, "first")
-    shared.write(other, "leads")
-    partition_of(poster).refresh()
-    calls = len(faulty[0].faults.trace)
+    poster, faults = faulty_poster(shared, other, hooks)
+    calls = len(faults.trace)
 
     def cut() -> None:
-        faulty[0].faults.plan = Plan.at(calls, Fault.UNAVAILABLE, times=1 << 30)
+        faults.plan = Plan.at(calls, Fault.UNAVAILABLE, times=1 << 30)
 
     once(hooks, "posted", cut)
     with pytest.raises(OutcomeUnknown) as told:
@@ -281,7 +285,7 @@ def test_one_of_a_letter_that_its_process_leads_itself_is_not_committed_twice(sh
         shared.write(direct, "begin direct")
     committer.submit(goes)
     committer.submit(stays)
-    partition_of(poster).answers.lead = b"another"
+    partition_of(poster).answers.lead = Lead(b"another")
     committer.drive()
     committer.drive()
     combine(shared.process(), "s", 0)
@@ -292,17 +296,7 @@ def test_one_of_a_letter_that_its_process_leads_itself_is_not_committed_twice(sh
 
 def test_a_letter_that_could_not_be_sent_is_no_unknown_outcome(shared: Shared) -> None:
     _, _, other = begun(shared)
-    faulty: list[FaultyDriver] = []
-
-    def around(driver: Any) -> Any:
-        faulty.append(FaultyDriver(driver, Plan()))
-        return faulty[0]
-
-    poster = shared.process(None, around)
-    shared.write(poster, "first")
-    shared.write(other, "leads")
-    partition_of(poster).refresh()
-    faults = faulty[0].faults
+    poster, faults = faulty_poster(shared, other)
     puts = sum(call.kind == "put" for call in faults.trace)
     faults.plan = Plan.at(puts, Fault.UNAVAILABLE, kind="put", times=1 << 30)
     with pytest.raises(Unavailable):
@@ -342,7 +336,7 @@ def test_a_bid_that_was_passed_over_is_made_again(shared: Shared) -> None:
         partition = partition_of(other)
         with posting(1 << 60):
             for turn in range(130):
-                partition.answers.lead = b""
+                partition.answers.lead = Lead()
                 shared.write(direct, f"{turn}")
 
     with posting(1 << 60):
@@ -361,22 +355,15 @@ def test_a_bid_that_was_passed_over_is_made_again(shared: Shared) -> None:
 
 def test_a_combiner_that_stops_anywhere_loses_and_doubles_nothing(covered: Callable[[str, int], None]) -> None:
     count = number = 0
-    died: list[FaultyDriver] = [FaultyDriver(Shared().driver(), Plan())]
     crashed = True
     while crashed:
         crashed = False
         for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
             shared = Shared()
             poster, hooks, _ = begun(shared)
-
-            def around(driver: Any) -> Any:
-                died[0] = FaultyDriver(driver, Plan())
-                return died[0]
-
-            dies = shared.process(None, around)
+            dies, faults = faulty_process(shared)
             shared.write(dies, "leads")
-            before = len(died[0].faults.trace)
-            died[0].faults.plan = Plan.at(before + number, fault)
+            faults.plan = Plan.at(len(faults.trace) + number, fault)
 
             def lead(dies: Store = dies) -> None:
                 nonlocal crashed
@@ -421,17 +408,10 @@ def test_a_combiner_that_slept_commits_nothing_again(shared: Shared) -> None:
 
 def test_a_combiner_whose_transaction_fails_takes_the_requests_along_with_the_next(shared: Shared) -> None:
     poster, hooks, _ = begun(shared)
-    faulty: list[FaultyDriver] = []
-
-    def around(driver: Any) -> Any:
-        faulty.append(FaultyDriver(driver, Plan()))
-        return faulty[0]
-
-    leader = shared.process(None, around)
+    leader, faults = faulty_process(shared)
     shared.write(leader, "leads")
 
     def fail_once() -> None:
-        faults = faulty[0].faults
         puts = sum(call.kind == "put" for call in faults.trace)
         faults.plan = Plan.at(puts, Fault.UNAVAILABLE, kind="put", times=100)
         with suppress(StreamkitError):
@@ -476,17 +456,7 @@ def test_what_a_poster_is_told_is_true_whatever_happens_at_any_call(
             shared = Shared()
             _, _, other = begun(shared)
             hooks = Hooks()
-            faulty: list[FaultyDriver] = []
-
-            def around(driver: Any, faulty: list[FaultyDriver] = faulty) -> Any:
-                faulty.append(FaultyDriver(driver, Plan()))
-                return faulty[0]
-
-            poster = shared.process(hooks, around)
-            shared.write(poster, "first")
-            shared.write(other, "leads")
-            partition_of(poster).refresh()
-            faults = faulty[0].faults
+            poster, faults = faulty_poster(shared, other, hooks)
             before = len(faults.trace)
             # Not only for a moment: what is tried again fails again.
             times = 30 if fault in (Fault.UNAVAILABLE, Fault.LOST_REQUEST, Fault.LOST_ANSWER) else 1
@@ -547,7 +517,7 @@ def test_the_index_follows_where_a_lead_is_named_that_nobody_takes(shared: Share
     poster, hooks, other = begun(shared)
     once(hooks, "posted", lambda: combine(other, "s", 0))
     shared.write(poster, "a")
-    assert partition_of(other).answers.lead
+    assert partition_of(other).answers.lead.name
     with posting(2):
         for turn in range(70):
             shared.clock.sleep(60)

@@ -29,7 +29,7 @@ from streamkit.testing import ManualClock
 _SILENCE = 0.8
 """Seconds without a request, after which all that are held are let go. Longer than a busy machine stops a thread."""
 
-pytestmark = [pytest.mark.xdist_group("requests"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 class Wire:

@@ -22,8 +22,6 @@ from streamkit.testing import ManualClock
 S3_SECRET = "wJalrXUtnFEMIsecretEXAMPLEKEY"
 AZURE_SECRET = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq"
 
-pytestmark = [pytest.mark.xdist_group("bad days")]
-
 
 class Day:
     """A store in a cloud behind proxies, opened as one process opens it, and past them to see what is there."""

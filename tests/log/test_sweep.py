@@ -64,7 +64,7 @@ def sample(plans: Iterator[Plan], one_in: int) -> Iterator[Plan]:
 @pytest.mark.parametrize("backend", MEMORY)
 def test_a_store_is_whole_after_every_fault_at_every_call(backend: str, covered: Covered) -> None:
     sweep = Sweep(MEMORY[backend])
-    for plan in sample(sweep.plans(), 4):
+    for plan in sample(sweep.plans(), 5):
         sweep.run(plan)
     covered(f"fault points, memory ({backend})", sweep.points)
 
@@ -72,7 +72,7 @@ def test_a_store_is_whole_after_every_fault_at_every_call(backend: str, covered:
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_a_space_of_several_partitions_is_whole_after_every_fault(backend: str, covered: Covered) -> None:
     sweep = Sweep(MEMORY[backend], spread)
-    for plan in sample(sweep.plans(), 8):
+    for plan in sample(sweep.plans(), 13):
         sweep.run(plan)
     covered(f"fault points, three partitions, memory ({backend})", sweep.points)
 
@@ -269,9 +269,9 @@ def test_upkeeps_and_readers_may_come_between_at_any_call(
 ) -> None:
     """Of two upkeeps one wins each time; a reader that has an old head goes on with the new one."""
     count = every_interleaving(
-        MEMORY[backend], [keeps, other], preemptions=1, before=begun, most=1 << 60 if EXHAUSTIVE else 40
+        MEMORY[backend], [keeps, other], preemptions=1, before=begun, most=1 << 60 if EXHAUSTIVE else 25
     )
-    seeds = range(3000 if EXHAUSTIVE else 25)
+    seeds = range(3000 if EXHAUSTIVE else 15)
     count += random_interleavings(MEMORY[backend], [keeps, other], seeds, before=begun, rate=0.0)
     count += random_interleavings(MEMORY[backend], [keeps, other, one], seeds, before=begun)
     covered(f"interleavings of upkeeps, memory ({backend})", count)

@@ -169,7 +169,6 @@ def on_a_service(driver: Any) -> int:
 
 
 @pytest.mark.s3
-@pytest.mark.xdist_group("s3")
 def test_a_process_that_stops_on_s3(s3_bucket: Any, covered: Covered) -> None:
     import streamkit_s3
 
@@ -178,7 +177,6 @@ def test_a_process_that_stops_on_s3(s3_bucket: Any, covered: Covered) -> None:
 
 
 @pytest.mark.azure
-@pytest.mark.xdist_group("azure")
 def test_a_process_that_stops_on_azure(azurite: Any, covered: Covered) -> None:
     import streamkit_azure
 

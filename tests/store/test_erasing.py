@@ -259,3 +259,41 @@ def test_a_process_that_has_cached_an_entry_gives_it_out_no_more(tmp_path: Path)
         assert reader.peek("a", "s").sequence == 0
         assert list(reader.consume_segment("a", "s")) == []
         assert list(reader.consume_space("a")) == []
+
+
+def test_the_search_by_metadata_finds_what_reading_all_finds() -> None:
+    """Small entries are searched as bytes: text of any kind, several pairs, and what only looks like them."""
+    pairs = {"who": "Zoë", "land": "FR"}
+    given = [
+        {"who": "Zoë", "land": "FR"},
+        {"who": "Zoë", "land": "DE"},
+        {"who": "FR", "land": "Zoë"},
+        {"who": "Zoë", "land": "FR", "more": "x" * 300},
+        {"land": "FR"},
+        {"who": "Zoë Miller", "land": "FR"},
+        None,
+    ]
+    with streamkit.connect("memory://erasing-search") as client:
+        store = client.store(uuid4())
+        for turn in range(70):
+            metadata = given[turn % 7]
+            size = (0, 20, 600, 5000)[turn % 4]
+            text = (b"who Zo\xc3\xab land FR " + bytes(size)) if turn % 3 else os.urandom(size).hex().encode()
+            with store.transaction("a") as trx:
+                trx.produce("one", [Record(text, metadata)])
+                trx.produce("many", [Record(text), Record(text, metadata), Record(b"", given[(turn + 3) % 7])])
+            if turn == 40:
+                store.maintain()
+        matching = [
+            (entry.segment, entry.sequence)
+            for entry in store.consume_space("a")
+            if all(entry.metadata.get(name) == value for name, value in pairs.items())
+        ]
+        found = store.erase("a", metadata=pairs, dry_run=True)
+        assert (found.entries, found.searched) == (len(matching), 280)
+        store.erase("a", "one", first=1, last=30)  # frames with holes are searched too
+        store.erase("a", "many", first=2, last=9)
+        gone = {"one": range(1, 31), "many": range(2, 10)}
+        left = [segment for segment, sequence in matching if sequence not in gone[segment]]
+        assert store.erase("a", metadata=pairs).entries == len(left)
+        assert not [entry for entry in store.consume_space("a") if entry.metadata == pairs]

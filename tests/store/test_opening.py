@@ -45,9 +45,13 @@ def test_a_read_that_begins_after_an_answer_sees_what_was_written(
         if turn is looked:
             looked.set()
             assert begun.wait(30)
+            installed.wait(0.05)  # it is not: so long the second one has, to come as far as it can
         elif turn is begun:
-            begun.set()
             assert installed.wait(30)
+
+    def read_later() -> int:
+        begun.set()
+        return READERS[reader](subject.store)
 
     def slow_scan(partition: bytes, start: bytes, end: bytes, **options: Any) -> Any:
         found = list(scan(partition, start, end, **options))
@@ -68,7 +72,7 @@ def test_a_read_that_begins_after_an_answer_sees_what_was_written(
         first = threads.submit(subject.store.segment_status, "space", "s")
         assert looked.wait(30)
         writer.produce("space", "s", [Record(b"2")])
-        second = threads.submit(READERS[reader], subject.store)
+        second = threads.submit(read_later)
         first.add_done_callback(lambda _: installed.set())
         assert first.result(30).last_sequence >= 1
         assert second.result(30) == 2

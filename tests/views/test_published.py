@@ -19,7 +19,6 @@ def view(store: streamkit.Store, path: Path) -> streamkit.views.OpenView:
 
 
 @pytest.mark.s3
-@pytest.mark.xdist_group("s3")
 def test_a_fresh_process_on_s3_takes_it_with_few_requests(s3_bucket: Any, tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
     id = uuid4()
@@ -40,7 +39,6 @@ def test_a_fresh_process_on_s3_takes_it_with_few_requests(s3_bucket: Any, tmp_pa
 
 
 @pytest.mark.azure
-@pytest.mark.xdist_group("azure")
 def test_a_fresh_process_on_azure_takes_it(azurite: Any, tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
     id = uuid4()

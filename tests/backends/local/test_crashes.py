@@ -23,7 +23,7 @@ from harness.cuts import Cut, Interrupt
 from streamkit.backend import Ambiguous
 from streamkit.errors import Unavailable
 from streamkit_local import log
-from streamkit_local.record import stored_size
+from streamkit_local.record import NEXT_ROW, encode
 
 LARGE = bytes(range(256)) * 400
 
@@ -160,7 +160,7 @@ def test_a_record_that_a_dead_writer_did_not_publish_never_appears(local: LocalS
         os.pwrite = partly  # type: ignore[assignment]
         write(local.open(), P, [Append(b"5", b"unpublished")], durable=False)
 
-    whole = stored_size(1, 11)
+    whole = len(encode(0, NEXT_ROW, bytes(1), bytes(11), 0))
     for keep in (0, 1, 20, whole - 1, whole):
         in_child(lambda keep=keep: write_without_publishing(keep))
         assert local.rows_anew() == rows

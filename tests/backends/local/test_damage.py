@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from streamkit.backend import Conflict, Range
 from streamkit.errors import CorruptData
 from streamkit_local import log
 from streamkit_local.head import seal, unseal
-from streamkit_local.record import stored_size
+from streamkit_local.record import NEXT_ROW, encode
 
 LARGE = bytes(range(256)) * 320
 
@@ -170,7 +171,10 @@ def test_a_copy_of_a_store_in_use_is_what_was_there_at_some_moment(local: LocalS
         for turn in range(12):
             before = len(local.rows())
             to = tmp_path / f"copy {turn}"
+            writer.send_signal(signal.SIGCONT)
             done = subprocess.run(["cp", "-a", str(local.root), str(to)], capture_output=True, text=True)
+            # what it would write while this copy is read makes the next one longer to read, and so on
+            writer.send_signal(signal.SIGSTOP)
             # a file that is being made is not part of the store yet
             assert all(".new'" in line for line in done.stderr.splitlines()), done.stderr
             copy = LocalStore(to)
@@ -186,7 +190,7 @@ def test_a_copy_of_a_store_in_use_is_what_was_there_at_some_moment(local: LocalS
             assert len(runs) - len(logged) // 50 in (-1, 0)
             copy.backend.put(P, b"HEAD", b"mine")
             copy.close()
-            shutil.rmtree(to)  # the writer is fast, and does not wait
+            shutil.rmtree(to)
     finally:
         writer.kill()
         writer.communicate()
@@ -464,4 +468,4 @@ def test_a_record_is_as_long_as_it_is_said_to_be(local: LocalStore) -> None:
     for size in (0, 1, 16384, 16385, 100_000):
         before = end_of(local) if local.head().exists() else 0
         write(local.backend, P, [Append(b"%06d" % size, bytes(size))])
-        assert not before or end_of(local) - before == stored_size(6, size)
+        assert not before or end_of(local) - before == len(encode(0, NEXT_ROW, bytes(6), bytes(size), 0))

@@ -121,3 +121,40 @@ def test_closing_claims_nothing_for_a_copy_that_was_put_in_the_place_of_the_stor
     os.rename(local.path, tmp_path / "away")
     os.rename(copy, local.path)
     assert local.rows_anew() == {b"1": b"x"}
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["removed", "replaced by a copy"])
+def test_a_write_to_a_file_of_the_log_that_is_not_there_any_more_is_refused(local: LocalStore, copied: bool) -> None:
+    write(local.backend, P, [Append(b"1", b"x")])
+    path = local.logs()[0]
+    os.utime(path.parent, (1, 1))  # some systems date a directory to a few milliseconds only
+    write(local.backend, P, [Append(b"2", b"x")])
+    data = path.read_bytes()
+    path.unlink()
+    if copied:
+        path.write_bytes(data)
+    with pytest.raises(StoreClosed, match="was moved"):
+        write(local.backend, P, [Append(b"3", b"x")])
+
+
+def test_an_append_does_not_ask_the_file_that_it_writes_to(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux dates what follows on such a question exactly, and each sync then commits the file system's journal."""
+    write(local.backend, P, [Append(b"1", b"x")])
+    write(local.backend, P, [Append(b"2", b"x")])
+    name, asked = str(local.logs()[0]), list[str]()
+    real, real_of = os.stat, os.fstat
+
+    def stat(path: str) -> os.stat_result:
+        asked.append(path)
+        return real(path)
+
+    def fstat(fd: int) -> os.stat_result:
+        asked.append(name)
+        return real_of(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        patch.setattr(os, "fstat", fstat)
+        write(local.backend, P, [Append(b"3", b"x")])
+    assert asked
+    assert name not in asked

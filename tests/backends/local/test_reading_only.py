@@ -97,7 +97,8 @@ def test_it_sees_what_is_written_meanwhile(shared: LocalStore) -> None:
         assert len(backend.get(b"new partition", [b"1"])) == 1
 
     child = beside(lambda: as_reader(shared, read))
-    os.read(started, 1)
+    os.close(begun)
+    assert os.read(started, 1), "it ended before it had begun"
     fill(shared, 20, 19_980)
     write(shared.backend, P, [Put(b"row", b"x")])
     write(shared.backend, b"new partition", [Append(b"1", b"x")])
@@ -152,7 +153,8 @@ def test_a_reader_goes_on_when_a_writer_has_recovered_the_log(shared: LocalStore
         assert len(rows(backend)) == 40
 
     child = beside(lambda: as_reader(shared, read))
-    os.read(started, 1)
+    os.close(begun)
+    assert os.read(started, 1), "it ended before it had begun"
     shared.open()
     fill(shared, 20)
     os.write(gone, b"x")

@@ -163,6 +163,23 @@ def test_a_long_scan_keeps_many_requests_in_flight_and_the_order(proxy: Proxy, s
     driver.close()
 
 
+def test_a_second_connection_reads_no_more_of_the_sdks_models(
+    s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are megabytes of JSON, and nine tenths of what a connection costs."""
+    from botocore.loaders import JSONFileLoader
+
+    read: list[str] = []
+    load_file = JSONFileLoader.load_file
+    monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: (read.append(path), load_file(self, path))[1])
+    for _ in range(2):
+        read.clear()
+        driver = streamkit_s3.connect(s3_bucket.url("tenants/a"), timeout=30)
+        assert list(driver.stores()) == []
+        driver.close()
+    assert read == []
+
+
 def test_a_scan_that_is_dropped_asks_for_nothing_more(proxy: Proxy, s3_bucket: S3Bucket) -> None:
     driver = behind(proxy, s3_bucket)
     store = driver.open(STORE)

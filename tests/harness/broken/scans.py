@@ -21,6 +21,7 @@ from .sound import Sound
 
 __all__ = [
     "EndIncluded",
+    "EtagOfTheList",
     "FirstPageOnly",
     "LimitOfAPage",
     "LockHeldByScan",
@@ -41,6 +42,16 @@ class LostOrder(Sound):
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         rows = sorted(self.inner.scan(partition, start, end), key=lambda row: (len(row.key), row.key.lower()))
         return islice(rows, limit or None)
+
+
+class EtagOfTheList(Sound):
+    """A scan gives etags of another kind than get and put do."""
+
+    caught_by = "test_an_etag_is_the_same_wherever_it_is_seen"
+
+    def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
+        for row in self.inner.scan(partition, start, end, limit=limit, values=values):
+            yield row._replace(etag=f"list {row.etag}")
 
 
 class EndIncluded(Sound):

@@ -1,0 +1,182 @@
+"""When processes that wait take over, and what one that begins knows of who leads."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from harness.combining import combine, posting
+from harness.posted import Hooks, Shared, partition_of
+from streamkit import Client, Record
+from streamkit.backend import Backend, Driver
+from streamkit.clock import SYSTEM_CLOCK
+from streamkit.log import inbox
+from streamkit.log.pace import Pace
+from streamkit.log.rows import Lead
+from streamkit.testing import Fault, FaultyDriver, Plan
+from streamkit_memory.driver import MemoryDriver
+
+
+@pytest.fixture
+def shared() -> Shared:
+    return Shared()
+
+
+@pytest.fixture
+def _posting() -> Iterator[None]:
+    with posting():
+        yield
+
+
+def waiting(shared: Shared, count: int) -> tuple[Pace, Any]:
+    """The pace of a process that has seen who leads write just now, while so many wait."""
+    store = shared.process()
+    store.produce("s", "a", [Record(b"")])
+    partition = partition_of(store)
+    pace = Pace(partition)
+    pace.observe()
+    partition.answers.lead = Lead(b"another", count, partition.number, shared.clock.now())
+    partition.number += 1
+    pace.observe()
+    return pace, partition
+
+
+def test_of_many_that_wait_few_take_over_at_the_same_time(shared: Shared) -> None:
+    pace, _ = waiting(shared, 256)
+    rests = []
+    for _ in range(256):
+        pace.draw()
+        rests.append(pace.rest())
+    first = min(rests)
+    assert 0.1 < first < 1.0
+    assert sum(rest < first + pace.round for rest in rests) < 40
+    assert len({round(rest, 3) for rest in rests}) > 10
+
+
+def test_of_two_that_wait_one_takes_over_soon(shared: Shared) -> None:
+    pace, _ = waiting(shared, 2)
+    for _ in range(50):
+        pace.draw()
+        assert pace.rest() < 0.5
+
+
+def test_however_many_were_said_to_wait_nobody_waits_for_ever(shared: Shared) -> None:
+    pace, _ = waiting(shared, 100_000)
+    pace.draw()
+    shared.clock.sleep(pace.rest())
+    assert pace.rest() <= 0
+    pace, _ = waiting(shared, 256)
+    for _ in range(100):
+        pace.draw()
+        assert pace.rest() < 3
+
+
+def test_a_log_that_stood_still_does_not_make_the_rounds_long(shared: Shared) -> None:
+    pace, partition = waiting(shared, 10)
+    before = pace.round
+    shared.clock.sleep(1.0)
+    partition.number += 1
+    pace.observe()
+    assert pace.round < 1.2 * before
+
+
+@pytest.mark.usefixtures("_posting")
+def test_a_process_that_begins_where_somebody_leads_posts_and_does_not_compete(shared: Shared) -> None:
+    """It learns it from the head, if nothing came after the index."""
+    hooks = Hooks()
+    poster, other = shared.process(hooks), shared.process()
+    other.create_space("s")
+    shared.write(poster, "begin poster")
+    shared.write(other, "begin other")
+    hooks.posted = lambda: combine(other, "s", 0)
+    shared.write(poster, "a")
+    assert partition_of(other).answers.lead.name
+    other.maintain()
+    assert partition_of(other).watermark == partition_of(other).number
+    with posting(2):
+        seconds = Hooks()
+        begins = shared.process(seconds)
+        seconds.posted = lambda: combine(other, "s", 0)
+        shared.write(begins, "b")
+    assert begins.statistics().posted == 1
+    assert begins.statistics().transactions == 0
+
+
+@pytest.mark.usefixtures("_posting")
+def test_who_leads_reads_a_bounded_number_of_letters_and_names_one_that_it_has_not_read(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "_GETS", 1)
+    other = shared.process()
+    other.create_space("s")
+    shared.write(other, "begin")
+    posted = [f"a{number}" for number in range(12)]
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    for name in posted:
+        hooks = Hooks()
+        poster = shared.process(hooks)
+        partition_of(poster).answers.lead = Lead(b"another", 4, partition_of(other).number, shared.clock.now())
+        hooks.posted = die
+        with pytest.raises(KeyboardInterrupt):
+            shared.write(poster, name, random.randbytes(1000))
+    assert sum(len(letter) > 500 for letter in shared.letters()) == 12
+
+    def committed() -> int:
+        return sum(len(shared.payloads(name)) for name in posted)
+
+    combine(other, "s", 0)
+    assert 0 < committed() < 12
+    assert partition_of(other).answers.lead.name
+    for _ in range(12):
+        combine(other, "s", 0)
+    assert committed() == 12
+
+
+def test_threads_that_begin_together_open_a_space_once() -> None:
+    name, store_id = "opened-together", uuid4()
+    second = threading.Barrier(2)
+    reads = []
+
+    class Reading(FaultyDriver):
+        def open(self, store: UUID) -> Backend:
+            backend = super().open(store)
+            read = backend.read
+
+            def wait_for_a_second(*given: Any) -> Any:
+                reads.append(given)
+                with suppress(threading.BrokenBarrierError):
+                    second.wait(0.2)
+                return read(*given)
+
+            backend.read = wait_for_a_second  # type: ignore[method-assign]
+            return backend
+
+    def client(driver: Driver) -> Client:
+        return Client("memory://", driver, 5.0, None, 64 << 20, SYSTEM_CLOCK)
+
+    with client(MemoryDriver(name, remote=True)) as first:
+        first.store(store_id).produce("s", "a", [Record(b"")])
+    with client(Reading(MemoryDriver(name, remote=True), Plan())) as together, ThreadPoolExecutor(8) as threads:
+        store = together.store(store_id)
+        list(threads.map(lambda turn: store.produce("s", f"{turn}", [Record(b"")]), range(8)))
+    assert len(reads) == 1
+
+
+def test_what_was_too_much_at_once_is_asked_for_in_parts(shared: Shared) -> None:
+    driver = MemoryDriver("in-parts", remote=True, clock=shared.clock, sleep=shared.clock.sleep)
+    faulty = FaultyDriver(driver, Plan.at(0, Fault.THROTTLED, kind="read", times=2))
+    with Client("memory://", faulty, 60.0, None, 64 << 20, shared.clock) as client:
+        store = client.store(shared.id)
+        store.produce("s", "a", [Record(b"")])
+        assert store.peek("s", "a").sequence == 1
+    assert sum(call.kind == "read" for call in faulty.faults.trace) >= 5
