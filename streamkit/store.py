@@ -141,8 +141,10 @@ class Store:
         """
         check_name(space, "space")
         check_name(segment, "segment")
-        check_key(idempotency_key)
-        check_lease(lease)
+        if idempotency_key is not None:
+            check_key(idempotency_key)
+        if lease is not None:
+            check_lease(lease)
         part = self._writer.part(segment, records, expected_sequence, idempotency_key is not None)
         if part is None:
             return self.segment_status(space, segment)

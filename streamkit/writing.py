@@ -29,13 +29,12 @@ class Writer:
 
     def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         """What a request writes to one segment, checked and encoded; None if it is nothing, and expects nothing."""
-        prepared = prepare(records, expected, self._most_bytes)
-        if prepared.size > self._most_bytes:
-            raise self._too_large(prepared.size)
-        if not prepared.payloads:
-            return None if prepared.expected is None else Part(segment, None, 0, prepared.expected)
-        body = encode_body(prepared.payloads, prepared.metadata, digest=digest)
-        return Part(segment, body, prepared.size, prepared.expected)
+        payloads, metadata, expected, size = prepare(records, expected, self._most_bytes)
+        if size > self._most_bytes:
+            raise self._too_large(size)
+        if not payloads:
+            return None if expected is None else Part(segment, None, 0, expected)
+        return Part(segment, encode_body(payloads, metadata, digest=digest), size, expected)
 
     def guard(self, space: str, parts: Sequence[Part], lease: Lease | None) -> dict[str, SegmentStatus]:
         """The present statuses of segments that nothing is written to. SequenceMismatch where one is not expected."""
@@ -79,12 +78,13 @@ class Writer:
         """Who commits `parts`; the space is created if it is not there. No I/O if it is open."""
         if len(parts) > 1 and (size := sum([part.size for part in parts])) > self._most_bytes:
             raise self._too_large(size)
-        segments = tuple([part.segment for part in parts])
         known = self._shared.spaces.get(space)
         if known is None or self._handle.closed:
             self._handle.check_open()
-            known = self._shared.ready(space, segments)
-        partition = known.partition_of(segments)
+            known = self._shared.ready(space, tuple([part.segment for part in parts]))
+        if len(parts) == 1:
+            return known.committer(parts[0].segment)
+        partition = known.partition_of([part.segment for part in parts])
         return known.committers[partition.partition]
 
     def _too_large(self, size: int) -> TransactionTooLarge:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from threading import main_thread
+from threading import get_ident, main_thread
 from uuid import UUID
 
 from ..backend import NEXT, Ambiguous, Conflict
@@ -28,12 +29,13 @@ from ..errors import AccessDenied, OutcomeUnknown, StreamkitError, Unavailable
 from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
 from .floors import join_controls
+from .freshness import Look
 from .inbox import Inbox
 from .outcome import Outcome, made_at, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan, Snapshot
 from .policy import NEVER
-from .record_format import NOBODY, VOID, Body, Header, KeyUse, encode_transaction
+from .record_format import NOBODY, VOID, Body, FrameHead, Header, KeyUse, encode_lone, encode_transaction
 from .request import Request
 from .rows import SegmentRow
 from .settled import chosen, recall
@@ -55,6 +57,7 @@ _HEARTBEAT = 0.1
 """Seconds after which a waiter looks for itself whether somebody still leads."""
 
 
+_ID = struct.Struct(">QQ")
 _chance = random.Random()
 """Of this module alone, so that a program that seeds the common one makes no id twice."""
 if hasattr(os, "register_at_fork"):
@@ -66,8 +69,7 @@ def new_id(milliseconds: int, tag: int, *, posted: bool = False) -> bytes:
     bit whether it is of a posted request or of a transaction."""
     bits = _chance.getrandbits(49)
     high, middle, low = bits >> 37, bits >> 32 & 0x1F | posted << 5, bits & 0xFFFFFFFF
-    whole = milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | middle << 56 | tag << 32 | low
-    return whole.to_bytes(16, "big")
+    return _ID.pack(milliseconds << 16 | 0x7 << 12 | high, 0b10 << 62 | middle << 56 | tag << 32 | low)
 
 
 Upkeep = Callable[[Partition], bool]
@@ -93,18 +95,22 @@ class Flight:
 
     def __init__(
         self,
-        plan: Plan,
+        requests: Sequence[Request],
         results: Sequence[dict[str, SegmentRow]],
+        before: Mapping[str, SegmentRow],
+        looked: Look | None,
         header: Header,
         key: bytes,
         record: bytes,
         count: int,
+        given_up: Sequence[tuple[Request, StreamkitError]] = (),
     ) -> None:
-        self.requests = plan.ready
-        self.given_up = plan.given_up
+        self.requests = requests
+        self.given_up = given_up
         self.results = results
-        self.before = plan.before
-        self.looked = plan.snapshot.looked
+        self.before = before
+        """Statuses of the segments that it writes to."""
+        self.looked = looked
         self.header = header
         self.record = record
         self.count = count
@@ -213,7 +219,7 @@ class Committer:
         backend, an interrupt) goes to the requests that it met, so that they are neither lost nor tried for ever.
         """
         driver = Request(())
-        driver.thread = threading.get_ident()
+        driver.thread = get_ident()
         leads = False
         try:
             with driver.alive:
@@ -254,28 +260,32 @@ class Committer:
 
     def _join(self, request: Request) -> bool:
         """Queue it; whether its thread leads."""
-        request.thread = threading.get_ident()
+        request.thread = thread = get_ident()
         self.partition.check_reentry()
         if self._mutex._is_owned():  # type: ignore[attr-defined]
             # A handler's call, in the middle of another one of this thread, which keeps all others out.
             raise refused()
         with self._mutex:
             leader = self._leader
-            if leader.leads and leader.thread == request.thread and leader.alive.locked():
-                raise refused()
-            if self._lead(request):
-                self._queue.append(request)
-                return True
-            request.turn = threading.Lock()
-            request.turn.acquire()
+            if leader.alive.locked():
+                if leader.thread != thread:
+                    request.turn = threading.Lock()
+                    request.turn.acquire()
+                    self._queue.append(request)
+                    return False
+                # One that waits below this call, in the same thread, was named but cannot begin.
+                if leader.leads:
+                    raise refused()
+            request.leads = True
+            self._leader = request
             self._queue.append(request)
-        return False
+        return True
 
     def _lead(self, request: Request) -> bool:
         """Lead for `request`, if nobody does."""
         with self._mutex:
             leader = self._leader
-            # One that waits below this call, in the same thread, was named but cannot begin.
+            # As in `_join`.
             if leader is not request and leader.thread != request.thread and leader.alive.locked():
                 return False
             request.leads = True
@@ -388,10 +398,11 @@ class Committer:
         partition, inbox = self.partition, self.inbox
         if inbox is not None:
             inbox.arrive()
-        segments = _segments(requests)
-        sure = not partition.is_fresh(partition.looked)
+        looked = partition.looked
+        # On a disk no number that was taken is ever free again.
+        sure = looked is None or (partition.remote and not partition.is_fresh(looked))
         if sure:
-            partition.refresh(segments)
+            partition.refresh(_segments(requests))
         alone = len(requests) == 1 and not self._submitted
         lost = 0
         again, begun = False, list(requests)
@@ -403,44 +414,47 @@ class Committer:
                 if self._leader.done or all(request.done for request in begun):
                     return  # whoever is next goes on with the others
                 requests[:] = self._take()
-                segments = _segments(requests)
                 alone = len(requests) == 1 and not self._submitted
-            snapshot = Snapshot(partition)
-            plan = Plan(partition, snapshot, counted(partition, partition.learn(segments)))
-            for request in requests:
-                if request.withdrawn:
-                    request.leave()
-                elif not request.done and (alone or not request.abandoned):
-                    plan.add(request)
-            if plan.behind:
+            flight = None
+            if alone and inbox is None and requests[0].plain and not requests[0].withdrawn:
+                flight = self._prepare_lone(requests[0])
+            if flight is None:
+                segments = _segments(requests)
+                snapshot = Snapshot(partition)
+                plan = Plan(partition, snapshot, counted(partition, partition.learn(segments)))
                 for request in requests:
-                    recall(partition, request)
-                continue
-            if snapshot.generation != partition.generation:
-                continue  # what was looked up is not of the snapshot
-            if (plan.unconfirmed or plan.given_up) and not sure:
-                # By what is known here an expectation does not hold, or there is no room; but that may be old. Look
-                # before refusing, also where it can never hold any more: the sequence that the caller is told must be
-                # true.
-                partition.refresh(segments)
-                sure = True
-                continue
-            if plan.unconfirmed:
-                plan.refuse_unconfirmed()
-            # What was left out depends on a neighbour that is not committed yet: it is planned again after that is.
-            if not plan.ready and not plan.given_up:
-                return
-            if inbox is not None and inbox.enter(plan, lost, len(self._queue) > len(requests)):
-                sure = again = True
-                continue
-            flight = self._prepare(plan)
+                    if request.withdrawn:
+                        request.leave()
+                    elif not request.done and (alone or not request.abandoned):
+                        plan.add(request)
+                if plan.behind:
+                    for request in requests:
+                        recall(partition, request)
+                    continue
+                if snapshot.generation != partition.generation:
+                    continue  # what was looked up is not of the snapshot
+                if (plan.unconfirmed or plan.given_up) and not sure:
+                    # By what is known here an expectation does not hold, or there is no room; but that may be old.
+                    # Look before refusing, also where it can never hold any more: what the caller is told must be true.
+                    partition.refresh(segments)
+                    sure = True
+                    continue
+                if plan.unconfirmed:
+                    plan.refuse_unconfirmed()
+                # What was left out depends on a neighbour that is not committed yet: it is planned again after that is.
+                if not plan.ready and not plan.given_up:
+                    return
+                if inbox is not None and inbox.enter(plan, lost, len(self._queue) > len(requests)):
+                    sure = again = True
+                    continue
+                flight = self._prepare(plan)
             header = flight.header
             if self._submitted and not all(request.board(header.id, header.number) for request in flight.requests):
                 # One was withdrawn, and others may build on it.
                 flight.clear()
                 continue
             self._flight = flight
-            if [request for request in plan.ready if request.withdrawn]:
+            if [request for request in flight.requests if request.withdrawn]:
                 self._flight = None
                 flight.clear()
                 continue
@@ -457,7 +471,7 @@ class Committer:
                     "writes; spread the writers over more partitions, or try again"
                 )
             if inbox is None:
-                partition.refresh(segments)
+                partition.refresh(_segments(requests))
             else:
                 if lost > 6 and not partition.answers.lead.name:
                     # Not for long: what is posted by now may be answered, or its process be named to lead.
@@ -523,7 +537,32 @@ class Committer:
             size=snapshot.size,
             control=join_controls([request.control for request in plan.ready if request.control is not None]),
         )
-        return Flight(plan, results, header, partition.transaction_key(number), record, count)
+        key = partition.transaction_key(number)
+        return Flight(plan.ready, results, before, snapshot.looked, header, key, record, count, plan.given_up)
+
+    def _prepare_lone(self, request: Request) -> Flight | None:
+        """The same for a plain request without neighbours, as most are; None if it takes a plan to tell."""
+        partition, part = self.partition, request.parts[0]
+        segment, body = part.segment, part.body
+        assert body is not None
+        with partition.lock:
+            row, retention = partition.known.get(segment), partition.retention
+            if row is None or (retention is not None and retention.when_full == "reject"):
+                return None
+            looked, number, timestamp = partition.looked, partition.number + 1, partition.timestamp
+            position, size = partition.position, partition.size
+        if part.expected is not None and part.expected != row.last_sequence:
+            return None
+        partition.counters["cache_hits"] += 1
+        now, first, count = partition.clock.now(), row.last_sequence + 1, body.count
+        if now > timestamp:
+            timestamp = now
+        id = new_id(now, tag_of(partition))
+        head = FrameHead(number, timestamp, id, self.node, position, 0, segment, first, count)
+        header, record = encode_lone(head, body, partition.seed, (row.size, part.size), size)
+        after = row.with_entries(number, timestamp, first, count, row.size + part.size)
+        key = partition.transaction_key(number)
+        return Flight((request,), ({segment: after},), {segment: row}, looked, header, key, record, count)
 
     def _finish(self, flight: Flight) -> None:
         """It is committed: say so. Stopped anywhere, it can be done again."""
@@ -539,7 +578,7 @@ class Committer:
                 request.chosen = chosen(header) == request.id
         for request, error in flight.given_up:
             request.fail(error)
-        if header.lead not in (b"", NOBODY, self.node):
+        if header.lead and header.lead not in (NOBODY, self.node):
             partition.counters["handed_over"] += 1
         self._flight = None
 

@@ -116,6 +116,8 @@ class Partition:
         self._confirmed: Look | None = None
         """The latest look at `head`."""
         self._refresher = Refresher(self)
+        self.check_reentry = self._refresher.check_reentry
+        """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
 
     def _set(self, settings: Settings) -> None:
         self.settings = settings
@@ -236,10 +238,6 @@ class Partition:
         time is late enough, as the caller began before the partition was opened.
         """
         return self._refresher.refresh(segments, since, load=load)
-
-    def check_reentry(self) -> None:
-        """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
-        self._refresher.check_reentry()
 
     def poll(self) -> bool:
         """Take the next transaction, if it is there: one request. It does not replace `refresh`, after which nothing

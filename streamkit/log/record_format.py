@@ -45,6 +45,7 @@ __all__ = [
     "decode_transaction",
     "encode_body",
     "encode_holes",
+    "encode_lone",
     "encode_transaction",
     "frames_with",
     "split_frames",
@@ -376,16 +377,13 @@ def encode_transaction(
     refs: list[FrameRef] = []
     start = index = 0
     for at, (segment, first_sequence, body) in enumerate(parts):
-        data, count = body.data, body.count
-        head = _encoder.encode(
-            FrameHead(number, timestamp, id, node, position + index, index, segment, first_sequence, count)
-        )
-        front = _FRAME_REST.pack(len(head), body.flags, len(data), body.raw) + head
-        frames += (_CRC.pack(crc32(data, crc32(front, seed))), front, data)
-        length = 4 + len(front) + len(data)
-        refs.append(FrameRef(segment, first_sequence, count, start, length, *(sizes[at] if sizes else ())))
+        head = FrameHead(number, timestamp, id, node, position + index, index, segment, first_sequence, body.count)
+        frame = _encode_frame(head, body, seed)
+        frames += frame
+        length = 4 + len(frame[1]) + len(body.data)
+        refs.append(FrameRef(segment, first_sequence, body.count, start, length, *(sizes[at] if sizes else ())))
         start += length
-        index += count
+        index += body.count
     header = Header(
         number,
         timestamp,
@@ -401,9 +399,29 @@ def encode_transaction(
         size,
         control,
     )
+    return header, _encode_record(header, frames, start, seed)
+
+
+def encode_lone(head: FrameHead, body: Body, seed: int, sizes: tuple[int, int], size: int) -> tuple[Header, bytes]:
+    """`encode_transaction` of one frame and nothing else."""
+    number, timestamp, id, node, position = head.number, head.timestamp, head.id, head.node, head.position
+    frame = _encode_frame(head, body, seed)
+    length = 4 + len(frame[1]) + len(body.data)
+    refs = (FrameRef(head.segment, head.first_sequence, head.count, 0, length, *sizes),)
+    header = Header(number, timestamp, id, node, position, refs, size=size)
+    return header, _encode_record(header, frame, length, seed)
+
+
+def _encode_frame(head: FrameHead, body: Body, seed: int) -> tuple[bytes, bytes, bytes | memoryview]:
+    data, packed = body.data, _encoder.encode(head)
+    front = _FRAME_REST.pack(len(packed), body.flags, len(data), body.raw) + packed
+    return _CRC.pack(crc32(data, crc32(front, seed))), front, data
+
+
+def _encode_record(header: Header, frames: Iterable[bytes | memoryview], length: int, seed: int) -> bytes:
     packed = _encoder.encode(header)
-    rest = _PREFIX_REST.pack(VERSION, len(packed), _HEADER_AT + len(packed) + start) + packed
-    return header, b"".join((_MAGIC, _CRC.pack(crc32(rest, seed)), rest, *frames))
+    rest = _PREFIX_REST.pack(VERSION, len(packed), _HEADER_AT + len(packed) + length) + packed
+    return b"".join((_MAGIC, _CRC.pack(crc32(rest, seed)), rest, *frames))
 
 
 def _open(record: bytes, seed: int, *, whole: bool = True) -> tuple[bytes | memoryview, int]:

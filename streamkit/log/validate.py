@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import InvalidRecord, RecordTooLarge, SequenceMismatch
 from ..model import Record
@@ -13,14 +13,8 @@ __all__ = ["Prepared", "prepare"]
 _METADATA_BYTES = 64 << 10
 
 
-class Prepared(NamedTuple):
-    payloads: list[bytes]
-    metadata: list[dict[str, str] | None] | None
-    """None if no record has any."""
-    expected: int | None
-    """The segment's last sequence, if the caller insists."""
-    size: int
-    """Bytes of payload."""
+Prepared = tuple[list[bytes], list[dict[str, str] | None] | None, int | None, int]
+"""Payloads; metadata, or None if no record has any; the segment's last sequence, if the caller insists; bytes."""
 
 
 def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes: int) -> Prepared:
@@ -40,7 +34,7 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
     if len(batch) == 1 and type(record := batch[0]) is Record and record.metadata is None and record.sequence is None:
         payload = record.payload
         if type(payload) is bytes and len(payload) <= most_bytes:  # what small commits are made of, looked at once
-            return Prepared([payload], None, expected_sequence, len(payload))
+            return [payload], None, expected_sequence, len(payload)
     if list(map(type, batch)).count(Record) < len(batch):
         wrong = next(kind for kind in map(type, batch) if kind is not Record)
         raise TypeError(f"records must be streamkit.Record, not {wrong.__name__}")
@@ -62,7 +56,7 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
             metadata = [_metadata(record.metadata) for record in batch]
         if any(record.sequence is not None for record in batch):
             expected_sequence = _sequences(batch, expected_sequence)
-    return Prepared(payloads, metadata, expected_sequence, size)
+    return payloads, metadata, expected_sequence, size
 
 
 def _payload(payload: Any) -> bytes:
