@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -315,10 +316,13 @@ def test_a_copy_of_a_store_in_use_is_what_was_committed_at_some_moment(tmp_path:
         assert writer.stdout.readline() == "ready\n"
         whole = 0
         for turn in range(40 if EXHAUSTIVE else 4):
+            writer.send_signal(signal.SIGCONT)
             with streamkit.connect(f"file://{root}") as client:
                 before = client.store(id).end_offset("sp")
             to = tmp_path / f"copy {turn}"
             done = subprocess.run(["cp", "-a", str(root), str(to)], capture_output=True, text=True)
+            # what it would write while this copy is read makes the next one longer to read, and so on
+            writer.send_signal(signal.SIGSTOP)
             vanished = [line for line in done.stderr.splitlines() if ".new'" not in line]
             with streamkit.connect(f"file://{to}") as client:
                 store = client.store(id)
