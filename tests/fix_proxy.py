@@ -111,7 +111,8 @@ class Proxy:
         self._plan: Callable[[Request], Fault] = lambda request: PASS
         self._late: list[Request] = []
         self._lock = threading.Lock()
-        self._active = 0
+        self.active = 0
+        """The requests that are under way: without an answer so far."""
         self._stopped = threading.Event()
         proxy = self
 
@@ -176,13 +177,13 @@ class Proxy:
             fault = self._plan(request)
             if fault.kind == "late":
                 self._late.append(request)
-            self._active += 1
-            self.most = max(self.most, self._active)
+            self.active += 1
+            self.most = max(self.most, self.active)
         return request, fault
 
     def _done(self) -> None:
         with self._lock:
-            self._active -= 1
+            self.active -= 1
 
     def _forward(self, request: Request) -> tuple[int, list[tuple[str, str]], bytes]:
         upstream = http.client.HTTPConnection(*self._upstream, timeout=60)

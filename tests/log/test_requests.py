@@ -1,7 +1,7 @@
 """How many requests each operation costs, and how many of them wait for each other, counted on the wire.
 
-`python tests/log/test_requests.py` prints the table. Requests are held back by a proxy until no further one came for a
-moment, so those that do not wait for each other are let go together: such a wave is one round trip.
+`python tests/log/test_requests.py` prints the table. Requests are held back by a proxy until every thread waits, so
+those that do not wait for each other are let go together: such a wave is one round trip.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -26,8 +28,11 @@ from streamkit import Record, Store
 from streamkit.log import commit, inbox
 from streamkit.testing import ManualClock
 
-_SILENCE = 0.8
-"""Seconds without a request, after which all that are held are let go. Longer than a busy machine stops a thread."""
+_LOOKS = 4
+"""So often, one after the other, nothing is on its way and every thread waits, before all that are held are let go."""
+_THREADS = Path("/proc/self/task")
+_SILENCE = 5.0 if _THREADS.is_dir() else 0.8
+"""Seconds without a request after which they are let go too, whatever the threads do."""
 
 pytestmark = pytest.mark.slow
 
@@ -68,18 +73,37 @@ class Wire:
         work()
         return self._arrived - before
 
+    def _all_wait(self) -> bool:
+        """Each request that is on its way is held, and no thread but this one has anything to do: however slow the
+        machine is, none of them sends another one."""
+        if sum(proxy.active for proxy in self.proxies) != self._waiting:
+            return False
+        if time.monotonic() > self._latest + _SILENCE:
+            return True
+        if not _THREADS.is_dir():
+            return False
+        for thread in _THREADS.iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                state = (thread / "stat").read_text().rpartition(") ")[2][0]
+                if state != "S" and int(thread.name) != threading.get_native_id():
+                    return False
+        return True
+
     def trips(self, work: Callable[[], object]) -> tuple[int, int]:
         """(round trips one after the other, requests) of `work`."""
         before, waves = self._arrived, 0
         self._gate = threading.Event()
+        looks, seen = 0, before
         with ThreadPoolExecutor(1) as thread:
             working = thread.submit(work)
             while not working.done():
-                time.sleep(0.02)
+                time.sleep(0.01)
+                looks = looks + 1 if seen == self._arrived and self._all_wait() else 0
+                seen = self._arrived
                 with self._lock:
-                    if self._waiting and time.monotonic() > self._latest + _SILENCE:
+                    if self._waiting and looks >= _LOOKS and seen == self._arrived:
                         self._gate.set()
-                        self._gate, self._waiting = threading.Event(), 0
+                        self._gate, self._waiting, looks = threading.Event(), 0, 0
                         waves += 1
             self._gate.set()
             self._gate = None
