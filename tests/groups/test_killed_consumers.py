@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,14 +17,15 @@ from fix_azurite import Azurite
 from fix_s3 import S3Bucket
 
 import streamkit
+from harness import group_worker, warm
 from harness.group_oracle import History, judge
+from harness.warm import Program
 from streamkit import Record
 
 EXHAUSTIVE = os.environ.get("STREAMKIT_EXHAUSTIVE") == "1"
 SECONDS = 180.0 if EXHAUSTIVE else 4.0
 PROCESSES = 8 if EXHAUSTIVE else 3
 EMULATED = 1000 if EXHAUSTIVE else 140
-WORKER = Path(__file__).parents[1] / "harness" / "group_worker.py"
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +39,13 @@ class Crew:
     def __init__(self, url: str, store: UUID, chance: random.Random) -> None:
         self._arguments = (url, str(store), "orders", "billing")
         self._chance = chance
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Program] = []
         self._count = 0
 
     def hire(self) -> None:
         self._count += 1
-        command = [sys.executable, str(WORKER), *self._arguments, f"worker-{self._count}", str(self._count)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        name = f"worker-{self._count}"
+        process = warm.start(group_worker.__file__, *self._arguments, name, self._count, url=self._arguments[0])
         self._processes.append(process)
 
     def harm(self) -> None:
@@ -59,23 +59,20 @@ class Crew:
             self._dismiss(process)
             self.hire()
 
-    def _dismiss(self, process: subprocess.Popen[bytes]) -> None:
+    def _dismiss(self, process: Program) -> None:
         self._processes.remove(process)
         process.wait()
         for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
+            with suppress(BrokenPipeError):
+                pipe.close()
 
     def wait(self) -> None:
         """Until all that are there have begun."""
         for process in self._processes:
-            assert process.stdout is not None
             process.stdout.readline()
 
     def end(self) -> None:
         for process in list(self._processes):
-            assert process.stdin is not None
             process.stdin.close()
             try:
                 process.wait(30)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +14,8 @@ import pytest
 from fix_stores import Subject
 
 import streamkit
-from harness import racer
+from harness import racer, warm
+from harness.warm import Program
 from streamkit import Entry, Record, SegmentStatus, SequenceMismatch
 from streamkit.testing.store_checks.agreement import agree
 
@@ -29,21 +28,19 @@ class Racers:
     def __init__(self, url: str, share: float) -> None:
         self.subject = Subject(url)
         self.share = share
-        self.contenders = 8 if share == 1 else 4  # of which each imports an SDK, for a server that takes one at a time
-        self._running: list[subprocess.Popen[str]] = []
+        self.contenders = 8 if share == 1 else 4  # for a server that takes one at a time
+        self._running: list[Program] = []
 
-    def start(self, what: str, *more: object) -> subprocess.Popen[str]:
-        command = [sys.executable, racer.__file__, what, self.subject.url, str(self.subject.id), *map(str, more)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def start(self, what: str, *more: object) -> Program:
+        process = warm.start(racer.__file__, what, self.subject.url, self.subject.id, *more, url=self.subject.url)
         self._running.append(process)
         self.says(process, "ready")
         return process
 
-    def says(self, process: subprocess.Popen[str], what: str) -> None:
-        assert process.stdout is not None
+    def says(self, process: Program, what: str) -> None:
         assert process.stdout.readline() == what + "\n"
 
-    def result(self, process: subprocess.Popen[str]) -> Any:
+    def result(self, process: Program) -> Any:
         """What it printed, after its standard input has ended."""
         out, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0

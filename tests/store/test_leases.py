@@ -11,8 +11,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +27,8 @@ from fix_s3 import S3Bucket
 
 import streamkit
 import streamkit_memory
-from harness import leaseholder
+from harness import leaseholder, warm
+from harness.warm import Program
 from streamkit import Client, Fenced, LeaseLost, Record, Store
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.leases import Lease
@@ -55,12 +54,11 @@ class Place:
         self.id: UUID = uuid4()
         self.client = streamkit.connect(url)
         self.store: Store = self.client.store(self.id)
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[Program] = []
 
-    def start(self, verb: str, *args: object, url: str = "") -> subprocess.Popen[str]:
+    def start(self, verb: str, *args: object, url: str = "") -> Program:
         """A process of leaseholder.py."""
-        command = [sys.executable, leaseholder.__file__, verb, url or self.url, str(self.id), *map(str, args)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = warm.start(leaseholder.__file__, verb, url or self.url, self.id, *args, url=self.url)
         self.processes.append(process)
         return process
 
@@ -125,11 +123,9 @@ class Holder:
         assert said == "held"
 
     def hear(self) -> Any:
-        assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
     def ask(self, what: str) -> Any:
-        assert self.process.stdin is not None
         print(what, file=self.process.stdin, flush=True)
         return self.hear()
 
@@ -168,11 +164,9 @@ def test_of_many_processes_one_holds_the_lease(place: Place, capsys: pytest.Capt
         place.ttl = 1
     contenders = [place.start("contend", place.ttl, SECONDS) for _ in range(PROCESSES)]
     for process in contenders:
-        assert process.stdout is not None
         assert process.stdout.readline() == '["ready"]\n'
     began = time.monotonic()
     for process in contenders:
-        assert process.stdin is not None
         print("go", file=process.stdin, flush=True)
     parts: list[list[leaseholder.Term]] = [json.loads(process.communicate()[0]) for process in contenders]
     assert all(process.returncode == 0 for process in contenders)

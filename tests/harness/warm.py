@@ -1,0 +1,191 @@
+"""Programs of the harness, each in a process of its own that begins at once: one process that has everything imported
+forks them, where a new interpreter would import an SDK for half a second and more.
+
+    program = start(racer.__file__, "page", url, store_id, 1, url=url)
+    program.stdin, program.stdout, program.kill(), program.wait(), …      # as of a subprocess.Popen with text pipes
+
+Nothing of a store is open in the process that forks, so there is nothing to inherit: what it has of a store is closed
+before. Whoever is asked for the first program on a URL of a kind lists that root's stores once, to have the SDK loaded.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from types import TracebackType
+from typing import IO
+
+__all__ = ["Program", "start"]
+
+_lock = threading.Lock()
+_asking: tuple[int, socket.socket] | None = None
+"""By which process, and where to."""
+
+
+class Program:
+    """A process as subprocess.Popen has one; whether it has ended is told by the process that waits for it."""
+
+    def __init__(self, stdin: int, stdout: int, status: int) -> None:
+        self.stdin: IO[str] = open(stdin, "w")  # noqa: SIM115
+        self.stdout: IO[str] = open(stdout)  # noqa: SIM115
+        self.returncode: int | None = None
+        self._status = open(status)  # noqa: SIM115
+        self.pid = int(self._status.readline())
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            self.returncode = int(self._status.readline())
+            self._status.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it prints until it ends, with its standard input ended; what it said on standard error is not kept."""
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+        timer = threading.Timer(timeout, self.kill) if timeout else None
+        if timer:
+            timer.start()
+        try:
+            said = "" if self.stdout.closed else self.stdout.read()
+            self.wait(timeout)
+        finally:
+            if timer:
+                timer.cancel()
+        self.stdout.close()
+        return said, ""
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stdout.close()
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+        self.wait()
+
+
+def start(path: str, *arguments: object, url: str) -> Program:
+    """Run a file as `python PATH ARGUMENTS…` would, with the environment as it is now; it works at `url`."""
+    asked = {"path": path, "arguments": [*map(str, arguments)], "url": url, "environment": dict(os.environ)}
+    its_input, stdin = os.pipe()
+    stdout, its_output = os.pipe()
+    status, its_status = os.pipe()
+    with _lock:
+        socket.send_fds(_server(), [json.dumps(asked).encode()], [its_input, its_output, its_status])
+    for fd in (its_input, its_output, its_status):
+        os.close(fd)
+    return Program(stdin, stdout, status)
+
+
+def _server() -> socket.socket:
+    """Of this process; it ends with it."""
+    global _asking
+    if _asking is None or _asking[0] != os.getpid():
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            subprocess.Popen(
+                [sys.executable, __file__, str(its.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[its.fileno()],
+            )
+        _asking = os.getpid(), mine
+    return _asking[1]
+
+
+# -- in the process that forks ----------------------------------------------------------------------------------------
+
+
+def _serve(asking: socket.socket) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when nobody is left who asks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for the programs
+    warm: set[str] = set()
+    while True:
+        message, fds, _, _ = socket.recv_fds(asking, 1 << 20, 3)
+        if not message:
+            return
+        asked = json.loads(message)
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        kind = asked["url"].partition(":")[0]
+        if kind not in warm:
+            _load(asked["url"])
+            warm.add(kind)
+            gc.freeze()
+        if os.fork() == 0:
+            asking.close()
+            _wait_for(asked, *fds)
+        for fd in fds:
+            os.close(fd)
+
+
+def _load(url: str) -> None:
+    import streamkit
+    import streamkit.groups
+
+    with streamkit.connect(url) as client:
+        next(client.stores(), None)
+
+
+def _wait_for(asked: dict[str, object], stdin: int, stdout: int, status: int) -> None:
+    """Tell the number of the program's process, and how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid == 0:
+        os.close(status)
+        _run(asked, stdin, stdout)
+    os.close(stdin)
+    os.close(stdout)
+    with suppress(BrokenPipeError):
+        os.write(status, b"%d\n" % pid)
+        os.write(status, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    os._exit(0)
+
+
+def _run(asked: dict[str, object], stdin: int, stdout: int) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = 1
+    try:
+        for fd, standard in ((stdin, 0), (stdout, 1)):
+            os.dup2(fd, standard)
+            os.close(fd)
+        sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
+        sys.argv = [str(asked["path"]), *asked["arguments"]]  # type: ignore[misc]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(BrokenPipeError):
+            sys.stdout.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
