@@ -192,7 +192,7 @@ def test_threads_share_requests(wire: Wire, tell: Tell) -> None:
 
 
 def test_index_upkeep(wire: Wire, tell: Tell) -> None:
-    store = wire.store(uuid4())
+    store = wire.store(uuid4(), ManualClock(time.time()))  # which looks into the inbox by the clock
     names = [f"segment-{number}" for number in range(100)]
     with store.transaction("space") as trx:
         for name in names[:40]:
