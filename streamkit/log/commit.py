@@ -25,7 +25,7 @@ from threading import get_ident, main_thread
 from uuid import UUID
 
 from ..backend import NEXT, Ambiguous, Conflict
-from ..errors import AccessDenied, OutcomeUnknown, StreamkitError, Unavailable
+from ..errors import AccessDenied, OutcomeUnknown, StreamkitError, Unavailable, UnsupportedVersion
 from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
 from .floors import join_controls
@@ -627,6 +627,8 @@ class Committer:
             try:
                 value = partition.backend.get(partition.key, [flight.key])[0]
                 there = value and partition.decode_header(value.data, header.number)
+            except UnsupportedVersion:
+                raise  # of a later release, so of another process: what was sent is not there, and never will be
             except StreamkitError as error:
                 raise self._unknown(header) from error
             if there is not None:

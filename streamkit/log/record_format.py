@@ -53,7 +53,8 @@ __all__ = [
     "without_frames",
 ]
 
-VERSION = 1
+VERSION = 2
+"""1: of a release without inbox, which would take what is committed for another process for never committed."""
 ENDED = bytes(16)
 """The node of the transaction that ends a log; no process has it."""
 NOBODY = b"-"
@@ -434,7 +435,7 @@ def _open(record: bytes, seed: int, *, whole: bool = True) -> tuple[bytes | memo
     end = _HEADER_AT + header_bytes
     if magic != _MAGIC or crc32(view[8:end], seed) != crc:
         raise CorruptData("the header of the transaction record is damaged")
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         raise UnsupportedVersion(
             f"the transaction record has format version {version}; this release reads {VERSION}. Upgrade streamkit."
         )
@@ -557,7 +558,7 @@ def decode_records(
                     record_bytes == size
                     and begin <= size
                     and magic == _MAGIC
-                    and version == VERSION
+                    and 1 <= version <= VERSION
                     and crc32(record[8:at], seed) == crc
                 ):
                     crc, head_bytes, flags, body_bytes, raw = frame(record, at)

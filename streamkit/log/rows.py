@@ -27,8 +27,10 @@ __all__ = [
     "encode_row",
 ]
 
-VERSION = 3
-"""The format of every row; what is older was never released."""
+VERSION = 4
+"""The format of every row. 3: of a release without inbox, which is to stop here and not at the next transaction."""
+_OLDEST = 3
+"""What is older was never released."""
 _CRC = struct.Struct("<I")
 
 
@@ -234,10 +236,10 @@ def decode_row(kind: type[_Row], key: bytes, data: bytes) -> _Row:
     body = data[4:]
     if len(body) < 2 or crc32(body, crc32(key)) != _CRC.unpack_from(data)[0]:
         raise CorruptData(f"the row {key!r} is damaged")
-    if body[0] < VERSION:
+    if body[0] < _OLDEST:
         raise UnsupportedVersion(
             f"the row {key!r} has format version {body[0]}, of a release before the first one that was published; this "
-            f"release reads {VERSION}. Copy the data with the release that wrote it."
+            f"release reads {_OLDEST} to {VERSION}. Copy the data with the release that wrote it."
         )
     if body[0] > VERSION:
         raise UnsupportedVersion(

@@ -32,6 +32,7 @@ from streamkit import LexKey
 from streamkit.compression import load_zstd
 from streamkit.errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, UnsupportedVersion
 from streamkit.index.run_format import Block, build_section, decode_block, decode_inline, decode_tail, encode_inline
+from streamkit.log import rows
 from streamkit.log.index_rows import decode_index_row, encode_index_row
 from streamkit.log.keys import HEAD
 from streamkit.log.manifest import Manifest, Merge, Run, RunFile
@@ -204,7 +205,7 @@ INDEX_ROWS: list[SegmentRow | DataRow | KeyRow] = [
     DataRow([Piece(1, 2, 3, 4, 5, 6, b"frame"), Piece(2, 2, 7, 1, 5, 6)]),
     KeyRow(1, 2, bytes(16), bytes(16), bytes(16), (("a", 1), ("b", 2)), 3),
 ]
-VERSION = b"\x03"
+VERSION = bytes([rows.VERSION])
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row).__name__)

@@ -188,10 +188,10 @@ def test_a_record_of_another_partition_is_refused(record: bytes) -> None:
 def test_the_record_of_a_later_format_is_refused_with_the_fix() -> None:
     record = bytearray(RECORDS["one small"])
     end = frames_start(bytes(record))
-    record[8] = 2
+    record[8] = 3
     record[4:8] = struct.pack("<I", zlib.crc32(record[8:end], SEED))
     for read in (decode_header, split_frames):
-        with pytest.raises(UnsupportedVersion, match=r"format version 2; this release reads 1\. Upgrade streamkit"):
+        with pytest.raises(UnsupportedVersion, match=r"format version 3; this release reads 2\. Upgrade streamkit"):
             read(bytes(record), SEED)
 
 
@@ -282,7 +282,7 @@ def test_a_row_of_another_kind_is_refused(row: Any) -> None:
 
 @pytest.mark.parametrize(
     ("version", "told"),
-    [(4, r"format version 4; this release reads 3\. Upgrade"), (2, r"format version 2, of a release before the first")],
+    [(5, r"format version 5; this release reads 4\. Upgrade"), (2, r"format version 2, of a release before the first")],
 )
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_the_row_of_another_format_is_refused_with_the_fix(row: Any, version: int, told: str) -> None:

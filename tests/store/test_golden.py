@@ -6,21 +6,24 @@ import importlib.util
 import json
 import shutil
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
 
 import streamkit
+from harness.combining import CombiningDriver, posting
 from harness.log_keys import transaction_keys
 from harness.sweep import StillClock
 from streamkit import Record
-from streamkit.backend import Backend
+from streamkit.backend import Backend, Driver
 from streamkit.errors import CorruptData, Fenced, TransactionIdMismatch, UnsupportedVersion
+from streamkit.log import record_format, rows
 from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
 from streamkit.log.rows import Head, decode_row
 from streamkit.store import Store
@@ -28,6 +31,8 @@ from streamkit_memory.driver import MemoryDriver
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = sorted(path.stem.partition("-")[2] for path in GOLDEN.glob("entries-*.json"))
+FIRST = "3-first"
+"""A release without inbox, and without removals."""
 WAYS = ["local", "memory", "remote"]
 
 
@@ -101,8 +106,6 @@ def test_a_store_of_any_version_goes_on(version: str, way: str, tmp_path: Path) 
 
 
 def test_this_version_has_a_golden_store() -> None:
-    from streamkit.log import record_format, rows
-
     assert str(max(record_format.VERSION, rows.VERSION)) in VERSIONS
 
 
@@ -119,6 +122,78 @@ def test_a_store_of_a_release_before_the_first_is_refused(row: str, tmp_path: Pa
         store._backend.put(partition, key, zlib.crc32(body, zlib.crc32(key)).to_bytes(4, "little") + body)
         with pytest.raises(UnsupportedVersion, match="before the first one that was published"):
             store.create_space("plain") if row == "catalog" else store.peek("plain", "a")
+
+
+@contextmanager
+def release_without_inbox() -> Iterator[None]:
+    """What is called in here reads and writes the formats of then."""
+    with patch.object(record_format, "VERSION", 1), patch.object(rows, "VERSION", 3):
+        yield
+
+
+def process(store: Store, around: Callable[[Driver], Driver] = lambda driver: driver) -> Store:
+    """Another process on the same rows."""
+    driver = around(_Same(store._backend))
+    return streamkit.Client("memory://", driver, 5.0, None, 1 << 26, StillClock(1_700_000_100)).store(WRITER.STORE)
+
+
+def versions(store: Store) -> tuple[int, int]:
+    """(of the head, of the last transaction in the log) of the space "plain"."""
+    backend, partition = store._backend, bytes(partition_key("plain", 0))
+    head = backend.get(partition, [bytes(HEAD)])[0]
+    *_, last = backend.scan(partition, b"TXN", b"TXO")
+    assert head is not None
+    return head.data[4], last.data[8]
+
+
+def test_processes_share_an_inbox_in_a_store_of_a_release_that_had_none(tmp_path: Path) -> None:
+    with opened(FIRST, "remote", tmp_path) as store, posting():
+        assert versions(store) == (3, 1)
+        before = list(process(store).consume_space("plain"))
+        last = before[-1].sequence
+        other = streamkit.Client("memory://", _Same(store._backend), 5.0, None, 1 << 26, StillClock(1_700_000_100))
+        poster = process(store, lambda driver: CombiningDriver(driver, other))
+        for at in range(30):
+            poster.produce("plain", "a", [Record(b"%d" % at)], expected_sequence=last + at)
+        assert poster.statistics().posted == 30
+        assert other.store(WRITER.STORE).statistics().combined == 30
+        with pytest.raises(TransactionIdMismatch):
+            poster.produce("plain", "a", [Record(b"other content")], idempotency_key="packed")
+        poster.maintain()
+        assert versions(store) == (rows.VERSION, record_format.VERSION)
+        after = list(process(store).consume_space("plain"))
+        assert after[: len(before)] == before
+        assert [entry.payload for entry in after[len(before) :]] == [b"%d" % at for at in range(30)]
+        assert store.verify().findings == ()
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_release_without_inbox_is_refused_where_this_one_has_written(indexed: bool, tmp_path: Path) -> None:
+    """By the next transaction if it is in the middle of it, and by the head if there is none to meet."""
+    with opened(FIRST, "remote", tmp_path) as store:
+        with release_without_inbox():
+            older = process(store)
+            older.produce("plain", "a", [Record(b"as before")])
+            assert versions(store) == (3, 1)
+        store.produce("plain", "a", [Record(b"of this release")])
+        if indexed:
+            store.maintain("plain")
+        assert versions(store) == (rows.VERSION if indexed else 3, record_format.VERSION)
+        before = rows_of(store)
+        with release_without_inbox():
+            for one in (older, process(store)):
+                with pytest.raises(UnsupportedVersion, match=r"Upgrade"):
+                    one.produce("plain", "a", [Record(b"refused")])
+                with pytest.raises(UnsupportedVersion, match=r"Upgrade"):
+                    list(one.consume_space("plain"))
+                with pytest.raises(UnsupportedVersion, match=r"Upgrade"):
+                    one.maintain("plain")
+        assert rows_of(store) == before
+        assert [entry.payload for entry in store.consume_space("plain")][-2:] == [b"as before", b"of this release"]
+
+
+def rows_of(store: Store) -> list[tuple[bytes, bytes]]:
+    return [(row.key, row.data) for row in store._backend.scan(bytes(partition_key("plain", 0)), b"", b"\xff")]
 
 
 class _Same:
@@ -152,7 +227,7 @@ def test_what_a_newer_version_wrote_is_refused_and_left_alone(way: str, tmp_path
         row = backend.get(partition, [key])[0]
         assert row is not None
         record = bytearray(row.data)
-        record[8] = 2
+        record[8] = record_format.VERSION + 1
         header = 24 + int.from_bytes(record[12:16], "little")
         head = backend.get(partition, [bytes(HEAD)])[0]
         assert head is not None

@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
 import streamkit
-from streamkit import Record, Retention
+from streamkit import Client, Record, Retention
+from streamkit.backend import Driver
 from streamkit.log import policy, record_format, rows
 from streamkit.store import Store
 from streamkit_memory.driver import MemoryDriver
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
+from harness.combining import CombiningDriver, posting  # noqa: E402
 from harness.sweep import StillClock  # noqa: E402
 
 VERSION = max(record_format.VERSION, rows.VERSION)
@@ -55,6 +58,18 @@ def fill(store: Store) -> None:
     store.delete_segment("removed", "s2")
     store.maintain("removed")
     store.produce("plain", "a", [Record(b"not indexed")])
+
+
+def share(connect: Callable[[Driver], Client], driver: Callable[[], Driver]) -> None:
+    """What several processes write to one partition, one of them for all."""
+    with posting(), connect(CombiningDriver(driver(), connect(driver()))) as poster:
+        store = poster.store(STORE)
+        for at in range(7):
+            store.produce("plain", "posted", [Record(b"%d" % at)], expected_sequence=2 * at)
+            with store.transaction("plain", idempotency_key=f"posted {at}") as trx:
+                trx.produce("posted", [Record(b"%d" % at)])
+                trx.produce("c", [Record(b"posted")] * at)
+        assert store.statistics().posted > 7
 
 
 def reading(store: Store) -> dict[str, list[list[object]]]:
@@ -95,11 +110,19 @@ def main() -> None:
         if kind == "remote":
             policy.REMOTE = policy.REMOTE._replace(upkeep=2, inline=0)
         clock = StillClock(1_700_000_000)
-        driver = MemoryDriver(remote=kind == "remote", clock=clock, sleep=clock.sleep)
-        with streamkit.Client("memory://", driver, 5.0, None, 1 << 26, clock) as client:
+
+        def driver(kind: str = kind, clock: StillClock = clock) -> MemoryDriver:
+            return MemoryDriver(kind, remote=kind == "remote", clock=clock, sleep=clock.sleep)
+
+        def connect(driver: Driver, clock: StillClock = clock) -> Client:
+            return Client("memory://", driver, 5.0, None, 1 << 26, clock)
+
+        with connect(driver()) as client:
             fill(client.store(STORE))
+            if kind == "remote":
+                share(connect, driver)
             wanted[kind] = reading(client.store(STORE))
-            dumps[kind] = dump(driver)
+            dumps[kind] = dump(driver())
     (HERE / f"rows-{VERSION}.json").write_text(json.dumps(dumps, indent=0))
     (HERE / f"entries-{VERSION}.json").write_text(json.dumps(wanted, indent=0, ensure_ascii=False))
 
