@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
@@ -116,10 +117,11 @@ class SimulatedBackend:
         self.limits = service.limits
         self._objects = service.unit == "requests"
         """A list brings no values, and deletes are free, many in one request. Otherwise rows are entities."""
+        self._requests: Counter[str] = Counter()
 
     @property
     def requests(self) -> Mapping[str, int]:
-        return {}
+        return dict(self._requests)
 
     def service_time(self) -> ServiceTime:
         now = self._simulation.monotonic()
@@ -167,6 +169,7 @@ class SimulatedBackend:
     def _go(self, partition: bytes, kind: str, requests: int, units: int, *, billed: bool = True) -> float:
         """Send the requests at once; the seconds that the last answer takes back. Throttled where it is too much."""
         service, bill = self._service, self._bill
+        self._requests[kind] += requests
         median = service.write if kind == "write" else service.read
         scope, name = (partition, "entities") if service.each == "partition" else (b"", kind)
         rate = service.writes_per_second if kind == "write" else service.reads_per_second

@@ -49,6 +49,18 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+class _Opening:
+    """A space that is being opened: threads that begin together ask for it once, or twice if it is not there."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        """Held while somebody looks."""
+        self.looks = 0
+        """How many were begun."""
+        self.absent = 0
+        """The last one that found none: so it is for who came before that began."""
+
+
 class OpenStore:
     """Its backend, and the spaces and archives that were opened. Threads share it: their commits go together.
 
@@ -82,8 +94,7 @@ class OpenStore:
         """Forget all that was learned, and every lock that another thread may have held at a fork."""
         self.node = uuid4().bytes
         self.spaces: dict[str, Space] = {}
-        self._opening: dict[str, threading.RLock] = {}
-        """Held while a space is opened, so that threads that begin together ask for it once."""
+        self._opening: dict[str, _Opening] = {}
         self._resting: dict[str, Space] = {}
         """Spaces that were open before the store rested, and have to be confirmed."""
         self.archives: dict[str, Archive] = {}
@@ -110,16 +121,24 @@ class OpenStore:
         found = self._confirmed(space)
         if found is not None:
             return spaces.setdefault(space, found), None
-        opening = self._opening.setdefault(space, threading.RLock())
-        if inside_backend() or opening._is_owned():  # type: ignore[attr-defined]
+        opening = self._opening.setdefault(space, _Opening())
+        if inside_backend() or opening.lock._is_owned():  # type: ignore[attr-defined]
             # A handler's call: it cannot wait for its own thread, or for what that one holds.
             return self._open(space, segments)
-        with opening:
+        arrived = opening.looks
+        with opening.lock:
             found = spaces.get(space)
+            if found is not None or opening.absent > arrived:
+                return found, None
+            opening.looks += 1
+            look = opening.looks
             try:
-                return self._open(space, segments) if found is None else (found, None)
+                opened = self._open(space, segments)
             finally:
                 self._opening.pop(space, None)
+            if opened[0] is None:
+                opening.absent = look
+            return opened
 
     def _open(self, space: str, segments: tuple[str, ...]) -> tuple[Space | None, int | None]:
         found = open_space(self.context, space, self.node, self.most_bytes, segments)

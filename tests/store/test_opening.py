@@ -6,10 +6,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from fix_stores import Subject
 
+from benchmarks.cost_model import _set_threading, _Threading
+from benchmarks.cost_services import Bill, services, simulated_clients
+from benchmarks.simulation import Simulation
 from streamkit import Record, Store
 from streamkit.backend import Range
 
@@ -76,3 +80,32 @@ def test_a_read_that_begins_after_an_answer_sees_what_was_written(
         first.add_done_callback(lambda _: installed.set())
         assert first.result(30).last_sequence >= 1
         assert second.result(30) == 2
+
+
+def test_threads_that_ask_for_an_absent_space_wait_for_two_looks_at_most() -> None:
+    """And not for each other, one after the other."""
+    simulation, bill, threads = Simulation(), Bill(), 64
+    service = services()[0]
+    (client,) = simulated_clients(service, simulation, bill, 1, 1 << 20)
+    store = client.store(uuid4())
+    read: list[int] = []
+    written: list[int] = []
+
+    def work() -> None:
+        read.append(sum(1 for _ in store.consume_space("absent")))
+        if len(read) == threads:
+            assert bill.requests <= 2
+            assert simulation.monotonic() < 10 * service.read
+        simulation.sleep(1.0)
+        written.append(store.produce("absent", "s", [Record(b"")]).last_sequence)
+
+    shim: Any = _Threading(simulation)
+    try:
+        _set_threading(shim)
+        for _ in range(threads):
+            simulation.start(work)
+        simulation.run()
+    finally:
+        _set_threading(threading)
+    assert read == [0] * threads
+    assert sorted(written) == list(range(1, threads + 1)), "it is there for all as soon as it is made"
