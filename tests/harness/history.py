@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from streamkit.backend import Ambiguous, Conflict
-from streamkit.errors import OutcomeUnknown, StreamkitError
+from streamkit.errors import OutcomeUnknown, StreamkitError, TransientError
 from streamkit.leases import Lease
 from streamkit.lexkey import LexKey
 from streamkit.model import TRX, Entry, Record
+from streamkit.statistics import Statistics
 from streamkit.store import Store
 
 __all__ = ["Attempt", "History", "Look", "Reader"]
@@ -55,6 +56,9 @@ class Attempt:
         """(lease, token)"""
         self.invoked = invoked
         self.returned = 1 << 62
+        self.requests = 0
+        """Of its process to the storage, meanwhile: how much it was at work itself. 0 if the service failed any,
+        so that it waited for that."""
         self.outcome: Outcome = "invoked"
         self.error: BaseException | None = None
         self.trx: TRX | None = None
@@ -106,6 +110,10 @@ class Reader:
         """Read on to the end."""
         while self.page(store):
             pass
+
+
+def _requests(told: Statistics) -> int:
+    return sum(count for kind, count in told.requests.items() if not kind.startswith("bytes"))
 
 
 class History:
@@ -184,6 +192,7 @@ class History:
         fence = None if lease is None else (lease.key, lease.token)
         attempt = self._invoke(space, counts, expected, key, fence, size)
         self._tell(attempt)
+        before = store.statistics()
         try:
             if len(attempt.parts) == 1:
                 ((segment, payloads),) = attempt.parts.items()
@@ -213,6 +222,9 @@ class History:
             raise
         finally:
             attempt.returned = self._tick()
+            after = store.statistics()
+            if after.retries == before.retries and not isinstance(attempt.error, TransientError):
+                attempt.requests = _requests(after) - _requests(before)
             self._tell(attempt)
         return attempt
 

@@ -13,7 +13,7 @@ were told. What it knows by name:
 | order | what was acknowledged before something else began is before it |
 | expected | a write that stated a sequence got the next one; a refusal told a true one |
 | idempotent | all attempts with one key got one place |
-| waits | nobody waits for ever while others commit: few transactions that began later are acknowledged before |
+| waits | nobody waits for ever while others commit: who is at work is passed by few transactions that began later |
 | fenced | once a lease's successor has written, no predecessor does |
 | prefix | every reader saw the beginning of one and the same order, with all that was acknowledged before it began |
 | pages | pages by offset give everything once, whoever wrote meanwhile |
@@ -36,8 +36,10 @@ from .history import Attempt, History, Look
 __all__ = ["Violation", "judge", "violations"]
 
 
-_PASSED = 256
-"""Transactions: twice as many as may come before a request that was posted is void."""
+_PASSED = 40
+"""Transactions that begin after an attempt and are acknowledged before it. However many processes write, that is up to
+26 of them where one opens the space and competes before it posts (test_waiting.py). A process that is stopped, or gets
+no time, asks for little meanwhile: so only who has sent three requests for two of them counts."""
 
 
 class Violation(Broken):
@@ -239,13 +241,15 @@ class _Case:
 
     def _waits(self) -> None:
         done = [attempt for attempt in self.attempts if attempt.outcome == "ok" and attempt.trx is not None]
-        for attempt in self.attempts if len(done) > _PASSED else ():
+        for attempt in self.attempts:
+            if 2 * attempt.requests <= 3 * _PASSED or len(done) <= _PASSED:
+                continue
             before = {
                 other.trx
                 for other in done
                 if attempt.invoked < other.invoked and other.returned < attempt.returned < 1 << 62
             }
-            if len(before) > _PASSED:
+            if _PASSED < len(before) < attempt.requests / 1.5:
                 self._say("waits", f"{len(before)} transactions that were asked for later came before {attempt}")
 
     def _fences(self) -> None:

@@ -105,6 +105,9 @@ def test_who_waits_while_others_commit_is_noticed(
     monkeypatch.setattr(oracle, "_PASSED", 2)
     assert violations(history, log) == []
     history.attempts[0].returned = max(attempt.returned for attempt in history.attempts) + 1
+    history.attempts[0].requests = 3
+    assert violations(history, log) == [], "it was asleep"
+    history.attempts[0].requests = 30
     assert "waits" in rules(violations(history, log))
 
 

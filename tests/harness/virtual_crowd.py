@@ -1,0 +1,65 @@
+"""Processes that write to one partition as fast as they can, in virtual time.
+
+None of them is ever kept waiting by the machine: what they do to each other is all that there is.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from benchmarks.cost_model import _set_threading, _Threading
+from benchmarks.cost_services import Bill, Service, simulated_clients
+from benchmarks.simulation import Simulation
+from streamkit import Store
+
+from .history import History
+
+__all__ = ["SPACE", "Crowd", "virtual_crowd"]
+
+SPACE = "space"
+
+
+@dataclass
+class Crowd:
+    """What came of it. `seconds` are virtual."""
+
+    history: History
+    store: Store
+    seconds: float
+    counts: Counter[str]
+
+
+def virtual_crowd(service: Service, processes: int, appends: int, seed: int) -> Crowd:
+    """So many processes, each with one writer that appends so often, to a segment of its own."""
+    random.seed(seed)
+    simulation, history, store_id = Simulation(), History(), uuid4()
+    clients = simulated_clients(service, simulation, Bill(), processes + 1, 1 << 20)
+    *stores, after = [client.store(store_id) for client in clients]
+
+    def write(store: Store, segment: str) -> None:
+        simulation.sleep(random.random() * 0.1)
+        for _ in range(appends):
+            history.write(store, SPACE, {segment: 1})
+
+    def begin() -> None:
+        after.create_space(SPACE)
+        for at, store in enumerate(stores):
+            simulation.start(lambda store=store, at=at: write(store, f"s{at}"))  # type: ignore[misc]
+
+    shim: Any = _Threading(simulation)
+    try:
+        _set_threading(shim)
+        simulation.start(begin)
+        simulation.run()
+    finally:
+        _set_threading(threading)
+    counts: Counter[str] = Counter()
+    for store in stores:
+        told = store.statistics()
+        counts.update(posted=told.posted, combined=told.combined, taken_over=told.taken_over)
+    return Crowd(history, after, simulation.monotonic(), counts)
