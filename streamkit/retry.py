@@ -66,6 +66,7 @@ class RetryingBackend:
                 done += call(wanted[len(done) : len(done) + size])
                 if len(done) >= len(wanted):
                     return done
+                attempt = 0  # it comes through: the next refusal is no reason to wait longer
             except TransientError as error:
                 attempt += 1
                 if isinstance(error, Throttled):

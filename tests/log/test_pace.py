@@ -17,6 +17,7 @@ from harness.posted import Hooks, Shared, partition_of
 from streamkit import Client, Record
 from streamkit.backend import Backend, Driver
 from streamkit.clock import SYSTEM_CLOCK
+from streamkit.errors import Throttled
 from streamkit.log import inbox
 from streamkit.log.pace import Pace
 from streamkit.log.rows import Lead
@@ -180,3 +181,29 @@ def test_what_was_too_much_at_once_is_asked_for_in_parts(shared: Shared) -> None
         store.produce("s", "a", [Record(b"")])
         assert store.peek("s", "a").sequence == 1
     assert sum(call.kind == "read" for call in faulty.faults.trace) >= 5
+
+
+def test_who_comes_through_in_parts_does_not_wait_longer_for_each(shared: Shared) -> None:
+    """As in a crowd that opens one space, where every other request is throttled."""
+    calls = []
+
+    class Refusing(FaultyDriver):
+        def open(self, store: UUID) -> Backend:
+            backend = super().open(store)
+            read = backend.read
+
+            def every_other(*given: Any) -> Any:
+                calls.append(given)
+                if len(calls) % 2:
+                    raise Throttled("too much")
+                return read(*given)
+
+            backend.read = every_other  # type: ignore[method-assign]
+            return backend
+
+    shared.write(shared.process(), "a")
+    with Client("memory://", Refusing(shared.driver(), Plan()), 60.0, None, 64 << 20, shared.clock) as client:
+        began = shared.clock.monotonic()
+        assert client.store(shared.id).peek("s", "a").sequence == 1
+        assert len(calls) >= 12
+        assert shared.clock.monotonic() - began < 6
