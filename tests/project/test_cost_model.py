@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
+from benchmarks.cost_burst import burst
 from benchmarks.cost_model import Case
 from benchmarks.cost_services import services
 from benchmarks.simulation import Simulation
@@ -92,3 +93,11 @@ def test_writers_of_one_process_share_requests_up_to_what_the_service_takes() ->
     # A partition takes 2,000 entities a second; a commit is one, however many appends it holds.
     assert Case(AZURE, 1, 128, 1).run().throttled == 0
     assert Case(AZURE, 64, 256, 1).run().throttled > 0
+
+
+def test_of_a_burst_of_processes_that_appear_at_once_nothing_is_lost_and_nothing_is_there_twice() -> None:
+    """A tenth of the one that is published: 1,000 processes and 10,000 requests."""
+    found = burst(S3, 100, 1000, 1)
+    assert (found.lost, found.twice, found.failed) == (0, 0, 0)
+    assert found.seconds < 15
+    assert found.transactions < 200, "they share them"
