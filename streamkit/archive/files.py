@@ -20,6 +20,8 @@ __all__ = ["TableFiles"]
 
 _SMALL = 8 << 20
 """Bytes of a file that one request writes; delta-rs sends larger ones in parts."""
+_WRITTEN = 1 << 20
+"""Bytes that are handed to a file system at a time."""
 
 
 class TableFiles:
@@ -127,9 +129,11 @@ class TableFiles:
                 pass  # delta-rs tries again, with the same bytes
         if self.directory is not None:
             make_directories(self.directory)
-        # Through a buffer, as delta-rs takes bytes where the archive is remote, and not an Arrow buffer.
-        with self.filesystem.open_output_stream(path, buffer_size=1 << 16) as target:
-            target.write(data)
+        # Through a buffer, as delta-rs takes bytes where the archive is remote, and not an Arrow buffer; in parts, as
+        # what is larger than the buffer passes by it.
+        with self.filesystem.open_output_stream(path, compression=None, buffer_size=2 * _WRITTEN) as target:
+            for at in range(0, data.size, _WRITTEN):
+                target.write(memoryview(data)[at : at + _WRITTEN])
         if self.directory is not None:
             keep(os.path.join(self.directory, path))
 
