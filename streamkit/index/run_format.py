@@ -21,7 +21,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice, pairwise
 from operator import add, lt
 from typing import NoReturn
@@ -44,6 +44,7 @@ __all__ = [
     "decode_section",
     "decode_tail",
     "encode_inline",
+    "renew_section",
 ]
 
 VERSION = 1
@@ -337,17 +338,26 @@ class SectionBuilder:
             raise ValueError("a run has rows")
         # A large section rarely holds two kinds of rows of one subject, and a set of many numbers is large itself.
         words = build_filter(set(self._hashes) if len(self._hashes) <= _DEDUPE else self._hashes)
-        keys = array("H", map(len, firsts))
-        blocks = array("I", map(len, self._parts[1:]))
-        raw = b"".join([_bytes(keys), _bytes(blocks), *firsts])
-        index, flags = _shrink(raw)
-        front = _FOOTER_FRONT.pack(
-            len(index), len(raw), len(words) // 8, len(firsts), self._rows, self.size, flags, VERSION
-        )
-        tail = b"".join((index, words, front))
-        tail += _CRC.pack(crc32(tail, self._seed ^ self.size)) + _TAIL_MAGIC
-        data = b"".join([*self._parts, tail])
-        return data, RunFile(self._id, "", 0, len(data), len(tail), firsts[0], self._last, self._rows)
+        return _with_tail(self._id, self._seed, self._parts, firsts, words, self._last, self._rows)
+
+
+def _with_tail(
+    id: bytes, seed: int, parts: list[bytes], firsts: Sequence[bytes], words: bytes, last: bytes, rows: int
+) -> tuple[bytes, RunFile]:
+    """The section whose head and blocks are `parts`, and its entry.
+
+    `seed`: that of the section; `firsts`: the first keys of the blocks; `words`: the filter; `last`: its last key.
+    """
+    size = sum(map(len, parts))
+    keys = array("H", map(len, firsts))
+    blocks = array("I", map(len, parts[1:]))
+    raw = b"".join([_bytes(keys), _bytes(blocks), *firsts])
+    index, flags = _shrink(raw)
+    front = _FOOTER_FRONT.pack(len(index), len(raw), len(words) // 8, len(firsts), rows, size, flags, VERSION)
+    tail = b"".join((index, words, front))
+    tail += _CRC.pack(crc32(tail, seed ^ size)) + _TAIL_MAGIC
+    data = b"".join([*parts, tail])
+    return data, RunFile(id, "", 0, len(data), len(tail), firsts[0], last, rows)
 
 
 def build_section(id: bytes, seed: int, keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, RunFile]:
@@ -375,6 +385,53 @@ def decode_section(data: bytes, file: RunFile, seed: int) -> tuple[list[bytes], 
     if len(keys) != tail.rows or keys[-1] != file.last_key or not all(map(lt, keys, islice(keys, 1, None))):
         _damaged(file.id, "its rows are not those that the head names")
     return keys, values
+
+
+def renew_section(
+    data: bytes,
+    file: RunFile,
+    seed: int,
+    id: bytes,
+    spans: Iterable[tuple[bytes, bytes]],
+    renew: Callable[[list[bytes], list[bytes]], Sequence[bytes]],
+) -> tuple[bytes, RunFile]:
+    """A whole section with other values, and its entry under another `id`. The rows are the same.
+
+    `renew(keys, values)` gives the values of a block that may hold a key of `spans`, each (start, end); the other
+    blocks are copied. Every byte is checked: CorruptData, or UnsupportedVersion.
+    """
+    if len(data) != file.length:
+        _damaged(file.id, f"it has {len(data)} bytes instead of {file.length}")
+    end = data[file.length - file.tail :]
+    tail = decode_tail(end, file, seed)
+    if data[: len(_HEAD)] != _HEAD:
+        _damaged(file.id, "its first bytes are not those of a run")
+    touched: set[int] = set()
+    for low, high in spans:
+        touched.update(range(tail.block_of(low), tail.last_block(high) + 1))
+    before, now = _seed(file.id, seed), _seed(id, seed)
+    parts, size = [_HEAD], len(_HEAD)
+    for number, (start, stop) in enumerate(pairwise(tail.offsets)):
+        stored = data[start:stop]
+        part: bytes | None = None
+        if number in touched:
+            block = decode_block(stored, file, start, seed)
+            keys, values = block.keys(0, block.rows), block.values(0, block.rows)
+            renewed = renew(keys, values)
+            if renewed != values:
+                part = _encode_block(keys, renewed, now ^ size)
+        if part is None:
+            rest = memoryview(stored)[_CRC.size :]
+            if len(stored) < _BLOCK.size or crc32(rest, before ^ start) != _CRC.unpack_from(stored)[0]:
+                _damaged(file.id, f"the block at byte {file.start + start}, of {len(stored)} bytes")
+            part = _CRC.pack(crc32(rest, now ^ size)) + rest
+        parts.append(part)
+        size += len(part)
+    firsts = [tail.first(number) for number in range(tail.blocks)]
+    # The keys are what they were, so the filter is.
+    index_bytes = _FOOTER.unpack_from(end, len(end) - _FOOTER.size)[0]
+    words = end[index_bytes : len(end) - _FOOTER.size]
+    return _with_tail(id, now, parts, firsts, words, file.last_key, tail.rows)
 
 
 def encode_inline(keys: Sequence[bytes], values: Sequence[bytes], seed: int) -> bytes:

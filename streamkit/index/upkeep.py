@@ -44,6 +44,7 @@ __all__ = [
     "move_head",
     "records_in",
     "store_file",
+    "timestamp_of",
     "write_files",
 ]
 
@@ -310,7 +311,7 @@ def _packs_merged(partition: Partition, head: Head, group: Sequence[PackFile], m
 
 def _joined(partition: Partition, first: int, last: int, group: Sequence[PackFile]) -> EncodedPack:
     """One pack of what `group` holds of the transactions first..last."""
-    builder = PackBuilder(first, last, partial(_timestamp_of, partition), partition.seed)
+    builder = PackBuilder(first, last, partial(timestamp_of, partition), partition.seed)
     for file, data in zip(group, _read_packs(partition, group), strict=True):
         try:
             builder.add_pack(read_table(data[-file.tail :], partition.seed), data, first)
@@ -324,7 +325,8 @@ def _read_packs(partition: Partition, packs: Sequence[PackFile]) -> list[bytes]:
     return read_ranges(partition.backend, partition.key, ranges)
 
 
-def _timestamp_of(partition: Partition, number: int, record: bytes) -> int:
+def timestamp_of(partition: Partition, number: int, record: bytes) -> int:
+    """When a record was written, in ms."""
     return partition.decode_header(record, number).timestamp
 
 
@@ -605,7 +607,7 @@ def _worth_packing(records: dict[int, bytes]) -> dict[int, bytes]:
 
 def encode(partition: Partition, first: int, last: int, records: Iterable[tuple[int, bytes]]) -> EncodedPack:
     """A pack of the partition's transactions first..last, as far as they are in `records`."""
-    return encode_pack(first, last, records, partial(_timestamp_of, partition), partition.seed)
+    return encode_pack(first, last, records, partial(timestamp_of, partition), partition.seed)
 
 
 def write_files(partition: Partition, rows: Rows, pack: EncodedPack, made: list[bytes]) -> tuple[Run, PackFile]:

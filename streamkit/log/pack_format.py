@@ -17,8 +17,8 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import lt
 from typing import NamedTuple
 
@@ -156,23 +156,26 @@ class PackBuilder:
         if length >= _LARGE:
             self._close()
 
-    def add_pack(self, table: PackTable, data: bytes, start: int = 0) -> None:
-        """What is in another pack, from number `start` on. Its blocks are taken as they are, but for small neighbours.
+    def add_pack(
+        self, table: PackTable, data: bytes, start: int = 0, changed: Mapping[int, bytes] | None = None
+    ) -> None:
+        """What is in another pack, from number `start` on; `changed` has other records for some of its numbers.
 
-        CorruptData if a bit of one has changed.
+        Its blocks are taken as they are, but for those of changed records, and for small neighbours. CorruptData if a
+        bit of one has changed.
         """
+        numbers = sorted(changed or ())
         blocks, lengths = table.blocks, table.lengths
         for at, block in enumerate(blocks):
             after = blocks[at + 1].number if at + 1 < len(blocks) else table.last + 1
             if after <= start:
                 continue
             stored = data[block.place : block.place + block.stored]
-            if block.number < start or (
-                block.raw < _FEW and (self._batch or (at + 1 < len(blocks) and blocks[at + 1].raw < _FEW))
-            ):
+            is_small = block.raw < _FEW and (self._batch or (at + 1 < len(blocks) and blocks[at + 1].raw < _FEW))
+            if block.number < start or is_small or bisect_left(numbers, block.number) < bisect_left(numbers, after):
                 for number, record in table.records(at, open_block(block, stored, self._seed)):
                     if number >= start:
-                        self.add(number, record)
+                        self.add(number, record if changed is None else changed.get(number, record))
                 continue
             _check_block(block, stored, self._seed)
             self._close()

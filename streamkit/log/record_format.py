@@ -342,8 +342,10 @@ def without_frames(record: bytes, seed: int, gone: Callable[[str, int], str]) ->
     start = frames_start(record)
     changed: bytearray | None = None
     for ref in header.frames:
+        segment, first = ref.segment, ref.first_sequence
+        if not any(gone(segment, sequence) for sequence in range(first, first + ref.count)):
+            continue
         frame = record[start + ref.start : start + ref.start + ref.length]
-        segment = ref.segment
         emptied = without_entries(frame, seed, lambda sequence, segment=segment: gone(segment, sequence))  # type: ignore[misc]
         if emptied is not None:
             if changed is None:
@@ -479,17 +481,24 @@ def split_frames(record: bytes, seed: int) -> list[memoryview]:
 def frames_with(record: bytes, seed: int, needles: Sequence[bytes]) -> list[bytes]:
     """The frames of a whole record whose metadata may hold all of these bytes. All are checked: CorruptData, or
     UnsupportedVersion."""
+    opened, at = _open(record, seed)
+    view, end, unpack, size = memoryview(opened), len(opened), _FRAME.unpack_from, _FRAME.size
+    some = all(needle in record for needle in needles)
     found = []
-    for frame in split_frames(record, seed):
-        crc, _, flags, _, _ = _FRAME.unpack_from(frame)
-        if crc32(frame[4:], seed) != crc:
+    while at < end:
+        if end - at < size:
+            raise CorruptData("a frame of the transaction record is cut short")
+        crc, head_bytes, flags, body_bytes, _ = unpack(view, at)
+        after = at + size + head_bytes + body_bytes
+        if after > end or crc32(view[at + 4 : after], seed) != crc:
             raise CorruptData("a frame of the transaction is damaged")
         if flags & ~_METADATA:
-            found.append(bytes(frame))  # compressed, or partly gone
-        elif flags:
-            data = bytes(frame)
+            found.append(bytes(view[at:after]))  # compressed, or partly gone
+        elif flags and some:
+            data = bytes(view[at:after])
             if all(needle in data for needle in needles):
                 found.append(data)
+        at = after
     return found
 
 

@@ -5,23 +5,26 @@ Stopped anywhere, it is done again: what is written already is the same then. In
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
 from os import urandom
 
 from msgspec.structs import replace
 
 from ..backend import Ambiguous, Conflict, Range, Scrubs
-from ..errors import Unavailable
-from ..index.run_format import build_section, decode_inline, decode_section, encode_inline
+from ..errors import CorruptData, Unavailable, UnsupportedVersion
+from ..index.run_format import decode_inline, encode_inline, renew_section
 from ..index.sweep import sweep
-from ..index.upkeep import bring_forward, encode, move_head, store_file
+from ..index.upkeep import bring_forward, encode, move_head, store_file, timestamp_of
 from ..log.cleared_inbox import clear_inbox
 from ..log.floors import Erasure
 from ..log.index_rows import decode_index_row, encode_index_row
 from ..log.keys import DATA, data_range, run_key
 from ..log.manifest import Manifest, RunFile, RunGone
-from ..log.packs import PackFile, Packs, TableCache
+from ..log.pack_format import PackBuilder, read_table
+from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.record_format import without_entries, without_frames
@@ -44,6 +47,15 @@ class Ranges:
             self.by_segment.setdefault(erasure.segment, []).append((erasure.first, erasure.last))
         for segment, ranges in self.by_segment.items():
             self.by_segment[segment] = _joined(ranges)
+        self.spans = sorted((*data_range(segment, parts[0][0]), segment) for segment, parts in self.by_segment.items())
+        """Of each segment from its first entry that is erased on: (first key, end) of its rows in the index, and its
+        name. They do not overlap."""
+        self._ends = [end for _, end, _ in self.spans]
+
+    def spans_in(self, first_key: bytes, last_key: bytes) -> list[tuple[bytes, bytes, str]]:
+        """Those of `spans` that some of the keys first_key..last_key may be in."""
+        at = bisect_right(self._ends, first_key)
+        return self.spans[at : bisect_right(self.spans, last_key, at, key=itemgetter(0))]
 
     def reason(self, segment: str, sequence: int) -> str:
         ranges = self.by_segment.get(segment, ())
@@ -161,17 +173,20 @@ def _clean_log(partition: Partition, numbers: Sequence[int], ranges: Ranges) -> 
 
 def _clean_files(partition: Partition, head: Head, numbers: Sequence[int], ranges: Ranges, made: list[bytes]) -> Head:
     """`head` with files that hold nothing that is erased. A file has a run, or packed transactions, or both."""
-    manifest = head.manifest
-    bad = {pack.id for pack in head.packs if _within(numbers, pack.first, pack.last)}
+    manifest, packed = head.manifest, partition.open_packs(head)
+    inside = {pack.id: _within(numbers, pack) for pack in head.packs}
+    bad = {pack.id for pack in head.packs if any(map(packed.holds, inside[pack.id]))}
     bad |= {file.id for file in manifest.files() if _may_hold(partition, file, ranges)}
     runs = {(file.id, file.start): file for file in manifest.files() if file.id in bad}
     new_runs = {place: _new_run(partition, file, ranges, made) for place, file in runs.items()}
-    packs = tuple(_new_pack(partition, pack, ranges, made) if pack.id in bad else pack for pack in head.packs)
+    packs = tuple(
+        _new_pack(partition, pack, inside[pack.id], ranges, made) if pack.id in bad else pack for pack in head.packs
+    )
     inline, pack = manifest.inline, head.pack
     if inline:
         block = decode_inline(inline, partition.seed)
         keys, values = block.keys(0, block.rows), block.values(0, block.rows)
-        inline = encode_inline(keys, _new_values(partition, keys, values, ranges), partition.seed)
+        inline = encode_inline(keys, _new_values(partition, ranges, keys, values), partition.seed)
     if pack:
         known = partition.open_packs(replace(head, packs=()))
         first = manifest.inline_first
@@ -190,19 +205,16 @@ def _clean_files(partition: Partition, head: Head, numbers: Sequence[int], range
     return replace(head, manifest=after, packs=packs, pack=pack)
 
 
-def _within(numbers: Sequence[int], first: int, last: int) -> bool:
-    at = bisect_left(numbers, first)
-    return at < len(numbers) and numbers[at] <= last
+def _within(numbers: Sequence[int], pack: PackFile) -> Sequence[int]:
+    """Those of `numbers` that a pack covers."""
+    return numbers[bisect_left(numbers, pack.first) : bisect_right(numbers, pack.last)]
 
 
 def _may_hold(partition: Partition, file: RunFile, ranges: Ranges) -> bool:
     """Whether a run has rows of what is erased: it is asked alone."""
     manifest = Manifest(runs=(_alone(file),))
     index = partition.open_index(Head(partition.settings, manifest=manifest))
-    for segment, parts in ranges.by_segment.items():
-        start, end = data_range(segment, parts[0][0])
-        if file.last_key < start or file.first_key >= end:
-            continue
+    for start, end, segment in ranges.spans_in(file.first_key, file.last_key):
         if next(iter(index.scan(start, end, segment.encode())), None) is not None:
             return True
     return False
@@ -217,18 +229,17 @@ def _alone(file: RunFile):  # type: ignore[no-untyped-def]
 def _new_run(partition: Partition, file: RunFile, ranges: Ranges, made: list[bytes]) -> RunFile:
     wanted = Range(run_key(file.id), file.start, file.length, file.etag or None)
     data = read_ranges(partition.backend, partition.key, [wanted])[0]
-    keys, values = decode_section(data, file, partition.seed)
     id = urandom(16)
-    section, entry = build_section(id, partition.seed, keys, _new_values(partition, keys, values, ranges))
+    spans = [(start, end) for start, end, _ in ranges.spans_in(file.first_key, file.last_key)]
+    section, entry = renew_section(data, file, partition.seed, id, spans, partial(_new_values, partition, ranges))
     made.append(id)
     return entry.stored(store_file(partition, id, section))
 
 
-def _new_values(partition: Partition, keys: Sequence[bytes], values: Sequence[bytes], ranges: Ranges) -> list[bytes]:
+def _new_values(partition: Partition, ranges: Ranges, keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
     """The values of rows, without the erased entries that they have copies of."""
     found = list(values)
-    for segment, parts in ranges.by_segment.items():
-        start, end = data_range(segment, parts[0][0])
+    for start, end, segment in ranges.spans_in(keys[0], keys[-1]):
         for at in range(bisect_left(keys, start), bisect_left(keys, end)):
             pieces = decode_index_row(DataRow, keys[at], found[at]).pieces
             changed = [_new_piece(partition, segment, piece, ranges) for piece in pieces]
@@ -244,12 +255,24 @@ def _new_piece(partition: Partition, segment: str, piece: Piece, ranges: Ranges)
     return piece if frame is None else replace(piece, frame=frame)
 
 
-def _new_pack(partition: Partition, pack: PackFile, ranges: Ranges, made: list[bytes]) -> PackFile:
+def _new_pack(
+    partition: Partition, pack: PackFile, numbers: Sequence[int], ranges: Ranges, made: list[bytes]
+) -> PackFile:
+    """A pack in which the transactions `numbers` are without what is erased; its other blocks are copied."""
     wanted = Range(run_key(pack.id), pack.start, pack.length, pack.etag or None)
     data = read_ranges(partition.backend, partition.key, [wanted])[0]
-    records = Packs(partition.backend, partition.key, partition.seed, (), data, TableCache()).all()
-    changed = ((number, without_frames(one, partition.seed, ranges.reason) or one) for number, one in records)
-    encoded = encode(partition, pack.first, pack.last, changed)
+    builder = PackBuilder(pack.first, pack.last, partial(timestamp_of, partition), partition.seed)
+    try:
+        known = Packs(partition.backend, partition.key, partition.seed, (), data, TableCache())
+        changed: dict[int, bytes] = {}
+        for number, record in zip(numbers, known.get(numbers), strict=True):
+            after = None if record is None else without_frames(record, partition.seed, ranges.reason)
+            if after is not None:
+                changed[number] = after
+        builder.add_pack(read_table(data[-pack.tail :], partition.seed), data, changed=changed)
+    except (CorruptData, UnsupportedVersion) as error:
+        raise in_pack(pack, error) from error
+    encoded = builder.finish()
     id = urandom(16)
     made.append(id)
     etag = store_file(partition, id, encoded.data)

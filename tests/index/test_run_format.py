@@ -22,6 +22,7 @@ from streamkit.index.run_format import (
     decode_section,
     decode_tail,
     encode_inline,
+    renew_section,
 )
 from streamkit.index.subject_filter import build_filter, hash_of, hashes_of, mask_of, read_filter, subject_of
 from streamkit.log.keys import run_key
@@ -102,6 +103,49 @@ def test_every_flipped_bit_is_found() -> None:
         with pytest.raises(CorruptData) as raised:
             decode_section(bytes(harmed), file, SEED)
         assert repr(run_key(ID)) in str(raised.value)
+
+
+OTHER = b"another run's id"
+
+
+def renewed(data: bytes, file, spans: list[tuple[bytes, bytes]], seen: list[int]):  # type: ignore[no-untyped-def]
+    """With short values in the place of those in `spans`; `seen` gets the rows of each block that was decoded."""
+
+    def renew(keys: list[bytes], values: list[bytes]) -> list[bytes]:
+        seen.append(len(keys))
+        inside = [any(low <= key < high for low, high in spans) for key in keys]
+        return [b"new" if one else value for one, value in zip(inside, values, strict=True)]
+
+    return renew_section(data, file, SEED, OTHER, spans, renew)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 5000])
+def test_a_section_with_other_values_has_all_else_as_it_was(count: int) -> None:
+    rows = sample(2000) | {b"large": b"x" * 200_000, b"none": b""}
+    keys, chance = sorted(rows), random.Random(count)
+    starts = [chance.randrange(len(keys)) for _ in range(count)]
+    spans = [(keys[at], keys[min(at + 3, len(keys) - 1)]) for at in starts]
+    data, file = built(rows)
+    seen: list[int] = []
+    new, entry = renewed(data, file, spans, seen)
+    wanted = {key: b"new" if any(low <= key < high for low, high in spans) else rows[key] for key in keys}
+    assert dict(zip(*decode_section(new, entry, SEED), strict=True)) == wanted
+    assert (entry.id, entry.first_key, entry.last_key, entry.rows) == (OTHER, keys[0], keys[-1], len(keys))
+    before, after = decode_tail(data[-file.tail :], file, SEED), decode_tail(new[-entry.tail :], entry, SEED)
+    assert after.words == before.words
+    assert after.blocks == before.blocks
+    assert len(seen) <= 2 * count, "blocks were decoded that hold none of it"
+
+
+def test_a_section_that_is_damaged_is_not_copied() -> None:
+    rows = sample(60)
+    data, file = built(rows)
+    spans = [(file.first_key, file.first_key + b"\x00")]
+    for at in range(len(data)):
+        harmed = bytearray(data)
+        harmed[at] ^= 1 << at % 8
+        with pytest.raises(CorruptData):
+            renewed(bytes(harmed), file, spans, [])
 
 
 def test_every_cut_is_found() -> None:

@@ -16,9 +16,10 @@ from harness.cramped import CLEAR, LARGE, cramped
 from streamkit import Client, CorruptData, Record, UnsupportedVersion
 from streamkit.backend import ABSENT, Backend
 from streamkit.compression import load_zstd
+from streamkit.log import pack_format
 from streamkit.log.keys import run_key
 from streamkit.log.manifest import RunGone
-from streamkit.log.pack_format import EncodedPack, encode_pack, read_table, table_bytes
+from streamkit.log.pack_format import EncodedPack, PackBuilder, encode_pack, read_table, table_bytes
 from streamkit.log.packs import PackFile, Packs, TableCache
 from streamkit.log.partition import Partition
 from streamkit.log.records import all_records, records
@@ -47,6 +48,27 @@ def log_of(first: int, last: int, holes: tuple[int, ...] = ()) -> Log:
 
 def encode(log: Log, first: int, last: int) -> EncodedPack:
     return encode_pack(first, last, log.items(), lambda number, record: 1000 + 10 * number, SEED)
+
+
+@pytest.mark.parametrize("numbers", [[], [1], [100], [17, 18, 62], range(1, 101)])
+def test_some_records_of_a_pack_are_replaced_and_the_other_blocks_are_copied(
+    backend: Backend, numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(1, 100, holes=(40, 41))
+    pack = encode(log, 1, 100)
+    changed = {number: bytes(len(log[number])) for number in numbers if number in log}
+    table = read_table(pack.data[-pack.table :], SEED)
+    blocks = {table.block_of(number) for number in changed}
+    shrunk: list[int] = []
+    inner = pack_format.shrink
+    monkeypatch.setattr(pack_format, "shrink", lambda data: shrunk.append(len(data)) or inner(data))  # type: ignore[func-returns-value]
+    builder = PackBuilder(1, 100, lambda number, record: 1000 + 10 * number, SEED)
+    builder.add_pack(table, pack.data, changed=changed)
+    again = builder.finish()
+    assert len(shrunk) - 1 <= len(blocks) + 1, "more was compressed anew than the blocks of what changed, and the table"
+    assert (again.first, again.last, again.records, again.timestamp) == (1, 100, len(log), pack.timestamp)
+    file = put(backend, again)
+    assert dict(Packs(backend, PARTITION, SEED, [file], b"", TableCache()).all()) == log | changed
 
 
 @pytest.fixture
