@@ -6,13 +6,14 @@ versions of the table lose their files too, and so do files that no version name
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unavailable
 from .delta_log import DIRECTORY
 from .parquet import write_file
-from .snapshot import File, Gone, Snapshot
+from .snapshot import File, Gone, Snapshot, is_own_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,22 +31,39 @@ Spans = Mapping[str, Sequence[tuple[int, int]]]
 def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
     """Erase from a partition's files; how many were written anew. Whoever compacts meanwhile may have it done again."""
     table, count = archive.table, 0
+    clean: set[str] = set()
+    """Files that hold nothing of it."""
+    made: dict[str, File] = {}
+    """By the path of one that does, the file that is to take its place."""
     for _ in range(_TRIES):
         table.forget()
         snapshot = table.snapshot()
         if snapshot is None:
             return count
         try:
-            clean = True
+            foreign, old = False, list[File]()
             for file in _candidates(snapshot, partition, spans):
-                done = _erase_file(archive, snapshot, file, spans)
-                if done is not None:
-                    count += done
-                    clean = False
+                if file.path in clean:
+                    continue
+                if file.path not in made and not _holds(archive, file.path, spans):
+                    clean.add(file.path)
+                elif not file.ours:
+                    foreign = True
+                    _sort(archive, snapshot, file)
                     break
-            if clean:
+                else:
+                    if file.path not in made:
+                        made[file.path] = _written(archive, snapshot, file, spans)
+                    old.append(file)
+            if foreign:
+                continue
+            if not old:
                 _delete_old(archive, snapshot, spans)
                 return count
+            # All in one version, so that each is one more however many files there are.
+            if table.replace(snapshot.state, old, [made[file.path] for file in old]):
+                count += len(old)
+                clean.update(made[file.path].path for file in old)
         except Gone:
             continue
     raise Unavailable(f"{table.url} is compacted by others all the time; erase again later")
@@ -61,23 +79,19 @@ def _candidates(snapshot: Snapshot, partition: int, spans: Spans) -> Iterator[Fi
             yield file
 
 
-def _erase_file(archive: Archive, snapshot: Snapshot, file: File, spans: Spans) -> int | None:
-    """None if there is nothing of it in the file; else how many files were written anew, 0 if others were faster."""
-    if not file.ours:
-        if not _holds(archive, file.path, spans):
-            return None
-        from .compact import scattered_files, sort_files
+def _sort(archive: Archive, snapshot: Snapshot, file: File) -> None:
+    """Have a file that another engine wrote replaced by files of our own, and those that share its rows' ranges."""
+    from .compact import scattered_files, sort_files
 
-        for group in scattered_files(archive, snapshot):
-            if file.path in {other.path for other in group}:
-                sort_files(archive, snapshot, group)
-        return 0
-    if not _holds(archive, file.path, spans):
-        return None
-    table = archive.table
+    for group in scattered_files(archive, snapshot):
+        if file.path in {other.path for other in group}:
+            sort_files(archive, snapshot, group)
+
+
+def _written(archive: Archive, snapshot: Snapshot, file: File, spans: Spans) -> File:
+    """A new file with what is left of `file`."""
     rows = archive.files.read(file, list(snapshot.state.types))
-    new = write_file(table, _without(rows, spans))
-    return 1 if table.replace(snapshot.state, [file], [new]) else 0
+    return write_file(archive.table, _without(rows, spans))
 
 
 def _marked(rows: pa.Table, spans: Spans) -> Any:
@@ -117,8 +131,9 @@ def _holds(archive: Archive, path: str, spans: Spans) -> bool:
     """Whether a file has payloads of what is erased."""
     import numpy as np
 
-    with archive.table.open(path, read_dictionary=["segment"]) as source, archive.table.reading(path):
-        for group in range(source.num_row_groups):
+    table = archive.table
+    with table.open(path, read_dictionary=["segment"], pre_buffer=True) as source, table.reading(path):
+        for group in _groups_with(source, path, spans):
             rows = source.read_row_group(group, columns=["segment", "sequence"])
             mask = _marked(rows, spans)
             if mask.any():
@@ -126,6 +141,19 @@ def _holds(archive: Archive, path: str, spans: Spans) -> bool:
                 if (mask & ~np.asarray(payloads.is_null())).any():
                     return True
     return False
+
+
+def _groups_with(source: Any, path: str, spans: Spans) -> Iterator[int]:
+    """The row groups that may have rows of the segments; what other engines say of theirs is not relied on."""
+    metadata, names = source.metadata, sorted(spans)
+    columns = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
+    for group in range(metadata.num_row_groups):
+        known = metadata.row_group(group).column(columns["segment"]).statistics if is_own_name(path) else None
+        if known is not None and known.has_min_max:
+            at = bisect_left(names, known.min)
+            if at == len(names) or names[at] > known.max:
+                continue
+        yield group
 
 
 def _delete_old(archive: Archive, snapshot: Snapshot, spans: Spans) -> None:

@@ -685,3 +685,23 @@ def test_files_around_what_was_trimmed_before_it_was_archived_are_not_put_togeth
         store.compact(SPACE)
         assert list(store.consume_segment(SPACE, "s")) == left
         assert store.verify(SPACE).ok
+
+
+def test_what_is_in_very_many_files_is_erased_from_all_of_them_in_one_version(tmp_path: Path) -> None:
+    with streamkit.connect(f"file://{tmp_path / 'store'}", archive=f"file://{tmp_path / 'cold'}") as client:
+        store = client.store(uuid4())
+        for at in range(25):
+            store.produce(SPACE, "s", [Record(b"secret%d" % at)])
+            store.produce(SPACE, f"t{at % 2}", [Record(b"kept")])
+        store.archive(SPACE, target_file_bytes=1)
+        table = store._archive(SPACE).table
+        before = table.snapshot()
+        assert before is not None
+        assert len(before.files) >= 25
+        assert store.erase(SPACE, "s").files == 25
+        after = table.snapshot()
+        assert after is not None
+        assert after.state.version == before.state.version + 1
+        assert not any(b"secret" in path.read_bytes() for path in (tmp_path / "cold").rglob("*.parquet"))
+        assert len(list(store.consume_space(SPACE))) == 25
+        assert store.verify(SPACE).ok
