@@ -107,8 +107,9 @@ class RetryingBackend:
 
     def scrub(self, partition: bytes) -> None:
         """See `streamkit.backend.Scrubs`; where the backend keeps nothing there is nothing to do."""
-        if isinstance(self._inner, Scrubs):
-            self._inner.scrub(partition)
+        inner = self._inner
+        if isinstance(inner, Scrubs):
+            self._retry(lambda: inner.scrub(partition))
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         return self._inner.acquire(name, ttl)

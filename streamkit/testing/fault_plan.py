@@ -61,6 +61,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = MappingProxyType(
         "scan": (*_ANY, *DAMAGE),
         "put": (*_CHANGE, Fault.CONFLICT),
         "delete": (*_CHANGE, Fault.PARTIAL, Fault.CRASH_PARTIAL),
+        "scrub": _ANY,
         "acquire": (*_CHANGE, Fault.CONFLICT),
         "renew": (*_CHANGE, Fault.CONFLICT),
         "release": _CHANGE,

@@ -151,8 +151,10 @@ class FaultyBackend:
         self.faults.perform(turn, lambda: self.inner.delete(partition, keys))
 
     def scrub(self, partition: bytes) -> None:
-        if isinstance(self.inner, Scrubs):
-            self.inner.scrub(partition)
+        inner = self.inner
+        if isinstance(inner, Scrubs):
+            turn = self._begin("scrub", repr(partition))
+            self.faults.perform(turn, lambda: inner.scrub(partition))
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         turn = self._begin("acquire", repr(name))

@@ -11,14 +11,16 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-__all__ = ["files_below", "holds"]
+__all__ = ["files_below", "found_in", "holds"]
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
+_PARQUET = b"PAR1"
 
 
 def holds(data: bytes, needle: bytes, depth: int = 3) -> bool:
-    """Whether `needle` is in `data`, or in a zstd frame within it, of which there may be some in others."""
-    if needle in data:
+    """Whether `needle` is in `data`, in a column of it if it is a Parquet file, or in a zstd frame within it, of which
+    there may be some in others."""
+    if needle in data or (data.startswith(_PARQUET) and _is_in_columns(data, needle)):
         return True
     at = data.find(_MAGIC) if depth else -1
     while at >= 0:
@@ -30,6 +32,16 @@ def holds(data: bytes, needle: bytes, depth: int = 3) -> bool:
             return True
         at = data.find(_MAGIC, at + 1)
     return False
+
+
+def _is_in_columns(data: bytes, needle: bytes) -> bool:
+    """Whether `needle` is in a value of a Parquet file, as it is when it was decompressed and decoded."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = pq.ParquetFile(pa.BufferReader(data)).read()
+    chunks = [chunk for column in rows.columns for chunk in column.chunks]
+    return any(needle in buffer.to_pybytes() for chunk in chunks for buffer in chunk.buffers() if buffer is not None)
 
 
 def files_below(*directories: Path) -> Iterator[tuple[str, bytes]]:

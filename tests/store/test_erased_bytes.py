@@ -1,0 +1,328 @@
+"""After an erasure its payloads and metadata are in nothing that is stored: every file, object, entity, blob and column
+of a Parquet file is searched, on every backend, with the process killed at every call on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from fix_azurite import Azurite
+from fix_covered import EXHAUSTIVE
+from fix_s3 import S3Bucket
+
+import streamkit
+import streamkit_memory
+from harness.deep_search import files_below, found_in
+from harness.doomed import doomed, killed_at, telling_of_tables
+from streamkit import Record, Store
+from streamkit.backend import Driver
+from streamkit.client import Client
+from streamkit.clock import SYSTEM_CLOCK
+from streamkit.testing import CRASHES, FAULTS, Call, Crash, Fault, Plan
+from streamkit.views import Index
+
+KINDS = [
+    "memory",
+    "remote",
+    "local",
+    pytest.param("s3", marks=pytest.mark.s3),
+    pytest.param("azure", marks=pytest.mark.azure),
+]
+
+
+CHANGES = ("put", "delete", "scrub", "acquire", "renew", "release")
+
+
+class World:
+    """A root of one backend; `stored()` gives the name and the bytes of all that is kept below it."""
+
+    def __init__(self, url: str, path: Path, stored: Callable[[], Iterator[tuple[str, bytes]]]) -> None:
+        self.url = url
+        self.path = path
+        self.stored = stored
+        self.is_service = url.startswith(("s3:", "azurite:"))
+        self.archive = f"file://{path}/cold" if url.startswith("memory:") else None
+
+    def driver(self) -> Driver:
+        from streamkit.client import _driver
+
+        return _driver(self.url, 5.0)
+
+    def client(self) -> Client:
+        return streamkit.connect(self.url, timeout=5.0, archive=self.archive)
+
+
+def memory(url: str, path: Path) -> World:
+    def stored() -> Iterator[tuple[str, bytes]]:
+        driver = streamkit_memory.connect(url, timeout=5.0)
+        for store in driver.stores():
+            backend = driver.open(store)
+            for partition in list(driver._service.stores[store]):
+                for row in backend.scan(partition, b"", b"\xff" * 300):
+                    yield f"{partition!r}/{row.key!r}", row.key + row.data
+        yield from files_below(path / "cold")
+
+    return World(url, path, stored)
+
+
+def bucket_of(bucket: S3Bucket, path: Path) -> World:
+    plain = bucket.server.client()
+
+    def stored() -> Iterator[tuple[str, bytes]]:
+        for name in bucket.names():
+            yield name, plain.get_object(Bucket=bucket.name, Key=name)["Body"].read()
+
+    return World(bucket.url("erasing"), path, stored)
+
+
+def account_of(azurite: Azurite, path: Path) -> World:
+    from azure.data.tables import TableServiceClient
+    from azure.storage.blob import BlobServiceClient
+
+    key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+    ends = (
+        f"DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={key};"
+        f"BlobEndpoint=http://127.0.0.1:{azurite.blob_port}/devstoreaccount1;"
+        f"TableEndpoint=http://127.0.0.1:{azurite.table_port}/devstoreaccount1;"
+    )
+    prefix = "er" + uuid4().hex[:10]
+    tables, blobs = TableServiceClient.from_connection_string(ends), BlobServiceClient.from_connection_string(ends)
+
+    def stored() -> Iterator[tuple[str, bytes]]:
+        for table in tables.list_tables():
+            if prefix in table.name:
+                for entity in tables.get_table_client(table.name).list_entities():
+                    parts = [entity[name] for name in sorted(entity) if isinstance(entity[name], bytes)]
+                    yield f"{table.name}/{entity['RowKey']}", b"".join(parts)
+        for container in blobs.list_containers():
+            inside = blobs.get_container_client(container.name)
+            for blob in inside.list_blobs():
+                if prefix in container.name or prefix in blob.name:
+                    yield blob.name, inside.download_blob(blob.name).readall()
+
+    return World(azurite.url(prefix), path, stored)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A directory in memory, if this machine has one: what is written to it is synced all the time."""
+    root = Path(tempfile.mkdtemp(prefix="erased-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, scratch: Path) -> World:
+    match request.param:
+        case "memory" | "remote":
+            return memory(f"memory://{uuid4()}" + ("?remote=1" if request.param == "remote" else ""), scratch)
+        case "local":
+            root = scratch / "root"
+            return World(root.as_uri(), scratch, lambda: files_below(root))
+        case "s3":
+            return bucket_of(request.getfixturevalue("s3_bucket"), scratch)
+        case _:
+            return account_of(request.getfixturevalue("azurite"), scratch)
+
+
+class Secrets:
+    """A store with payloads and metadata that nothing else has, of many sizes, among others that stay."""
+
+    def __init__(self, world: World, archived: bool) -> None:
+        self.world = world
+        self.archived = archived
+        self.id: UUID = uuid4()
+        self.tag, self.kept = os.urandom(24), os.urandom(24)
+        self.turns = 0
+        with world.client() as client:
+            store = client.store(self.id)
+            self._write(store, 2)
+            if archived:
+                store.archive("a")
+                self._write(store, 2)
+                store.archive("a")
+                store.compact("a")  # leaves older versions of the table, and their files
+                view = store.view("v", Index(lambda entry: entry.segment), ["a"], world.path / str(self.id))
+                view.publish()
+                view.close()
+            else:
+                store.maintain()
+            self._write(store, 2)
+        stored = list(world.stored())
+        assert found_in(stored, self.tag)
+        assert found_in(stored, self.tag.hex().encode())
+
+    def _write(self, store: Store, turns: int) -> None:
+        for _ in range(turns):
+            body = (os.urandom(10), os.urandom(40_000), b"x" * 9000, os.urandom(90_000))[self.turns % 4]
+            self.turns += 1
+            with store.transaction("a") as trx:
+                note = {"who": "user-1", "note": self.tag.hex()}
+                trx.produce("user-1", [Record(self.tag + body, note), Record(b"log in")])
+                trx.produce("user-2", [Record(self.kept + body, {"note": self.kept.hex()})])
+
+    def erase(self, store: Store) -> None:
+        store.erase("a", metadata={"who": "user-1"})
+
+    def is_said(self, store: Store) -> bool:
+        """Whether the log says that they are erased: then nobody is given any of them."""
+        given = [entry.payload.startswith(self.tag) for entry in store.consume_segment("a", "user-1")]
+        assert given in ([False] * self.turns, [True, False] * self.turns), "some of them are given out, and some not"
+        return len(given) == self.turns
+
+    def check(self, store: Store) -> None:
+        """Nothing of it is there, and all else is."""
+        stored = list(self.world.stored())
+        for needle in (self.tag, self.tag.hex().encode()):
+            assert found_in(stored, needle) == []
+        for needle in (self.kept, self.kept.hex().encode()):
+            assert found_in(stored, needle), "the search finds nothing at all"
+        own = [(entry.sequence, entry.payload) for entry in store.consume_segment("a", "user-1")]
+        assert own == [(sequence, b"log in") for sequence in range(2, 2 * self.turns + 1, 2)]
+        kept = list(store.consume_segment("a", "user-2"))
+        assert len(kept) == self.turns
+        assert all(entry.payload.startswith(self.kept) and len(entry.metadata) == 1 for entry in kept)
+        report = store.verify("a")
+        assert report.ok, report.findings[:3]
+
+
+class _Held:
+    """In the place of a lease whose holder was killed, after its time."""
+
+    def __enter__(self) -> _Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def check(self) -> None:
+        return None
+
+
+@contextlib.contextmanager
+def after_the_lease() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "_eraser_lease", lambda *_: _Held())
+        patch.setattr(Store, "_archiver_lease", lambda *_: _Held())
+        yield
+
+
+def erase_by(secrets: Secrets, plan: Plan) -> tuple[Call, ...]:
+    """Erase in a process that follows a plan; the calls that it made."""
+    world = secrets.world
+    driver = doomed(world.driver(), plan)
+    client = Client(world.url, driver, 5.0, None, 64 << 20, SYSTEM_CLOCK, world.archive)
+    with telling_of_tables(driver), contextlib.suppress(Crash):
+        secrets.erase(client.store(secrets.id))
+    return driver.faults.trace
+
+
+def completed(secrets: Secrets) -> bool:
+    """The next process has it done, by upkeep if it was begun, and else by erasing. Whether it was begun."""
+    with after_the_lease(), secrets.world.client() as client:
+        store = client.store(secrets.id)
+        begun = secrets.is_said(store)
+        store.maintain()
+        if not begun:
+            secrets.erase(store)
+        secrets.check(store)
+        client.delete_store(secrets.id)
+    return begun
+
+
+def points(trace: tuple[Call, ...], world: World) -> list[tuple[int, Fault]]:
+    """Where a process is to be killed: at every call, before, amid and after its effect; or some of them.
+
+    All that a killed process leaves is what is stored, so at a look it is as at the change that comes next, and after a
+    change as before the next one. Where a call takes long those are left out that are the same.
+    """
+    every = [(call.number, fault) for call in trace for fault in CRASHES if fault in FAULTS[call.kind]]
+    if EXHAUSTIVE and not world.is_service:
+        return every
+    changes = [(number, fault) for number, fault in every if trace[number].kind in CHANGES]
+    if EXHAUSTIVE:
+        return [point for point in changes[:-1] if point[1] is not Fault.CRASH_AFTER] + changes[-1:]
+    return changes[1 :: max(1, len(changes) // 3)] if not world.is_service else changes[len(changes) // 2 :][:1]
+
+
+@pytest.mark.parametrize("archived", [False, True], ids=["log alone", "archived"])
+def test_nothing_of_it_is_left_wherever_the_process_was_killed(
+    world: World, archived: bool, covered: Callable[[str, int], None], request: pytest.FixtureRequest
+) -> None:
+    if archived:
+        pytest.importorskip("deltalake")
+    elif world.is_service and not EXHAUSTIVE:
+        pytest.skip("with an archive more is killed; STREAMKIT_EXHAUSTIVE=1 does both")
+    secrets = Secrets(world, archived)
+    trace = erase_by(secrets, Plan())
+    with world.client() as client:
+        secrets.check(client.store(secrets.id))  # nobody need complete it
+        client.delete_store(secrets.id)
+    kinds = {call.what.split()[0] for call in trace}
+    assert not archived or "file" in kinds, "the archive's files are not among the calls"
+    begun, chosen = [], points(trace, world)
+    for number, fault in chosen:
+        secrets = Secrets(world, archived)
+        try:
+            erase_by(secrets, Plan.at(number, fault))
+            begun.append(completed(secrets))
+        except BaseException as error:
+            error.add_note(f"killed at call {number} of {len(trace)}, {fault.name}: {trace[number]}")
+            raise
+    assert not EXHAUSTIVE or {True, False} == set(begun)
+    covered(f"kills of an erasure, {request.node.callspec.id}", len(chosen))
+
+
+def test_nothing_of_it_is_left_on_disk_wherever_the_process_was_killed_within_a_call(
+    scratch: Path, covered: Callable[[str, int], None]
+) -> None:
+    """By SIGKILL, before any call of the operating system that changes or syncs a file."""
+    root = scratch / "root"
+    world = World(root.as_uri(), scratch, lambda: files_below(root))
+
+    def erase(secrets: Secrets) -> None:
+        with world.client() as client:
+            secrets.erase(client.store(secrets.id))
+
+    number, killed = 1, 0
+    while True:
+        secrets = Secrets(world, False)
+        if not killed_at(number, lambda: erase(secrets)):  # noqa: B023
+            break
+        killed += 1
+        try:
+            completed(secrets)
+        except BaseException as error:
+            error.add_note(f"killed before call {number} of the operating system")
+            raise
+        number += 1 if EXHAUSTIVE else 23
+    assert killed >= 3
+    covered("kills of an erasure, within calls of a local store", killed)
+
+
+def test_nothing_of_it_is_left_where_the_one_that_completes_it_is_killed_too(
+    scratch: Path, covered: Callable[[str, int], None]
+) -> None:
+    """At every call of an upkeep that goes on with an erasure which was killed when it had been said."""
+    world, count = memory(f"memory://{uuid4()}?remote=1", scratch), 0
+    first = len(erase_by(Secrets(world, True), Plan()))
+    for stopped in range(first // 3, first, 1 + first // (6 if EXHAUSTIVE else 2)):
+        number = made = 0
+        while number <= made:
+            secrets = Secrets(world, True)
+            erase_by(secrets, Plan.at(stopped, Fault.CRASH_BEFORE))
+            driver = doomed(world.driver(), Plan.at(number, Fault.CRASH_BEFORE))
+            client = Client(world.url, driver, 5.0, None, 64 << 20, SYSTEM_CLOCK, world.archive)
+            with after_the_lease(), telling_of_tables(driver), contextlib.suppress(Crash):
+                client.store(secrets.id).maintain()
+            made = len(driver.faults.trace)
+            completed(secrets)
+            count += 1
+            number += 1 if EXHAUSTIVE else 29
+    covered("kills of an upkeep that completes an erasure", count)
