@@ -39,8 +39,18 @@ server.serve_forever()
 """
 _COMMITS = 40
 
+__all__ = ["Bucket", "credentials", "moto_server"]
 
-class _Bucket:
+
+def credentials() -> dict[str, str]:
+    """What the environment is to have; any will do."""
+    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    return {**keys, "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+class Bucket:
+    """A new one of a moto server."""
+
     def __init__(self, endpoint: str) -> None:
         import boto3
 
@@ -48,6 +58,7 @@ class _Bucket:
         name = f"b{uuid4().hex}"
         boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket=name)
         self.url = f"s3://{name}/p?endpoint_url={endpoint}&region=us-east-1"
+        self.archive = f"s3://{name}/archive"
 
     def asked(self) -> Counter[str]:
         """By method, since the last call. No request is under way."""
@@ -56,7 +67,8 @@ class _Bucket:
 
 
 @contextmanager
-def _server() -> Iterator[str]:
+def moto_server() -> Iterator[str]:
+    """Its endpoint. It counts what it is asked, for `Bucket.asked`."""
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -85,7 +97,7 @@ def _commit(store: Store) -> None:
         assert table.commit(state, [])
 
 
-def _run(bucket: _Bucket, partitions: int) -> UUID:
+def _run(bucket: Bucket, partitions: int) -> UUID:
     with streamkit.connect(bucket.url) as client:
         store = client.store(uuid4())
         store.create_space("s", partitions)
@@ -104,10 +116,10 @@ def _run(bucket: _Bucket, partitions: int) -> UUID:
 
 
 def main(partitions: tuple[int, ...] = (1, 8, 64)) -> None:
-    os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing", AWS_EC2_METADATA_DISABLED="true")
-    with _server() as endpoint:
+    os.environ.update(credentials())
+    with moto_server() as endpoint:
         for count in partitions:
-            bucket = _Bucket(endpoint)
+            bucket = Bucket(endpoint)
             store = _run(bucket, count)
             with streamkit.connect(bucket.url) as stranger:
                 bucket.asked()

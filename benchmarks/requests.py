@@ -21,6 +21,7 @@ import streamkit_memory
 from streamkit import Client, Record, Store
 from streamkit.backend import Backend
 from streamkit.clock import SYSTEM_CLOCK
+from streamkit.testing import ManualClock
 
 __all__ = ["Counted", "CountingDriver", "fresh", "main"]
 
@@ -82,9 +83,9 @@ class _CountingBackend:
 class CountingDriver:
     """Opens stores whose requests are counted together."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: ManualClock | None = None) -> None:
         self.counted = Counted()
-        self._inner = streamkit_memory.MemoryDriver(name, remote=True)
+        self._inner = streamkit_memory.MemoryDriver(name, remote=True, clock=clock or time.monotonic)
 
     def open(self, store: UUID) -> Any:
         return _CountingBackend(self._inner.open(store), self.counted)
