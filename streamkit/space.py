@@ -13,6 +13,7 @@ from .errors import CrossPartition, SpaceExists, Unavailable
 from .index.upkeep import bring_forward, merge_some
 from .log.commit import Committer
 from .log.context import Context
+from .log.floors import Changed
 from .log.index_reader import RunGone
 from .log.index_rows import decode_index_row
 from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_key, segment_name, space_key
@@ -22,9 +23,20 @@ from .log.visible import shown
 from .names import partition_of
 from .seconds import check_seconds
 
-__all__ = ["Space", "create_space", "open_space", "segments_of", "settings_of"]
+__all__ = [
+    "Space",
+    "changed_settings",
+    "check_change",
+    "create_space",
+    "open_space",
+    "segments_of",
+    "settings_of",
+]
 
 
+_LEAST = 0.1
+"""Of what a space was created with: the share that a window or a grace is always. Who relies on one that others may
+have changed relies on much less: `Freshness` on a thirtieth of the grace, routes on a twentieth of the window."""
 _EPOCH = 1_735_689_600_000
 """2025-01-01, in ms."""
 
@@ -134,6 +146,27 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
     window = check_seconds("idempotency_window", idempotency_window, positive=True, endless=True)
     grace = check_seconds("archive_grace", archive_grace, positive=True)
     return Settings(partitions, durability, window, grace)
+
+
+def changed_settings(idempotency_window: float | None, archive_grace: float | None) -> Changed:
+    """Checked settings. TypeError or ValueError."""
+    window = grace = 0.0
+    if idempotency_window is not None:
+        window = check_seconds("idempotency_window", idempotency_window, positive=True, endless=True)
+    if archive_grace is not None:
+        grace = check_seconds("archive_grace", archive_grace, positive=True)
+    return Changed(window, grace)
+
+
+def check_change(space: str, settings: Settings, changed: Changed) -> None:
+    """ValueError for what is too little of that which the space was created with."""
+    for name in ("idempotency_window", "archive_grace"):
+        least, value = getattr(settings, name) * _LEAST, getattr(changed, name)
+        if value and value < least:
+            raise ValueError(
+                f"{name} of space {space!r} is {least:g} seconds or more, a tenth of what the space was created with, "
+                f"not {value:g}: other processes rely on that"
+            )
 
 
 def segments_of(partition: Partition) -> Iterator[str]:

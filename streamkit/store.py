@@ -372,6 +372,26 @@ class Store:
         for committer in self._shared.ready(space, ()).committers:
             committer.commit(Request((), control=Control(retention=kept)))
 
+    def change_space(
+        self, space: str, *, idempotency_window: float | None = None, archive_grace: float | None = None
+    ) -> None:
+        """Change settings of `create_space`, in seconds, from the next upkeep on; None stays as it is. The space is
+        created. `create_space` goes on taking the settings that it was created with.
+
+        Neither can be less than a tenth of what the space was created with (ValueError): other processes rely on that,
+        also one that has not heard of a change. Keys that were forgotten already do not come back.
+        """
+        from .log.floors import Control
+        from .space import changed_settings, check_change
+
+        check_name(space, "space")
+        self._handle.check_open()
+        changed = changed_settings(idempotency_window, archive_grace)
+        committers = self._shared.ready(space, ()).committers
+        check_change(space, committers[0].partition.settings, changed)
+        for committer in committers:
+            committer.commit(Request((), control=Control(changed=changed)))
+
     def delete_space(self, space: str) -> None:
         """Remove a space with all that is in it, its archive too. Made again it is another space: offsets of this one
         are InvalidOffset there. Who has it open gets StoreClosed, or CorruptData, and opens the store again.

@@ -145,6 +145,7 @@ class AsyncStore:
 
     trim = awaited(Store.trim)
     set_retention = awaited(Store.set_retention)
+    change_space = awaited(Store.change_space)
     erase = with_progress(Store.erase)
     delete_segment = awaited(Store.delete_segment)
     delete_space = awaited(Store.delete_space, long=True)

@@ -38,7 +38,7 @@ def note_archived(partition: Partition) -> ArchiveRow:
     now = partition.freshness.now()
     if now is None or archived <= max([row.removed, *(number for number, _ in row.since)]):
         return row
-    row = ArchiveRow(row.removed, with_mark(row.since, archived, now, partition.settings.archive_grace))
+    row = ArchiveRow(row.removed, with_mark(row.since, archived, now, partition.head.archive_grace))
     _keep(partition, row)
     return row
 
@@ -51,7 +51,7 @@ def remove_archived(partition: Partition, archive: Archive, row: ArchiveRow) -> 
     now = partition.freshness.now()
     if now is None:
         return 0
-    number = reached(row.since, now - partition.settings.archive_grace - partition.freshness.margin)
+    number = reached(row.since, now - partition.head.archive_grace - partition.freshness.margin)
     if number <= row.removed:
         return 0
     # Table and watermark first: what is removed must be there.

@@ -13,7 +13,7 @@ from ..backend import Etag
 from ..checksum import crc32
 from ..errors import CorruptData, StreamkitError
 from ..log.archive_reader import Contents
-from ..log.floors import Erasure, Floor, Retained
+from ..log.floors import Changed, Erasure, Floor, Retained
 from ..log.idempotency import key_row
 from ..log.keys import HEAD
 from ..log.manifest import RunGone
@@ -70,6 +70,7 @@ class LogWalk:
         self.removed: dict[str, int] = {}
         """The last sequence of each segment that the log says was removed."""
         self.retention: Retained | None = None
+        self.changed = Changed()
         self.size = 0
         """Bytes of payload, by the last transaction that was read."""
         self.floor = Floor()
@@ -231,6 +232,7 @@ class LogWalk:
             for removal in header.control.removals:
                 self.removed[removal.segment] = max(removal.last, self.removed.get(removal.segment, 0))
             self.retention = header.control.retention or self.retention
+            self.changed = self.changed.then(header.control.changed)
             self.erasures += [Erasure(one.segment, one.first, one.last, number) for one in header.control.erasures]
             if header.control.floor is not None and header.control.floor.number > self.floor.number:
                 self.floor = header.control.floor

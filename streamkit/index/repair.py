@@ -175,6 +175,7 @@ def _rebuild(
         trimmed=before.trimmed,
         thinned=max([before.thinned, *log.removed.values()]) and log.last,
         retention=log.retention or before.retention,
+        changed=before.changed.then(log.changed),
         # Also what the log says and the head did not yet; without a head, all: what is erased already stays so.
         erasing=before.erasing + tuple(one for one in log.erasures if one.number > before.watermark),
         erased=before.erased if there else log.last,

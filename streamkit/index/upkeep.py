@@ -37,6 +37,7 @@ __all__ = [
     "Rows",
     "bring_forward",
     "encode",
+    "forgotten_up_to",
     "gone_up_to",
     "index_rows",
     "merge_all_with",
@@ -283,7 +284,7 @@ def _merged(partition: Partition, head: Head, made: list[bytes], rules: Rules | 
         id = urandom(16)
         index = partition.open_index(head)
         assert isinstance(index, Runs)
-        forgotten = _forgotten(partition, head)
+        forgotten = forgotten_up_to(partition, head)
         own = rules or Expiry(gone_up_to(head), forgotten).__call__
         step = merge_step(index, merge, policy.merge, id, partition.seed, own)
         etag = ""
@@ -357,12 +358,12 @@ def packs_to_merge(packs: Sequence[PackFile], most: int) -> Sequence[PackFile]:
     return ()
 
 
-def _forgotten(partition: Partition, head: Head) -> int:
+def forgotten_up_to(partition: Partition, head: Head) -> int:
     """Up to which transaction the idempotency keys are past their window, by the service's clock."""
     now = partition.freshness.now()
     if now is None:
         return head.forgotten
-    return max(head.forgotten, reached(head.seen, now - head.settings.idempotency_window - partition.freshness.margin))
+    return max(head.forgotten, reached(head.seen, now - head.idempotency_window - partition.freshness.margin))
 
 
 def _move(partition: Partition, head: Head, etag: Etag | None, after: Head, made: Sequence[bytes]) -> bool:
@@ -448,7 +449,7 @@ def _cleared(partition: Partition, head: Head) -> int:
 def _over(partition: Partition, head: Head) -> int:
     """Up to which transaction all have been packed for longer than the grace."""
     now = partition.freshness.now()
-    return 0 if now is None else reached(head.packed, now - partition.grace - partition.freshness.margin)
+    return 0 if now is None else reached(head.packed, now - partition.removal_grace - partition.freshness.margin)
 
 
 def _filed(head: Head) -> int:
@@ -465,7 +466,7 @@ def _marked(partition: Partition, head: Head, cleared: int) -> Marks:
     now, number = partition.freshness.now(), head.watermark
     if now is None or number <= max([cleared, *(number for number, _ in head.packed)]):
         return head.packed
-    return with_mark([mark for mark in head.packed if mark[0] > cleared], number, now, partition.grace)
+    return with_mark([mark for mark in head.packed if mark[0] > cleared], number, now, partition.removal_grace)
 
 
 def _seen(partition: Partition, head: Head) -> Head:
@@ -473,7 +474,7 @@ def _seen(partition: Partition, head: Head) -> Head:
     now = partition.freshness.now()
     if now is None:
         return head
-    window = head.settings.idempotency_window
+    window = head.idempotency_window
     if window == float("inf") or (head.seen and head.watermark == head.seen[-1][0]):
         return head
     return replace(head, seen=with_mark(head.seen, head.watermark, now, window))
@@ -513,6 +514,7 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
                     floor=partition.floor,
                     thinned=partition.thinned,
                     retention=partition.retention,
+                    changed=partition.changed,
                     erasing=partition.erasing,
                     lead=partition.answers.lead,
                 )

@@ -13,6 +13,7 @@ import msgspec
 
 __all__ = [
     "REMOVED",
+    "Changed",
     "Control",
     "Erasure",
     "Floor",
@@ -101,6 +102,16 @@ class Retained(msgspec.Struct, frozen=True, array_like=True, gc=False):
     when_full: str = "drop_oldest"
 
 
+class Changed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Settings of a space in the place of those that it was created with; 0 for one that is as it was."""
+
+    idempotency_window: float = 0.0
+    archive_grace: float = 0.0
+
+    def then(self, later: Changed) -> Changed:
+        return Changed(later.idempotency_window or self.idempotency_window, later.archive_grace or self.archive_grace)
+
+
 class Control(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a transaction says of the partition itself. It holds before the entries of the same transaction."""
 
@@ -108,6 +119,7 @@ class Control(msgspec.Struct, frozen=True, array_like=True, gc=False):
     floor: Floor | None = None
     retention: Retained | None = None
     erasures: tuple[Erasure, ...] = ()
+    changed: Changed = Changed()
 
 
 def join_controls(controls: Iterable[Control]) -> Control | None:
@@ -123,6 +135,7 @@ def join_controls(controls: Iterable[Control]) -> Control | None:
             max(floors, key=lambda floor: floor.number) if floors else None,
             control.retention or joined.retention,
             joined.erasures + control.erasures,
+            joined.changed.then(control.changed),
         )
     return joined
 

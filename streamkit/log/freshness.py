@@ -5,6 +5,10 @@ look at the head counts for a small part of the grace only. Everything is told b
 as old as the last answer before it was sent, the write or the look that relies on it as new as its own answer, and the
 remover judges its grace by the service's answers too. No machine's clock is compared with another's, and a function
 that was frozen in between finds out. This process's own clocks may only ever say that a look is older than that.
+
+The grace may be changed. Nobody who reads or writes needs to know: a look counts for a thirtieth of the grace that the
+space was created with, always, and a row stays for a tenth of that, at the least. So whoever has not heard of a change
+yet, and for however long, is as safe as before, whether he looks or removes.
 """
 
 from __future__ import annotations

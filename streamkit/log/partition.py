@@ -18,7 +18,7 @@ from .answers import Answers
 from .archive_reader import Cold
 from .context import Context
 from .fences import Fences
-from .floors import Control, Erasure, Floor, Removal, Retained
+from .floors import Changed, Control, Erasure, Floor, Removal, Retained
 from .freshness import Freshness, Look
 from .idempotency import key_row
 from .index_reader import Index, RunGone
@@ -85,6 +85,7 @@ class Partition:
         self.expired = Floor()
         """The last one that the retention drew, where a search goes on."""
         self.retention: Retained | None = None
+        self.changed = Changed()
         self.thinned = 0
         """As in the head: the transaction that removed entries of segments last, or 0."""
         self.erasing: tuple[Erasure, ...] = ()
@@ -123,13 +124,19 @@ class Partition:
         self.settings = settings
         self.latest = Latest(settings.partitions)
         self.grace = min(settings.archive_grace, self.policy.clear)
-        """Seconds for which a transaction's row stays after the transaction is somewhere else as well."""
+        """Seconds by which looks are judged; a transaction's row stays for a tenth of it, at the least, after the
+        transaction is somewhere else as well."""
         self.seed = crc32(settings.incarnation, crc32(self.key))
         self._transactions = transaction_prefix(settings.incarnation)
 
     def transaction_key(self, number: int) -> bytes:
         """It names the incarnation: a record of an earlier one never takes the place of one of this."""
         return transaction_key(self._transactions, number)
+
+    @property
+    def removal_grace(self) -> float:
+        """Seconds for which a transaction's row stays by now after the transaction is somewhere else as well."""
+        return min(self.head.archive_grace, self.policy.clear)
 
     def where(self, number: int) -> str:
         return f"space {self.space!r}, partition {self.partition}, transaction {number}"
@@ -336,6 +343,7 @@ class Partition:
         self.generation += 1
         self.timestamp, self.position, self.size = head.timestamp, head.position, head.size
         self.floor, self.retention, self.thinned = head.floor, head.retention, head.thinned
+        self.changed = head.changed
         self.erasing = head.erasing
         self.latest.clear()
         self.fences.forget()
@@ -426,6 +434,7 @@ class Partition:
         if control.retention is not None:
             self.retention = control.retention
             self.expired = Floor()
+        self.changed = self.changed.then(control.changed)
         for erasure in control.erasures:
             erasure = Erasure(erasure.segment, erasure.first, erasure.last, number)
             if erasure not in self.erasing:

@@ -9,7 +9,7 @@ import msgspec
 
 from ..checksum import crc32
 from ..errors import CorruptData, UnsupportedVersion
-from .floors import Erasure, Floor, Reason, Removal, Retained, with_gap
+from .floors import Changed, Erasure, Floor, Reason, Removal, Retained, with_gap
 from .manifest import Manifest
 from .marks import Marks
 from .packs import PackFile
@@ -107,6 +107,21 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     """What transactions up to this one removed of segments has left the index, and packs that held little else."""
     lead: Lead = Lead()
     """As of the watermark: who begins here need not read a transaction for it."""
+    changed: Changed = Changed()
+
+    @property
+    def idempotency_window(self) -> float:
+        """Seconds for which keys are remembered by now, at least."""
+        return self.changed.idempotency_window or self.settings.idempotency_window
+
+    @property
+    def archive_grace(self) -> float:
+        """Seconds after which rows of the log are removed by now.
+
+        Whoever reads or writes relies on the grace that the space was created with, which is the same for all at any
+        time: see `streamkit.log.freshness`.
+        """
+        return self.changed.archive_grace or self.settings.archive_grace
 
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

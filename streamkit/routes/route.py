@@ -328,7 +328,8 @@ class Route:
         if known is None or state.batch is None:
             return False
         age = inner(self._store).clock.now() - state.batch.began
-        return not 0 <= age < known.settings.idempotency_window / 2
+        # What the space was created with, as this process may not know of a change; and no window is less than a tenth.
+        return not 0 <= age < known.settings.idempotency_window / 20
 
     def _already_there(self, state: RouteState) -> frozenset[str]:
         """The sources of this route's copies that came into the target since the batch was begun."""

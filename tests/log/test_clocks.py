@@ -102,6 +102,55 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 SIX = [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 2.0])
+def test_a_grace_that_was_changed_is_waited_for_and_who_has_not_heard_of_it_loses_nothing(
+    world: World, share: float
+) -> None:
+    """W has looked before, and goes on as if the grace was that which the space was created with."""
+    world.others_write()
+    world.other().change_space(SPACE, archive_grace=share * GRACE)
+    world.other().maintain()
+    world.service.clock.sleep(share * GRACE - 2)
+    assert world.other(ManualClock(33_000.0)).archive(SPACE).removed == 0
+    world.service.clock.sleep(4)
+    assert world.other(ManualClock(33_000.0)).archive(SPACE).removed == 6
+    assert world.writer.produce(SPACE, "s", [Record(b"7")]).last_sequence == 7
+    assert world.read() == [*SIX, b"7"]
+
+
+def test_a_look_counts_for_as_long_as_any_grace_that_may_be_set(world: World) -> None:
+    """Whoever relies on a look does so for less than the shortest time after which a row may be gone."""
+    partition = inner(world.writer).look_up(SPACE)[0].partitions[0]  # type: ignore[union-attr]
+    world.other().change_space(SPACE, archive_grace=100 * GRACE)
+    for _ in range(2):
+        partition.refresh()
+        world.service.clock.sleep(GRACE / 10)
+        world.writer.peek(SPACE, "s")  # an answer that is dated
+        looked = partition.looked
+        world.service.clock.sleep(GRACE / 10)
+        list(world.writer.get_spaces())
+        assert not partition.is_fresh(looked)
+        world.other().maintain()
+    with pytest.raises(ValueError, match="is 60 seconds or more"):
+        world.other().change_space(SPACE, archive_grace=GRACE / 10 - 1)
+
+
+@pytest.mark.parametrize("window", [None, 8_640.0, 864_000.0])
+def test_keys_are_forgotten_after_the_window_that_was_set_last(world: World, window: float | None) -> None:
+    store = world.other()
+    store.produce(SPACE, "s", [Record(b"2")], idempotency_key="once")
+    store.change_space(SPACE, idempotency_window=window)
+    store.maintain()
+    seconds = window or 86_400.0
+    partition = inner(store).look_up(SPACE)[0].partitions[0]  # type: ignore[union-attr]
+    for sleep, forgotten in ((0.8 * seconds, False), (0.3 * seconds, True)):
+        world.service.clock.sleep(sleep)
+        store.produce(SPACE, "s", [Record(b"more")])
+        store.maintain()
+        assert upkeep.forgotten_up_to(partition, partition.head) >= 2 or not forgotten
+        assert upkeep.forgotten_up_to(partition, partition.head) < 2 or forgotten
+
+
 def test_an_archiver_whose_clock_is_ahead_removes_nothing_early(world: World) -> None:
     world.others_write()
     ahead = world.other(ManualClock(77_000.0 + 10 * GRACE))

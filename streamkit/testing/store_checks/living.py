@@ -91,6 +91,29 @@ class Living(StoreSubject):
                 create("space", **settings)
         same(list(self.stranger().get_spaces()), [], "the spaces")
 
+    def test_some_settings_can_be_changed(self) -> None:
+        """A change of settings was refused that harms nobody, or taken where others rely on more, or lost a key."""
+        self.store.create_space("space", idempotency_window=1000.0, archive_grace=600.0)
+        self.store.produce("space", "s", [Record(b"1")], idempotency_key="once")
+        for store in (self.store, self.stranger()):
+            store.change_space("space", idempotency_window=100.0)
+            store.change_space("space", archive_grace=60.0)
+            store.change_space("space", idempotency_window=float("inf"), archive_grace=86_400.0)
+            store.change_space("space")
+            with refusing(ValueError, "less than a tenth of the window that the space was created with"):
+                store.change_space("space", idempotency_window=99.0)
+            with refusing(ValueError, "less than a tenth of the grace that the space was created with"):
+                store.change_space("space", idempotency_window=500.0, archive_grace=59.0)
+            with refusing(TypeError, "a grace that is no number"):
+                store.change_space("space", archive_grace="60")  # type: ignore[arg-type]
+            store.create_space("space", idempotency_window=1000.0, archive_grace=600.0)
+            store.maintain()
+            same(store.produce("space", "s", [Record(b"1")], idempotency_key="once").last_sequence, 1, "a key again")
+        self.put("space", "s", [b"2"])
+        same(self.payloads("space", "s", self.stranger()), [b"1", b"2"], "the segment")
+        self.agree("space")
+        hold(self.store.verify("space").ok, f"verify after changes: {self.store.verify('space').findings}")
+
     def test_buffered_writes_are_read_at_once(self) -> None:
         """A write into a buffered space was acknowledged and not visible to everyone."""
         self.store.create_space("space", durability="buffered")
