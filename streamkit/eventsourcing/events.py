@@ -10,7 +10,7 @@ from ..model import Entry, Record
 from .aggregate import Aggregate, EventType, Pending, event_types, replay
 from .codecs import Codec
 
-__all__ = ["EventFormat"]
+__all__ = ["EVENT", "EventFormat"]
 
 EVENT = "event"
 VERSION = "event-version"

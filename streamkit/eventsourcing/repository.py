@@ -81,6 +81,10 @@ class Repository(Generic[A]):
         self._lock = threading.Lock()
         self._warned = False
 
+    @property
+    def store(self) -> Store:
+        return self._store
+
     # -- loading ------------------------------------------------------------------------------------------------
 
     def load(self, id: str, *, at: int | datetime | None = None) -> A:
@@ -183,8 +187,15 @@ class Repository(Generic[A]):
     def events(self, id: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(name, arguments) of each event, in the order in which they happened."""
         for entry in self._store.consume_segment(self.space, id):
-            type, values = self._format.event(entry)
-            yield type.name, values
+            yield self.event(entry)
+
+    def event(self, entry: Entry) -> tuple[str, dict[str, Any]]:
+        """(name, arguments) of an entry of the space: of their types, and of the present version. For projections.
+
+        CorruptData for an event that the class does not know; UnsupportedVersion for a later version of one.
+        """
+        type, values = self._format.event(entry)
+        return type.name, values
 
     def _new(self, id: str) -> A:
         aggregate = self.aggregate()

@@ -37,7 +37,7 @@ from .events import (
 from .feed import FeedState
 from .lane import LaneState, Site
 from .ranges import ranges_of
-from .run import RunReport, run
+from .run import RunReport, Stop, run
 from .settings import CHANGEABLE, GroupSettings, checked
 from .source import Source
 from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending
@@ -220,14 +220,15 @@ class Group:
         *,
         seconds: float | None = None,
         drain: bool = False,
+        stop: Stop | None = None,
     ) -> RunReport:
         """Call `handler(delivery)` for each entry: acknowledged if it returns, given up with a growing delay if it
-        raises. Ends with SIGTERM (in the main thread), after `seconds`, or with `drain` when nothing is left to deliver
-        now: then what was begun is finished, and what was not is handed back.
+        raises. Ends with SIGTERM (in the main thread), when `stop` (an Event) is set, after `seconds`, or with `drain`
+        when nothing is left to deliver now: then what was begun is finished, and what was not is handed back.
 
         `concurrency` threads call it at once; in key_shared those of one key come one after the other.
         """
-        return run(self, handler, consumer, concurrency, batch, seconds, drain)
+        return run(self, handler, consumer, concurrency, batch, seconds, drain, stop)
 
     # -- looking ------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from ..seconds import check_seconds
 from ..store import Store
 from .consumer import Consumer
 from .group import Group, open_group
-from .run import RunReport
+from .run import RunReport, Stop
 from .source import DELAY, KEY, segment_of
 from .values import DeadLetter, Delivery, GroupStatus, Pending
 
@@ -103,9 +103,10 @@ class Queue:
         *,
         seconds: float | None = None,
         drain: bool = False,
+        stop: Stop | None = None,
     ) -> RunReport:
         """See `Group.run`."""
-        return self.group.run(handler, consumer, concurrency, batch, seconds=seconds, drain=drain)
+        return self.group.run(handler, consumer, concurrency, batch, seconds=seconds, drain=drain, stop=stop)
 
     def status(self) -> GroupStatus:
         """See `Group.status`; `lag` are the jobs that were never delivered and are not delayed."""

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .consumer import Consumer
     from .group import Group
 
-__all__ = ["RunReport", "check_run", "run"]
+__all__ = ["RunReport", "Stop", "check_run", "run"]
 
 _SLICE = 0.5
 """Seconds after which it is seen that it is time to stop."""
@@ -33,6 +33,12 @@ class RunReport(msgspec.Struct, frozen=True):
     """Times that the handler raised."""
     lost: int
     """Handled, but too late: another consumer has the entry."""
+
+
+class Stop(Protocol):
+    """Tells that it is time to stop: a `threading.Event`, or the `Stop` of a view or route."""
+
+    def is_set(self) -> bool: ...
 
 
 class _Count:
@@ -71,16 +77,21 @@ def run(
     batch: int,
     seconds: float | None,
     drain: bool,
+    stop: Stop | None,
 ) -> RunReport:
     check_run(handler, concurrency, batch, seconds)
     clock = group.core.clock
     end = None if seconds is None else clock.monotonic() + seconds
-    stop, count = threading.Event(), _Count()
+    terminated, count = threading.Event(), _Count()
 
     def ended() -> bool:
-        return stop.is_set() or (end is not None and clock.monotonic() >= end)
+        return (
+            terminated.is_set()
+            or (stop is not None and stop.is_set())
+            or (end is not None and clock.monotonic() >= end)
+        )
 
-    with _on_sigterm(stop), contextlib.ExitStack() as stack:
+    with _on_sigterm(terminated), contextlib.ExitStack() as stack:
         consumer = stack.enter_context(group.consumer(name))
         if concurrency == 1:
             _alone(consumer, handler, batch, drain, ended, count, end)

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .program import Program, Runnable, run
+from .worker import Worker
 
-__all__ = ["Program", "Runnable", "run"]
+__all__ = ["Program", "Runnable", "Worker", "run"]

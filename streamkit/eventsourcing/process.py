@@ -1,0 +1,187 @@
+"""Process managers: what is to be done when something has happened, by commands that are executed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..model import Entry
+from ..names import check_name
+from ..store import Store, inner
+from .aggregate import Aggregate, event_types
+from .events import EVENT
+from .repository import Repository
+
+if TYPE_CHECKING:
+    from ..groups import Delivery, Group, GroupStatus, RunReport
+
+__all__ = ["DomainEvent", "ProcessManager"]
+
+A = TypeVar("A", bound=Aggregate)
+R = TypeVar("R")
+CAUSE = "streamkit.cause"
+"""On the events of a command: the key that it was executed with, which names the event that it reacts to."""
+
+Reaction = Callable[["DomainEvent"], Any]
+
+
+class DomainEvent:
+    """An event as a process manager sees it, for one thread.
+
+    `id`: of the aggregate; `version`: its sequence; `name` and `arguments`: as `Repository.events` tells them;
+    `timestamp` in ms; `metadata`; `entry`: all of it; `attempt`: how often it was delivered, from 1.
+    """
+
+    def __init__(self, manager: str, entry: Entry, name: str, arguments: dict[str, Any], attempt: int) -> None:
+        self.entry = entry
+        self.name = name
+        self.arguments = arguments
+        self.attempt = attempt
+        self.key = f"{manager}/{entry.space}/{entry.segment}/{entry.sequence}/{entry.trx.id}"
+        """Of this event for this manager: an idempotency key for what else is done about it."""
+        self._executed: dict[tuple[Store, str, str], int] = {}
+
+    @property
+    def id(self) -> str:
+        return self.entry.segment
+
+    @property
+    def version(self) -> int:
+        return self.entry.sequence
+
+    @property
+    def timestamp(self) -> int:
+        return self.entry.timestamp
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.entry.metadata
+
+    def execute(
+        self,
+        repository: Repository[A],
+        id: str,
+        command: Callable[[A], R],
+        *,
+        name: str | None = None,
+        retries: int = 5,
+        metadata: dict[str, str] | None = None,
+    ) -> R | None:
+        """`repository.execute`, once for this event however often that is delivered; None if it was done before.
+
+        Several commands for one aggregate are told apart by their order. Where that may be another one the next time,
+        because one of them is not always executed, give each a `name`.
+        """
+        ordinal = (repository.store, repository.space, id)
+        if name is None:
+            self._executed[ordinal] = self._executed.get(ordinal, 0) + 1
+            name = str(self._executed[ordinal])
+        key = f"{self.key}/{name}"
+        since = self._since(repository)
+
+        def once(aggregate: A) -> R | None:
+            if since is not None and _is_done(repository, aggregate, key, since):
+                return None
+            return command(aggregate)
+
+        marks = {**(metadata or {}), CAUSE: key}
+        return repository.execute(id, once, retries=retries, idempotency_key=key, metadata=marks)
+
+    def _since(self, repository: Repository[A]) -> int | None:
+        """None while the store of the command remembers its key for sure; else from when on its events are to be
+        looked for, in ms: clocks may differ by half of what it remembers.
+        """
+        known = inner(repository.store).look_up(repository.space)[0]
+        if known is None:
+            return None
+        half = int(known.settings.idempotency_window * 500)
+        age = inner(repository.store).clock.now() - self.timestamp
+        return None if 0 <= age < half else max(self.timestamp - half, 0)
+
+    def __repr__(self) -> str:
+        return f"<DomainEvent {self.name!r}, {self.version} of {self.id!r}: {self.arguments!r}>"
+
+
+def _is_done(repository: Repository[A], aggregate: A, key: str, since: int) -> bool:
+    """Whether the events of a command are among those that `aggregate` is made of. If not, none can come between:
+    it is saved only if nothing has.
+    """
+    entries = repository.store.consume_segment(
+        repository.space, aggregate.id, max_sequence=aggregate.version, min_timestamp=since, reverse=True, gaps="skip"
+    )
+    return aggregate.version > 0 and any(entry.metadata.get(CAUSE) == key for entry in entries)
+
+
+class ProcessManager:
+    """Reacts to the events of a repository by commands: `ProcessManager("shipping", orders, {"paid": ship})`.
+
+    `reactions`: functions of a DomainEvent by the event's name, others are passed over; or one function for all. What
+    they do by `event.execute(repository, id, command)` is done once, whatever is delivered again. They decide by the
+    event and by aggregates, which may remember what a process has come to.
+    It is a group of the space, with the manager's name: key_shared, so that the events of an aggregate come in order.
+    One that raises is tried again, later each time, and is a dead letter in the end: `group.dead_letters()`,
+    `group.redrive()`. `start` and `settings`: as of `Store.group`. Any number of processes may run one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Repository[Any],
+        reactions: Mapping[str, Reaction] | Reaction,
+        *,
+        start: Any = "beginning",
+        **settings: Any,
+    ) -> None:
+        self.name = check_name(name, "group")
+        self.source = source
+        if isinstance(reactions, Mapping):
+            unknown = reactions.keys() - event_types(source.aggregate).keys()
+            if unknown:
+                raise ValueError(f"{source.aggregate.__name__} has no event {', '.join(map(repr, sorted(unknown)))}")
+        for reaction in reactions.values() if isinstance(reactions, Mapping) else [reactions]:
+            if not callable(reaction):
+                raise TypeError(f"a reaction is a function of a DomainEvent, not {reaction!r:.60}")
+        self._reactions = reactions
+        self._start = start
+        self._settings = {"mode": "key_shared", **settings}
+        self._group: Group | None = None
+
+    @property
+    def store(self) -> Store:
+        return self.source.store
+
+    @property
+    def group(self) -> Group:
+        """Made by the first use. GroupExists if it has other settings."""
+        if self._group is None:
+            self._group = self.store.group(self.source.space, self.name, start=self._start, **self._settings)
+        return self._group
+
+    def catch_up(self) -> RunReport:
+        """React to all that there is now, and to what comes of it. What failed is tried again later: by the next call,
+        or by `run`.
+        """
+        return self.group.run(self._react, drain=True)
+
+    def run(self, stop: Any = None, *, seconds: float | None = None, concurrency: int = 1) -> None:
+        """React to what there is and what comes, until `stop` (an Event) is set or `seconds` are over; in
+        `concurrency` threads.
+        """
+        self.group.run(self._react, concurrency=concurrency, seconds=seconds, stop=stop)
+
+    def status(self) -> GroupStatus:
+        """How far it is: see `Group.status`."""
+        return self.group.status()
+
+    def _react(self, delivery: Delivery) -> None:
+        entry, reaction = delivery.entry, self._reactions
+        if isinstance(reaction, Mapping):
+            found = reaction.get(entry.metadata.get(EVENT, ""))
+            if found is None:
+                return
+            reaction = found
+        name, arguments = self.source.event(entry)
+        reaction(DomainEvent(self.name, entry, name, arguments, delivery.attempt))
+
+    def __repr__(self) -> str:
+        return f"<ProcessManager {self.name!r} of {self.source.space!r}>"

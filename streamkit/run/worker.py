@@ -1,0 +1,55 @@
+"""The handler of a group or a queue, as a part of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+__all__ = ["Handled", "Worker"]
+
+
+class Handled(Protocol):
+    """A group, or a queue."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def run(self) -> Callable[..., Any]: ...
+
+    @property
+    def status(self) -> Callable[[], Any]: ...
+
+
+class Worker:
+    """Calls `handler(delivery)` for what a group or a queue delivers: `Program(store, [Worker(group, handler)])`.
+
+    As `group.run(handler, None, concurrency, batch)`, which says what becomes of an entry. `name`: of the part, the
+    group's if None. Any number of processes may run it at once.
+    """
+
+    def __init__(
+        self,
+        group: Handled,
+        handler: Callable[[Any], Any],
+        *,
+        name: str | None = None,
+        concurrency: int = 1,
+        batch: int = 10,
+    ) -> None:
+        self.name = name or group.name
+        self._group = group
+        self._handler = handler
+        self._concurrency = concurrency
+        self._batch = batch
+
+    def run(self, stop: Any = None, *, seconds: float | None = None) -> None:
+        """Until `stop` is set, or `seconds` are over."""
+        self._group.run(self._handler, None, self._concurrency, self._batch, seconds=seconds, stop=stop)
+
+    def status(self) -> Any:
+        """The group's."""
+        return self._group.status()
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name!r}>"
