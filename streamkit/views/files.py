@@ -15,13 +15,29 @@ same spaces, has its own, so that two that are deployed at once do not take turn
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["ViewFiles"]
+from ..errors import Unavailable
+
+__all__ = ["ViewFiles", "writing"]
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """A disk that is full, or fails, is Unavailable: nothing is lost, and the next call goes on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise Unavailable(f"{path} cannot be written ({error.strerror}): free some space, and call it again") from error
 
 
 class ViewFiles:
@@ -38,7 +54,8 @@ class ViewFiles:
     def prepare(self) -> None:
         """Make the directory, and say that this version is in use."""
         if self._used is None:
-            os.makedirs(self.directory, exist_ok=True)
+            with writing(self.directory):
+                os.makedirs(self.directory, exist_ok=True)
             self._used = self._open("used")
             fcntl.flock(self._used, fcntl.LOCK_SH)
 
@@ -63,7 +80,9 @@ class ViewFiles:
             os.close(fd)
 
     def _open(self, what: str) -> int:
-        return os.open(os.path.join(self.directory, f"{self.key}.{what}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        path = os.path.join(self.directory, f"{self.key}.{what}")
+        with writing(path):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def current(self) -> str | None:
         """The build of this version that is read."""
@@ -105,8 +124,9 @@ class ViewFiles:
 
     def _link(self, target: str, path: str) -> None:
         temporary = f"{path}.{os.urandom(4).hex()}"
-        os.symlink(target, temporary)
-        os.replace(temporary, path)
+        with writing(path):
+            os.symlink(target, temporary)
+            os.replace(temporary, path)
 
     def sweep(self) -> None:
         """Remove builds of this version that nobody reads any more, and earlier versions that nobody has open.
@@ -126,7 +146,9 @@ class ViewFiles:
                 continue
             if f"{key}.used" not in names:
                 continue
-            fd = os.open(os.path.join(self.directory, f"{key}.used"), os.O_RDWR | os.O_CLOEXEC)
+            path = os.path.join(self.directory, f"{key}.used")
+            with writing(path):
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._remove([name for name in names if not name.endswith((".used", ".lock"))])

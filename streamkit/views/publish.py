@@ -22,6 +22,7 @@ from ..errors import MissingDependency, PermanentError, StreamkitError
 from ..store import Store, inner
 from ..warn import warn
 from .build import copy
+from .files import writing
 
 __all__ = ["Published", "Snapshots", "default_path", "delete_published", "published_views"]
 
@@ -93,7 +94,8 @@ class Snapshots:
         name = f"{self._key}-{now}-{entries}-{os.urandom(4).hex()}{_SUFFIX}"
         try:
             copy(db, scratch)
-            size = self._place.write(name, _compressed(scratch))
+            with writing(name):
+                size = self._place.write(name, _compressed(scratch))
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(scratch)
