@@ -13,8 +13,8 @@ import pytest
 from fix_stores import Subject
 
 import streamkit
-from streamkit import Entry, InvalidOffset, PermanentError, Record, StoreClosed
-from streamkit.views import OpenView
+from streamkit import Entry, InvalidOffset, PermanentError, Record, Retention, StoreClosed
+from streamkit.views import OpenView, Reduce
 
 
 class Names(streamkit.View):
@@ -270,6 +270,69 @@ def test_a_space_that_was_made_again_is_viewed_anew(subject: Subject, path: str)
     view = subject.store.view("names", Names(), spaces=["orders"], path=path)
     view.catch_up()
     assert names(view) == ["c"]
+
+
+def test_a_space_that_was_deleted_and_written_again_is_viewed_anew_by_who_has_it_open(
+    subject: Subject, path: str
+) -> None:
+    """What a view keeps in memory is forgotten too, and the offset of what was written then is waited for."""
+    count: Reduce[int] = Reduce(lambda state, entry: state + 1, 0)
+    view = subject.store.view("count", count, spaces=["orders"], path=path)
+    write(subject, "a", "b", "c")
+    view.catch_up()
+    subject.store.delete_space("orders")
+    status = write(subject, "d")
+    view.wait_for(status.space_offset)
+    assert (count.get(), view.status().entries) == (1, 1)
+    write(subject, "e")
+    other: Reduce[int] = Reduce(lambda state, entry: state + 1, 0)
+    with subject.stranger().view("count", other, spaces=["orders"], path=path) as again:
+        assert (again.catch_up().state, other.get()) == ("current", 2)
+
+
+def test_a_view_of_other_spaces_is_built_beside_too(subject: Subject, path: str) -> None:
+    write(subject, "a")
+    subject.store.produce("stock", "s", [Record(b"b")])
+    with subject.store.view("names", Names(), spaces=["orders"], path=path) as view:
+        view.catch_up()
+    with subject.store.view("names", Names(), spaces=["stock", "orders"], path=path) as view:
+        assert names(view) == ["a"], "until it is built the other one is read"
+        view.catch_up()
+        assert names(view) == ["a", "b"]
+    with subject.store.view("names", Names(), spaces=["orders", "stock"], path=path) as view:
+        assert (view.catch_up().entries, view.view.batches) == (2, []), "in whatever order they are named"
+
+
+def test_two_versions_that_are_deployed_at_once_are_built_and_read_at_once(subject: Subject, path: str) -> None:
+    views = [
+        store.view("names", Names(version), spaces=["orders"], path=path, batch=3)
+        for version, store in ((1, subject.store), (2, subject.stranger()), (1, subject.stranger()))
+    ]
+    threads = [threading.Thread(target=view.run) for view in views]
+    for thread in threads:
+        thread.start()
+    for at in range(20):
+        status = write(subject, str(at))
+        for view in views:
+            view.wait_for(status.space_offset, timeout=60)
+            assert names(view) == [str(each) for each in range(at + 1)]
+    for view, thread in zip(views, threads, strict=True):
+        view.close()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_what_has_expired_before_a_view_came_by_is_missing_and_said(subject: Subject, path: str) -> None:
+    view = subject.store.view("names", Names(), spaces=["orders"], path=path)
+    write(subject, "a")
+    assert view.catch_up().complete
+    subject.store.set_retention("orders", Retention(max_entries=2))
+    write(subject, *"bcdef")
+    subject.store.maintain()
+    status = view.catch_up()
+    assert (status.state, status.complete, names(view)) == ("current", False, ["a", "e", "f"])
+    status = view.rebuild()
+    assert (status.complete, names(view)) == (False, ["e", "f"])
 
 
 def test_a_path_that_is_something_else_is_refused(subject: Subject, tmp_path: Path) -> None:
