@@ -1,4 +1,4 @@
-"""An order system: aggregates decide, a projection in SQLite answers, a route keeps an audit trail elsewhere."""
+"""An order system: aggregates decide, a process manager sends, a projection answers, a route keeps an audit trail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 import streamkit
 from streamkit import Entry, View
-from streamkit.eventsourcing import Aggregate, Repository, event
+from streamkit.eventsourcing import Aggregate, DomainEvent, ProcessManager, Repository, event
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -45,18 +45,44 @@ class Order(Aggregate):
         self.paid += cents
 
 
+class Shipment(Aggregate):
+    sent: list[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = []
+
+    @event("sent")
+    def send(self, order: str, items: int) -> None:
+        self.sent.append(f"order {order}, {items} items")
+
+
+def shipping(orders: Repository[Order], shipments: Repository[Shipment]) -> ProcessManager:
+    """An order that is paid is sent, once, whatever is delivered again and whoever is killed meanwhile."""
+
+    def ship(paid: DomainEvent) -> None:
+        order = orders.load(paid.id, at=paid.version)  # as it was then
+        if order.due == 0:
+            paid.execute(shipments, "today", lambda shipment: shipment.send(paid.id, len(order.lines)))
+
+    return ProcessManager("shipping", orders, {"paid": ship})
+
+
 class Open(View):
     """What is still to be paid: a projection, in SQL."""
 
     version = 1
+
+    def __init__(self, orders: Repository[Order]) -> None:
+        self.orders = orders
 
     def setup(self, db: sqlite3.Connection) -> None:
         db.execute("create table orders (id text primary key, due integer not null)")
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            arguments = msgspec.json.decode(entry.payload)
-            cents = arguments["line"]["cents"] if entry.metadata["event"] == "line added" else -arguments["cents"]
+            name, arguments = self.orders.event(entry)
+            cents = arguments["line"].cents if name == "line added" else -arguments["cents"]
             db.execute(
                 "insert into orders values (?, ?) on conflict do update set due = due + excluded.due",
                 (entry.segment, cents),
@@ -81,7 +107,15 @@ def main() -> None:
             print("refused:", error)
         print("order 42 as it was:", orders.load("42", at=2).due, "and is:", orders.load("42").due)
 
-        with store.view("open", Open(), spaces=["orders"]) as projection:
+        shipments = Repository(store, "shipments", Shipment)
+        manager = shipping(orders, shipments)
+        orders.execute("42", lambda order: order.pay(1850))
+        manager.catch_up()
+        manager.group.seek("beginning")  # everything is delivered again
+        manager.catch_up()
+        print("sent:", shipments.load("today").sent)
+
+        with store.view("open", Open(orders), spaces=["orders"]) as projection:
             projection.wait_for(store.end_offset("orders"))
             for order, due in projection.db.execute("select id, due from orders order by due desc"):
                 print(f"order {order}: {due} cents are due")

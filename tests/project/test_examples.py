@@ -44,6 +44,8 @@ SAYS = {
     "13_order_system.py": [
         "refused: it is being paid",
         "order 42 as it was: 2850 and is: 1850",
+        "sent: ['order 42, 2 items']",
+        "order 42: 0 cents are due",
         "order 43: 900 cents are due",
         'audit: orders/42/3 {"cents":1000}',
     ],

@@ -73,7 +73,7 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> No
     program.write_text("from __future__ import annotations\n" + "\n".join(blocks))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    wanted = {"views.md": ["[('order-42', 450)]", "worker-1"], "eventsourcing.md": ["500 450"]}[page]
+    wanted = {"views.md": ["[('order-42', 450)]", "worker-1"], "eventsourcing.md": ["500 450\n500\n"]}[page]
     assert all(text in done.stdout for text in wanted), done.stdout
 
 
