@@ -14,7 +14,7 @@ from ..errors import CorruptData, InvalidOffset, MissingDependency, PermanentErr
 from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..names import check_name
-from ..run.reading import Removed, SpacePosition, decode_offset, is_behind, reached, same_space
+from ..run.reading import Removed, SpacePosition, decode_offset, is_behind, reached, same_space, seconds_behind
 from ..run.rounds import Stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
@@ -138,8 +138,10 @@ class OpenView:
                     self._sleep(pause)
                     pause = min(pause * 2, _LONGEST_PAUSE)
                     continue
-            elif self._publishes and done == "end":
-                self._publish_if_due()
+            elif done == "end":
+                if self._publishes:
+                    self._publish_if_due()
+                return self._status(self._state(), None)  # it has just looked at the log
             return self.status()
 
     def _ends(self) -> dict[str, Offset]:
@@ -321,7 +323,7 @@ class OpenView:
 
     def resume(self, *, skip: bool = False) -> None:
         """Let a paused view try again, at the next `catch_up` or in `run`; with `skip`, behind the entry it paused
-        at.
+        at, also when `resume()` was called before and it has not tried again yet.
         """
         self._locked(lambda: self._each_build(lambda build: build.resume(skip)))
 
@@ -473,9 +475,9 @@ class OpenView:
         beside = _state_of(path) if path is not None else None
         error = (beside.failure if beside else None) or (state.failure if state else None)
         behind = 0.0
-        for space, position in state.spaces.items() if state is not None and ends else ():
-            if ends and space in ends and is_behind(position, ends[space]):
-                behind = max(behind, (ends[space].timestamp - position.timestamp) / 1000, 0.001)
+        for space, end in (ends or {}).items():
+            position = state.spaces.get(space) if state is not None else None
+            behind = max(behind, seconds_behind(self._store, position or SpacePosition(), end))
         situation: Literal["new", "building", "behind", "current", "paused"]
         if error is not None:
             situation = "paused"

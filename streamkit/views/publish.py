@@ -232,6 +232,7 @@ class _Objects:
 
             self._files = TableFiles(url, options)
             self._system = self._files.filesystem
+            self._sizes: dict[str, int] = {}
         except ImportError as error:
             raise MissingDependency(
                 f"published views need {error.name}, which is not installed: pip install 'streamkit-store[archive]'"
@@ -245,7 +246,9 @@ class _Objects:
             return [info for info in self._system.get_file_info(selector) if info.type == fs.FileType.File]
 
     def names(self) -> list[tuple[str, int]]:
-        return [(info.base_name, int(info.size or 0)) for info in self._list(False)]
+        found = [(info.base_name, int(info.size or 0)) for info in self._list(False)]
+        self._sizes = dict(found)
+        return found
 
     def write(self, name: str, chunks: Iterator[bytes]) -> int:
         size = 0
@@ -262,7 +265,7 @@ class _Objects:
         return size
 
     def read(self, name: str) -> Iterator[bytes]:
-        with self._files.mapped(), self._system.open_input_file(name) as file:
+        with self._files.mapped(), self._files.sized(self._sizes).open_input_file(name) as file:
             yield bytes(file.read())
 
     def delete(self, name: str) -> None:
