@@ -21,7 +21,16 @@ from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..model import Entry, Record
 from ..names import check_name, partition_of
-from ..run.reading import SpacePosition, after, chunks, decode_offset, is_behind, is_loss, reached, same_space
+from ..run.reading import (
+    SpacePosition,
+    after,
+    chunks,
+    decode_offset,
+    is_loss,
+    reached,
+    same_space,
+    seconds_behind,
+)
 from ..run.rounds import Stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
@@ -68,7 +77,10 @@ def open_route(
     if isinstance(start, str) and start in ("beginning", "end"):
         begin = str(start)
     else:
-        Offset.decode(start, source)
+        try:
+            Offset.decode(start, source)
+        except InvalidOffset as error:
+            raise InvalidOffset(f'start is "beginning", "end", or an offset of {source!r}: {error}') from error
         begin = bytes(LexKey.from_hex(start) if isinstance(start, str) else start).hex()
     inner(store)
     return Route(store, name, source, target_store or store, target, where, segment, transform, begin)
@@ -396,7 +408,8 @@ class Route:
     # -- what one says to it, and asks it ------------------------------------------------------------------------
 
     def _is_behind(self, state: RouteState) -> bool:
-        return is_behind(state.position, Offset.decode(self._store.end_offset(self.source), self.source))
+        end = Offset.decode(self._store.end_offset(self.source), self.source)
+        return seconds_behind(self._store, state.position, end) > 0
 
     def status(self) -> RouteStatus:
         """Where it is, why it is paused, how far behind."""
@@ -406,26 +419,27 @@ class Route:
             with self._mutex:
                 state = self._read()
         end = Offset.decode(self._store.end_offset(self.source), self.source)
-        behind = (
-            max((end.timestamp - state.position.timestamp) / 1000, 0.001) if is_behind(state.position, end) else 0.0
-        )
-        return status_of(self.name, state, behind)
+        return status_of(self.name, state, seconds_behind(self._store, state.position, end))
 
     def pause(self) -> None:
         """Let it copy nothing, in whatever process, until `resume()`. A batch that was begun may be completed."""
         self._change(lambda state: msgspec.structs.replace(state, paused=True))
 
     def resume(self, *, skip: bool = False) -> None:
-        """Let it go on, and try again what it was paused at; with `skip`, leave out the entry that failed."""
+        """Let it go on, and try again what it was paused at; with `skip`, leave out the entry that failed.
+
+        An entry may also be left out when `resume()` was called before, as long as it has not been passed on since.
+        """
 
         def change(state: RouteState) -> RouteState:
-            failure = state.failure
+            failure = state.failure or state.resumed
             if skip and failure is not None and failure.sequence and state.batch is None:
                 entry = next((chunk for chunk, _ in chunks(self._store, {self.source: state.position}, 1) if chunk), [])
                 if entry and (entry[0].segment, entry[0].sequence) == (failure.segment, failure.sequence):
                     position = after({self.source: state.position}, entry)[self.source]
                     state = msgspec.structs.replace(state, position=position, skipped=state.skipped + 1)
-            return msgspec.structs.replace(state, paused=False, failure=None)
+                    failure = None
+            return msgspec.structs.replace(state, paused=False, failure=None, resumed=failure)
 
         self._change(change)
 

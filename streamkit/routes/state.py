@@ -60,6 +60,8 @@ class RouteState(msgspec.Struct, frozen=True, omit_defaults=True):
     missing: int = 0
     """Times that entries were gone before the route came by."""
     deleted: bool = False
+    resumed: RouteFailure | None = None
+    """What it was paused at when it was resumed: the entry may still be left out, while it is the next."""
 
 
 class RouteStatus(msgspec.Struct, frozen=True):
@@ -78,7 +80,7 @@ class RouteStatus(msgspec.Struct, frozen=True):
     copied: int
     skipped: int
     behind: float
-    """Seconds from the last entry that it has read until the newest one."""
+    """Seconds from the last entry that it has read, or if none from the first, until the newest; 0 at the end."""
     error: RouteFailure | None
     missing: int
     """Times that entries of the source were gone (trimmed, expired) before the route came by."""

@@ -25,6 +25,7 @@ __all__ = [
     "is_loss",
     "reached",
     "same_space",
+    "seconds_behind",
 ]
 
 _MOST = 10_000
@@ -147,6 +148,22 @@ def reached(position: SpacePosition, offset: Offset) -> bool:
 
 def is_behind(position: SpacePosition, end: Offset) -> bool:
     return not reached(position, end)
+
+
+def seconds_behind(store: Store, position: SpacePosition, end: Offset) -> float:
+    """From the last entry that was read, or if none was from the first that there is, until the newest; 0 at the end.
+
+    At least 1 ms where something is missing. Before the end there may be nothing to read: what was there was erased.
+    """
+    if not is_behind(position, end):
+        return 0.0
+    try:
+        first = next(store.consume_space(end.space, offset=position.key, limit=1, gaps="skip"), None)
+    except InvalidOffset:  # the space was made again since
+        first = next(store.consume_space(end.space, limit=1), None)
+    if first is None:
+        return 0.0
+    return max((end.timestamp - (position.timestamp or first.timestamp)) / 1000, 0.001)
 
 
 def same_space(position: SpacePosition, end: Offset) -> bool:

@@ -144,7 +144,12 @@ class Build:
         self._load()
         state = self.state
         changed = msgspec.structs.replace(
-            state, spaces=after(state.spaces, entries), revision=state.revision + 1, failure=None, told=self._told
+            state,
+            spaces=after(state.spaces, entries),
+            revision=state.revision + 1,
+            failure=None,
+            resumed=None,
+            told=self._told,
         )
         with transaction(self.db, self.path):
             self._view.apply(self.db, entries)
@@ -160,7 +165,7 @@ class Build:
         if self._definition.on_error == "skip":
             self.skip(entry, failure)
             return True
-        changed = msgspec.structs.replace(state, failure=failure, revision=state.revision + 1)
+        changed = msgspec.structs.replace(state, failure=failure, resumed=None, revision=state.revision + 1)
         with transaction(self.db, self.path):
             write_state(self.db, changed)
         self.state = changed
@@ -174,6 +179,7 @@ class Build:
             spaces=after(state.spaces, [entry]),
             skipped=state.skipped + 1,
             failure=None,
+            resumed=None,
             revision=state.revision + 1,
         )
         with transaction(self.db, self.path):
@@ -225,14 +231,17 @@ class Build:
 
     def resume(self, skip: bool) -> None:
         """Forget why it is paused; with `skip`, pass over the entry."""
-        failure = self.state.failure
+        failure = self.state.failure or (self.state.resumed if skip else None)
         if failure is None:
             return
         if skip:
-            entry = next(chunk[0] for chunk, _ in chunks(self._definition.store, self.state.spaces, 1) if chunk)
-            self.skip(entry, failure)
-            return
-        changed = msgspec.structs.replace(self.state, failure=None, revision=self.state.revision + 1)
+            found = (chunk[0] for chunk, _ in chunks(self._definition.store, self.state.spaces, 1) if chunk)
+            entry = next(found, None)
+            if entry is not None and (entry.segment, entry.sequence) == (failure.segment, failure.sequence):
+                self.skip(entry, failure)
+                return
+            # It was erased meanwhile: there is nothing to pass over any more.
+        changed = msgspec.structs.replace(self.state, failure=None, resumed=failure, revision=self.state.revision + 1)
         with transaction(self.db, self.path):
             write_state(self.db, changed)
         self.state = changed

@@ -42,6 +42,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     complete: bool = True
     revision: int = 0
     """Grows with every transaction."""
+    resumed: ViewFailure | None = None
+    """Why it was paused, until it tries again: the entry is the next, and may still be passed over."""
     told: dict[str, tuple[int, ...]] = {}
     """Of each space, the transaction of each partition up to which erasures have reached it."""
 

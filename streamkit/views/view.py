@@ -70,7 +70,7 @@ class ViewStatus(msgspec.Struct, frozen=True):
     timestamp: int
     """Of the newest entry that was applied, in ms."""
     behind: float
-    """Seconds from then until the newest entry there is; 0 if nothing is missing."""
+    """Seconds from then, or if nothing was applied from the first entry, until the newest there is; 0 at the end."""
     complete: bool
     """False if entries were gone before the view came by: trimmed, or expired."""
     error: ViewFailure | None

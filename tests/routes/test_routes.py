@@ -145,6 +145,7 @@ def test_a_function_that_raises_pauses_the_route_before_its_entry(subject: Subje
         route.wait_for(store.end_offset("a"))
     route.resume()
     assert route.catch_up().state == "paused"
+    route.resume()
     route.resume(skip=True)
     assert (route.catch_up().skipped, read(store, "b")) == (1, ["a", "b", "d", "e"])
 
@@ -176,6 +177,17 @@ def test_where_a_route_begins(subject: Subject) -> None:
         store.route("offset", "a", "o", start=write(store, "z", "1").space_offset)
 
 
+def test_a_route_that_has_copied_nothing_is_behind_by_what_there_is(subject: Subject) -> None:
+    store = subject.store
+    route, last = store.route("copy", "a", "b"), store.route("last", "a", "c", start="end")
+    assert (route.status().behind, last.status().behind) == (0, 0)
+    write(store, "a", "1")
+    assert 0 < route.status().behind < 3600, "not by the years since 1970"
+    assert 0 < last.status().behind < 3600
+    with pytest.raises(InvalidOffset, match='start is "beginning", "end", or an offset of \'a\''):
+        store.route("now", "a", "d", start="now")
+
+
 def test_the_register_knows_the_routes_and_refuses_another_of_the_name(subject: Subject) -> None:
     store = subject.store
     write(store, "a", "1")
@@ -205,6 +217,19 @@ def test_waiting_for_a_route_reads_ones_own_write_in_the_target(subject: Subject
     route.close()
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_waiting_ends_where_the_last_entries_were_erased(subject: Subject) -> None:
+    store = subject.store
+    route = store.route("copy", "a", "b")
+    write(store, "a", "1")
+    route.catch_up()
+    status = write(store, "a", "2", "3")
+    store.erase("a", "s", first=2)
+    assert route.wait_for(status.space_offset, timeout=60).copied == 1
+    assert route.wait_for(store.end_offset("a"), timeout=60).copied == 1
+    assert (route.catch_up().state, route.status().behind) == ("current", 0), "there is nothing to be read"
+    assert read(store, "b") == ["1"]
 
 
 def test_several_that_run_one_route_copy_each_entry_once(subject: Subject) -> None:

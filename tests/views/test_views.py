@@ -13,7 +13,7 @@ import pytest
 from fix_stores import Subject
 
 import streamkit
-from streamkit import Entry, InvalidOffset, PermanentError, Record, Retention, StoreClosed
+from streamkit import Entry, Gap, InvalidOffset, PermanentError, Record, Retention, StoreClosed
 from streamkit.views import OpenView, Reduce
 
 
@@ -146,6 +146,38 @@ def test_an_entry_that_cannot_be_applied_pauses_the_view_just_before_it(
     view.resume(skip=True)
     status = view.catch_up()
     assert (status.state, status.skipped, names(view)) == ("current", 1, list("abcdfg"))
+
+
+def test_who_has_resumed_may_still_pass_over_the_entry(subject: Subject, path: str) -> None:
+    class Erasing(Names):
+        def erase(self, db: sqlite3.Connection, gap: Gap) -> None:
+            db.execute("delete from names where payload = 'd'")
+
+    write(subject, *"abcd")
+    definition = Erasing(fails=lambda entry: entry.payload in (b"b", b"d"))
+    view = subject.store.view("names", definition, spaces=["orders"], path=path)
+    view.catch_up()
+    view.resume()
+    view.resume(skip=True)
+    status = view.catch_up()
+    assert status.error is not None
+    assert (status.skipped, names(view), status.error.sequence) == (1, ["a", "c"], 4)
+    subject.store.erase("orders", "s", first=4, last=4)
+    view.resume(skip=True)
+    assert (view.catch_up().skipped, view.status().state) == (1, "current"), "of what was erased nothing is passed over"
+    view.resume(skip=True)
+    write(subject, "e")
+    assert (view.catch_up().skipped, names(view)) == (1, ["a", "c", "e"]), "what is not paused passes over nothing"
+
+
+def test_a_view_that_has_applied_nothing_is_behind_by_what_there_is(subject: Subject, path: str) -> None:
+    view = subject.store.view("names", Names(), spaces=["orders", "stock"], path=path)
+    assert view.status().behind == 0
+    write(subject, "a")
+    status = view.status()
+    assert (status.state, 0 < status.behind < 3600) == ("new", True), "not by the years since 1970"
+    view.catch_up()
+    assert view.status().behind == 0
 
 
 def test_an_entry_that_fails_once_is_tried_again(subject: Subject, path: str) -> None:
