@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from ..model import Entry
@@ -41,22 +42,26 @@ class Index(EntryView):
         keys, id = self._keys, self._next
         pairs: list[tuple[Any, int]] = []
         kept: list[Entry] = []
+        kinds: set[type] = set()
         for entry in entries:
             found = keys(entry)
-            if type(found) is str:
+            kind = type(found)
+            if kind is str or kind is int:
                 pairs.append((found, id))
+                kinds.add(kind)
             else:
                 several = dict.fromkeys(map(stored, values(found)))
                 if not several:
                     continue
                 pairs += [(key, id) for key in several]
+                kinds.update(map(type, several))
             kept.append(entry)
             id += 1
         db.executemany(
             f"insert into entries (id, {COLUMNS}) values ({placeholders(8)})",
             ((id, *row) for id, row in enumerate(encode(kept), self._next)),
         )
-        pairs.sort(key=_order)  # neighbours in the tree, one after the other
+        pairs.sort(key=_first if len(kinds) == 1 else _order)  # neighbours in the tree, one after the other
         db.executemany("insert into keys values (?, ?)", pairs)
         self._next = id
 
@@ -110,6 +115,10 @@ class Index(EntryView):
         """How many entries a key has."""
         count: int = self.db.execute("select count(*) from keys where key = ?", (stored(key),)).fetchone()[0]
         return count
+
+
+_first = itemgetter(0)
+"""Of pairs that have keys of one kind: those of one key are in order already."""
 
 
 def _order(pair: tuple[Any, int]) -> tuple[Any, ...]:
