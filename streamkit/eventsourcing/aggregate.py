@@ -103,9 +103,14 @@ def _decorate(function: Any, name: str, version: int, upcast: Mapping[int, Upcas
         raise TypeError(f"{function.__qualname__}: an event's arguments have names, so it takes no *arguments")
     mark = _Mark(name, version, upcast, function, signature)
     plain = frozenset(one.name for one in signature.parameters.values() if one.annotation in _ANYTHING)
+    names = tuple(signature.parameters)[1:]
+    by_place = all(one.kind is one.POSITIONAL_OR_KEYWORD for one in signature.parameters.values())
 
     @functools.wraps(function)
     def record(self: Aggregate, *arguments: Any, **named: Any) -> Any:
+        if by_place and not named and len(arguments) == len(names):  # a tenth of the time that binding takes
+            values = dict(zip(names, arguments, strict=True))
+            return self._record(name, function, values, plain, (self, *arguments), named)
         bound = signature.bind(self, *arguments, **named)
         bound.apply_defaults()
         values = dict(bound.arguments)

@@ -65,7 +65,14 @@ def _payload(payload: Any) -> bytes:
     return bytes(payload)  # what is a kind of bytes, a LexKey for instance
 
 
+_TEXT = {str}
+
+
 def _metadata(metadata: Mapping[str, str] | None) -> dict[str, str] | None:
+    if type(metadata) is dict and {*map(type, metadata), *map(type, metadata.values())} == _TEXT:
+        text = "".join([*metadata, *metadata.values()])
+        if text.isascii() and len(text) <= _METADATA_BYTES:  # as nearly all of it is: looked at once
+            return metadata.copy()
     if not metadata:
         if metadata is not None and not isinstance(metadata, Mapping):
             raise TypeError(f"metadata is a mapping of str to str, not {type(metadata).__name__}")

@@ -37,8 +37,9 @@ def seen_of(store: Store, space: str, segment: str) -> Seen:
     partition = found.partition(segment)
     with partition.lock:
         number, erased = partition.number, _latest(partition)
-    deleted = [last for last, reason in row_of(partition, segment).gaps if reason == "deleted"]
-    return Seen(number, erased, max(deleted, default=0))
+    gaps = row_of(partition, segment).gaps
+    deleted = max([last for last, reason in gaps if reason == "deleted"], default=0) if gaps else 0
+    return Seen(number, erased, deleted)
 
 
 def is_erasing(store: Store, space: str, segment: str, last: int) -> bool:
@@ -85,7 +86,8 @@ def erased_since(store: Store, space: str, seen: Sequence[int], until: Sequence[
 def _latest(partition: Partition) -> int:
     """No later transaction has erased anything, as far as is known."""
     with partition.lock:
-        return max([partition.head.erased, *(erasure.number for erasure in partition.erasing)])
+        erased, erasing = partition.head.erased, partition.erasing
+        return max([erased, *(erasure.number for erasure in erasing)]) if erasing else erased
 
 
 def _read(partition: Partition, first: int, last: int, gaps: list[Gap]) -> bool:
