@@ -134,6 +134,12 @@ def aggregates(table: Table, store: Store, folder: Path, times: int) -> None:
             which.execute(f"a{at % 50}", lambda account: account.pay(1))
         return times
 
+    def append() -> int:
+        for at in range(times):
+            store.produce("plain", f"a{at % 50}", [Record(b'{"amount":1}')])
+        return times
+
+    table.rate("an append, durable: what the disk allows", "", append)
     table.rate("execute on an aggregate of 20 events, cached", "3,000", lambda: execute(repository))
     table.rate("the same without a cache", "", lambda: execute(Repository(store, "accounts", Account, cache=0)))
     eventsourcing(table, folder, times)
@@ -158,6 +164,14 @@ def eventsourcing(table: Table, folder: Path, times: int) -> None:
         def pay(self, amount: int) -> None:
             self.balance += amount
 
+    def execute(cache: int) -> int:
+        application: Any = Application({"AGGREGATE_CACHE_MAXSIZE": str(cache)} if cache else {})
+        for at in range(times):
+            account = application.repository.get(ids[at % 50])
+            account.pay(1)
+            application.save(account)
+        return times
+
     application = Application()
     ids: list[UUID] = []
     for _ in range(50):
@@ -166,15 +180,8 @@ def eventsourcing(table: Table, folder: Path, times: int) -> None:
             account.pay(1)
         application.save(account)
         ids.append(account.id)
-
-    def execute() -> int:
-        for at in range(times):
-            account = application.repository.get(ids[at % 50])
-            account.pay(1)
-            application.save(account)
-        return times
-
-    table.rate("eventsourcing (SQLite): get, pay, save", "half of ours", execute)
+    table.rate("eventsourcing (SQLite): get, pay, save, cached", "half of ours", lambda: execute(1000))
+    table.rate("the same without a cache", "", lambda: execute(0))
 
 
 def main(arguments: Sequence[str]) -> None:
