@@ -127,11 +127,10 @@ class Build:
         try:
             self._commit(entries)
             return True
-        except (TransientError, CorruptData):  # of the storage, or of the database itself
-            self._loaded = -1
-            raise
         except Exception as error:
             self._loaded = -1
+            if isinstance(error, TransientError) or _is_of_the_database(error):
+                raise
             if len(entries) > 1:
                 middle = len(entries) // 2
                 return self._apply(entries[:middle]) and self._apply(entries[middle:])
@@ -248,6 +247,11 @@ class Build:
 
     def close(self) -> None:
         self.db.close()
+
+
+def _is_of_the_database(error: Exception) -> bool:
+    """Not of an entry that `apply` found to be damaged, as `repository.event(entry)` may."""
+    return isinstance(error, CorruptData) and isinstance(error.__cause__, sqlite3.Error)
 
 
 def copy(source: sqlite3.Connection, path: str) -> None:

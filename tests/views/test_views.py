@@ -180,6 +180,21 @@ def test_a_view_that_has_applied_nothing_is_behind_by_what_there_is(subject: Sub
     assert view.status().behind == 0
 
 
+def test_an_entry_that_is_damaged_for_its_reader_pauses_the_view_too(subject: Subject, path: str) -> None:
+    def fails(entry: Entry) -> bool:
+        if entry.payload == b"b":
+            raise streamkit.CorruptData("what repository.event(entry) says of an event that it does not know")
+        return False
+
+    write(subject, *"abc")
+    view = subject.store.view("names", Names(fails=fails), spaces=["orders"], path=path)
+    status = view.catch_up()
+    assert status.error is not None
+    assert (status.state, status.error.sequence, names(view)) == ("paused", 2, ["a"])
+    view.resume(skip=True)
+    assert (view.catch_up().skipped, names(view)) == (1, ["a", "c"])
+
+
 def test_an_entry_that_fails_once_is_tried_again(subject: Subject, path: str) -> None:
     write(subject, *"abc")
     left = [1]
