@@ -26,6 +26,7 @@ class EventFormat:
         self._metadata: dict[EventType, dict[str, str]] = {}
 
     def records(self, pending: Iterable[Pending], metadata: dict[str, str] | None) -> list[Record]:
+        """TypeError for what could not be replayed."""
         found = []
         for type, arguments in pending:
             marks = self._metadata.get(type)
@@ -33,8 +34,27 @@ class EventFormat:
                 marks = {EVENT: type.name} | ({VERSION: str(type.version)} if type.version > 1 else {})
                 self._metadata[type] = marks
             payload = self._codec.encode(arguments)
+            self._check(type, arguments, payload)
             found.append(Record(payload, {**metadata, **marks} if metadata else marks))
         return found
+
+    def _check(self, type: EventType, arguments: dict[str, Any], payload: bytes) -> None:
+        """TypeError for an argument that could not be read again as what it is annotated with."""
+        types = type.types
+        values: dict[str, Any] | None = None
+        for argument, value in arguments.items():
+            hint = types.get(argument)
+            if hint is None or (value.__class__ is hint and hint in _PLAIN):
+                continue
+            if values is None:
+                values = self._codec.decode(payload)
+            try:
+                self._codec.convert(values[argument], hint)
+            except Exception as error:
+                raise TypeError(
+                    f"{type.function.__qualname__}: the argument {argument!r} is not what it is annotated with "
+                    f"({error}), and could not be replayed: nothing was written"
+                ) from error
 
     def apply(self, aggregate: Aggregate, entry: Entry) -> None:
         """Replay one event. CorruptData, or UnsupportedVersion, naming it, if this program does not know it."""

@@ -315,6 +315,16 @@ def test_an_argument_that_would_be_replayed_as_something_else_is_refused(subject
     assert repository.load("1").seen == Repository(subject.store, "x", Loose).load("1").seen == wanted
 
 
+def test_an_argument_that_is_not_what_it_is_annotated_with_is_not_written(subject: Subject) -> None:
+    orders = Repository(subject.store, "orders", Order)
+    with pytest.raises(TypeError, match=r"Order.add: the argument 'line' .* nothing was written"):
+        orders.execute("42", lambda order: order.add("tea"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the argument 'count' is not what it is annotated with"):
+        orders.execute("42", lambda order: order.add(TEA, True))
+    assert orders.load("42").version == 0
+    assert Repository(subject.stranger(), "orders", Order).load("42").version == 0
+
+
 def test_mistakes_are_told(subject: Subject) -> None:
     class Forgot(Aggregate):
         def __init__(self) -> None:
