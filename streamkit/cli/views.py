@@ -143,23 +143,32 @@ def routes(json: Json = False, url: Url = None, store: StoreId = None, archive: 
 
 
 def run(
-    app: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A Program, or a list of views and routes.")],
+    app: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A Program, or a list of its parts.")],
     seconds: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="For so long. Else until it is stopped.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run the views and routes of a program in one process, until SIGTERM or Ctrl-C; then print where they are.
+    """Run the parts of a program in one process, until SIGTERM or Ctrl-C; then print where they are.
 
-    NAME is a `streamkit.run.Program`, a view or route, a list of these, or a function that makes one.
+    NAME is a `streamkit.run.Program`, a view, route, process manager or Worker, a list of these, or a function that
+    makes one.
     """
     found = _load(app)
-    program = found if isinstance(found, Program) else Program(_store_of(_parts(found)), _parts(found))
+    try:
+        program = found if isinstance(found, Program) else Program(_store_of(_parts(found)), _parts(found))
+    except TypeError as error:
+        raise typer.BadParameter(str(error), param_hint="MODULE:NAME") from None
     program.run(seconds=seconds, signals=True)
     for part in program.status():
-        fields = msgspec.to_builtins(part)
+        fields = msgspec.to_builtins(part, enc_hook=_told)
         text = f"{part.name}  {part.state}" + (f"  {part.error}" if part.error else "")
         print_line(record_line(fields) if json else text)
+
+
+def _told(value: Any) -> str:
+    """Of a status, what JSON does not have: offsets, as hex text, and whatever a part of one's own says."""
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _load(app: str) -> Any:
@@ -192,4 +201,6 @@ def _store_of(parts: list[Any]) -> Store:
         store = getattr(part, "store", None)
         if isinstance(store, Store):
             return store
-    raise typer.BadParameter("there is no view and no route to run", param_hint="MODULE:NAME")
+    raise typer.BadParameter(
+        "none of its parts knows its store: make a Program(store, parts)", param_hint="MODULE:NAME"
+    )

@@ -133,6 +133,8 @@ class ProcessManager:
         **settings: Any,
     ) -> None:
         self.name = check_name(name, "group")
+        if not isinstance(source, Repository):
+            raise TypeError(f"a process manager reacts to the events of a Repository, not of {source!r:.60}")
         self.source = source
         if isinstance(reactions, Mapping):
             unknown = reactions.keys() - event_types(source.aggregate).keys()

@@ -187,6 +187,10 @@ class Group:
         self._core = core
 
     @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
     def core(self) -> Core:
         """What all consumers of the group in this process share."""
         inner(self._store)

@@ -90,6 +90,10 @@ class Queue:
         segment = segment_of(priority, bucket, bool(delay))
         return self._store.produce(self.name, segment, records, idempotency_key=idempotency_key)
 
+    @property
+    def store(self) -> Store:
+        return self._store
+
     def consumer(self, name: str | None = None, *, linger: float = 0.1, prefetch: int = 1) -> Consumer:
         """See `Group.consumer`."""
         return self.group.consumer(name, linger=linger, prefetch=prefetch)

@@ -24,7 +24,7 @@ _LONGEST_PAUSE = 30.0
 
 @runtime_checkable
 class Runnable(Protocol):
-    """A view, a route, or anything of your own that can be run until it is told to stop."""
+    """A view, a route, a process manager, a Worker, or anything of your own that runs until it is told to stop."""
 
     name: str
 
@@ -59,8 +59,13 @@ class Program:
 
     def __init__(self, store: Store, parts: Iterable[Runnable], *, led: Iterable[Runnable] = ()) -> None:
         self.store = store
+        for several in (parts, led):
+            if isinstance(several, Runnable) or not isinstance(several, Iterable):
+                raise TypeError(f"a program's parts are several, as in Program(store, [view]), not {several!r:.60}")
         parts, led = list(parts), list(led)
         for part in (*parts, *led):
+            if hasattr(part, "consumer"):
+                raise TypeError(f"{part!r:.60} becomes a part of a program with its handler: Worker(group, handler)")
             if not isinstance(part, Runnable):
                 raise TypeError(
                     f"a program's part has a name and a method run(stop, *, seconds=None), not {part!r:.60}"

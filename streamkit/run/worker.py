@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..store import Store
+
 __all__ = ["Handled", "Worker"]
 
 
@@ -13,6 +15,9 @@ class Handled(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def store(self) -> Store: ...
 
     @property
     def run(self) -> Callable[..., Any]: ...
@@ -37,11 +42,19 @@ class Worker:
         concurrency: int = 1,
         batch: int = 10,
     ) -> None:
+        if not hasattr(group, "consumer"):
+            raise TypeError(f"a Worker is of a group or a queue, not of {group!r:.60}")
+        if not callable(handler):
+            raise TypeError(f"handler is called with a delivery; a {type(handler).__name__} cannot be called")
         self.name = name or group.name
         self._group = group
         self._handler = handler
         self._concurrency = concurrency
         self._batch = batch
+
+    @property
+    def store(self) -> Store:
+        return self._group.store
 
     def run(self, stop: Any = None, *, seconds: float | None = None) -> None:
         """Until `stop` is set, or `seconds` are over."""

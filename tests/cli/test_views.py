@@ -26,11 +26,16 @@ store = streamkit.connect().store(os.environ["STREAMKIT_STORE"])
 latest = store.view("latest", Latest(lambda entry: entry.segment), spaces=["copies"])
 copy = store.route("copy", source="log", target="copies")
 everything = [latest, copy]
+reader = store.group("log", "reader")
 
 class Fails:
     name = "fails"
     def run(self, stop=None, *, seconds=None):
         raise ValueError("always")
+
+def workers():
+    from streamkit.run import Worker
+    return [Worker(store.group("log", "readers"), lambda delivery: None)]
 
 def troubled():
     from streamkit.run import Program
@@ -86,6 +91,14 @@ def test_a_program_is_run_and_its_views_and_routes_are_asked(here: Here) -> None
     assert json.loads(here("views", "--json")[1][0])["published"] == 1
 
 
+def test_the_handler_of_a_group_runs_and_its_status_is_json(here: Here) -> None:
+    code, lines, err = here("run", f"{here.module}:workers", "--seconds", "0.3", "--json")
+    assert (code, err) == (0, "")
+    found = {part["name"]: part for part in map(json.loads, lines)}
+    status = found["readers"]["status"]
+    assert (status["acked"], status["lag"], bytes.fromhex(status["acked_to"]) != b"") == (2, 0, True)
+
+
 def test_what_cannot_be_done_is_one_line(here: Here) -> None:
     for arguments, code, said in (
         (("view", "show", "nothing"), 2, "no database of a view 'nothing'"),
@@ -95,6 +108,7 @@ def test_what_cannot_be_done_is_one_line(here: Here) -> None:
         (("run", "nowhere:app"), 2, "no module 'nowhere'"),
         (("run", f"{here.module}:missing"), 2, "has no 'missing'"),
         (("run", "nonsense"), 2, "is not MODULE:NAME"),
+        (("run", f"{here.module}:reader"), 2, "Worker(group, handler)"),
     ):
         found, _, err = here(*arguments)
         assert (found, said in err, err.count("\n")) == (code, True, 1), err

@@ -148,6 +148,17 @@ def test_what_a_manager_cannot_do_is_told_when_it_is_made(subject: Subject) -> N
     orders = Repository(subject.store, "orders", Order)
     with pytest.raises(ValueError, match="Order has no event 'paid'"):
         ProcessManager("shipping", orders, {"paid": print})
+    with pytest.raises(TypeError, match="the events of a Repository"):
+        ProcessManager("shipping", Order, {})  # type: ignore[arg-type]
+    group = subject.store.group("orders", "g")
+    with pytest.raises(TypeError, match=r"Worker\(group, handler\)"):
+        Program(subject.store, [group])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"as in Program\(store, \[view\]\)"):
+        Program(subject.store, Worker(group, print))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="of a group or a queue"):
+        Worker(subject.store, print)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="called with a delivery"):
+        Worker(group, None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is a function of a DomainEvent"):
         ProcessManager("shipping", orders, {"pay": None})  # type: ignore[dict-item]
 
