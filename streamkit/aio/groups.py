@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from ..errors import DeliveryLost
 from ..groups import Consumer, Delivery, Group, GroupSettings, Queue, RunReport
-from ..groups.run import check_run
+from ..groups.run import Stop, check_run
 from ..seconds import check_seconds
 from ..warn import warn
 from .threads import Calls
@@ -157,15 +157,16 @@ class AsyncGroup(_Twin[Group]):
         *,
         seconds: float | None = None,
         drain: bool = False,
+        stop: Stop | None = None,
     ) -> RunReport:
         """Call `handler(delivery)`, an async function or a plain one, for each entry. See `Group.run`.
 
-        It ends after `seconds`, with `drain`, or when it is cancelled: what was begun is given up then, and the rest
-        handed back.
+        It ends when `stop` (an Event, of asyncio too) is set, after `seconds`, with `drain`, or when it is cancelled:
+        what was begun is given up then, and the rest handed back.
         """
         check_run(handler, concurrency, batch, seconds)
         async with self.consumer(consumer) as worker:
-            return await _Run(worker, handler, concurrency, drain).work(batch, seconds)
+            return await _Run(worker, handler, concurrency, drain, stop).work(batch, seconds)
 
     status = _awaited(Group.status)
     pending = _awaited(Group.pending)
@@ -205,9 +206,10 @@ class AsyncQueue(_Twin[Queue]):
         *,
         seconds: float | None = None,
         drain: bool = False,
+        stop: Stop | None = None,
     ) -> RunReport:
         """See `AsyncGroup.run`."""
-        return await self.group.run(handler, consumer, concurrency, batch, seconds=seconds, drain=drain)
+        return await self.group.run(handler, consumer, concurrency, batch, seconds=seconds, drain=drain, stop=stop)
 
     status = _awaited(Queue.status)
     pending = _awaited(Queue.pending)
@@ -218,11 +220,14 @@ class AsyncQueue(_Twin[Queue]):
 class _Run:
     """Of one `run`."""
 
-    def __init__(self, consumer: AsyncConsumer, handler: Handler, concurrency: int, drain: bool) -> None:
+    def __init__(
+        self, consumer: AsyncConsumer, handler: Handler, concurrency: int, drain: bool, stop: Stop | None
+    ) -> None:
         self._consumer = consumer
         self._handler = handler
         self._concurrency = concurrency
         self._drain = drain
+        self._stop = stop
         self._acked = self._failed = self._lost = 0
 
     async def work(self, batch: int, seconds: float | None) -> RunReport:
@@ -232,7 +237,7 @@ class _Run:
         running: set[asyncio.Task[None]] = set()
 
         def ended() -> bool:
-            return end is not None and loop.time() >= end
+            return (end is not None and loop.time() >= end) or (self._stop is not None and self._stop.is_set())
 
         try:
             while not ended():

@@ -17,7 +17,8 @@ from streamkit.aio.groups import AsyncConsumer, AsyncGroup, AsyncQueue
 from streamkit.groups import Consumer, Delivery, Group, Queue
 
 TWINS = [(Group, AsyncGroup), (Consumer, AsyncConsumer), (Queue, AsyncQueue)]
-INNER = {"core", "clock", "news", "poll", "seen", "until_change"}
+INNER = {"core", "clock", "news", "poll", "seen", "until_change", "store"}
+"""Not for users, or, as `store`, of what runs in threads."""
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,21 @@ def test_a_receive_that_is_cancelled_holds_nothing_back() -> None:
                 (delivery,) = await second.receive(wait=10.0)
                 assert delivery.attempt == 1
                 await second.ack(delivery)
+
+    run(work)
+
+
+def test_run_ends_when_it_is_told_to() -> None:
+    async def work() -> None:
+        async with opened() as store:
+            await store.produce("orders", "s", [Record(b"%d" % at) for at in range(3)])
+            group, stop = await store.group("orders", "billing"), asyncio.Event()
+
+            async def handler(delivery: Delivery) -> None:
+                stop.set()
+
+            report = await group.run(handler, batch=1, stop=stop)
+            assert (report.acked, (await group.status()).lag) == (1, 2)
 
     run(work)
 

@@ -372,3 +372,11 @@ def test_groups_with_long_names_are_listed_by_them(subject: Subject) -> None:
     subject.stranger().group(space, name).delete()
     assert subject.stranger().get_groups(space) == ["short"]
     assert subject.stranger().get_groups("s" * 199) == ["g" * 250, "short"]
+
+
+def test_run_ends_when_it_is_told_to_and_hands_back_the_rest(subject: Subject) -> None:
+    subject.store.produce("orders", "s", [Record(b"%d" % at) for at in range(3)])
+    group, stop = subject.store.group("orders", "billing"), threading.Event()
+    assert group.run(lambda delivery: stop.set(), stop=stop).acked == 1
+    assert group.run(lambda delivery: None, stop=stop).acked == 0
+    assert group.run(lambda delivery: None, drain=True).acked == 2
