@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -52,6 +53,19 @@ server.serve_forever()
 """
 
 
+@cache
+def _client(endpoint: str) -> Any:
+    import boto3
+
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+
+
 class S3Server(NamedTuple):
     host: str
     port: int
@@ -61,16 +75,8 @@ class S3Server(NamedTuple):
         return f"http://{self.host}:{self.port}"
 
     def client(self) -> Any:
-        """A plain boto3 client, to look behind the backend's back."""
-        import boto3
-
-        return boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
+        """A plain boto3 client, to look behind the backend's back: one for all tests."""
+        return _client(self.endpoint)
 
     def requests(self, path: str) -> list[tuple[str, str]]:
         """(method, path and query) of those that begin so; while delta-rs sends one, no proxy of this process runs."""
