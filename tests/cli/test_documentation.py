@@ -122,7 +122,7 @@ def test_what_one_would_copy_runs_from_top_to_bottom(page: str, tmp_path: Path) 
         env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -181,7 +181,7 @@ _SIGNALS = """
 import faulthandler, os, signal, sys, threading, time, uuid
 import streamkit
 from streamkit import Record
-faulthandler.dump_traceback_later(20, exit=True)
+faulthandler.dump_traceback_later(100, exit=True)
 url, what = sys.argv[1:]
 store = streamkit.connect(url).store(uuid.uuid4())
 store.produce("s", "read", [Record(b"x")] * 100)
@@ -226,7 +226,7 @@ os._exit(0)
 def test_a_signal_handler_that_writes_never_waits_for_its_own_thread(kind: str, what: str, tmp_path: Path) -> None:
     url = tmp_path.as_uri() if kind == "local" else "memory://"
     ended = subprocess.run(
-        [sys.executable, "-c", _SIGNALS, url, what], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _SIGNALS, url, what], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 0, ended.stderr
 
