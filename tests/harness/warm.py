@@ -96,18 +96,21 @@ def start(path: str, *arguments: object, url: str) -> Program:
     its_input, stdin = os.pipe()
     stdout, its_output = os.pipe()
     status, its_status = os.pipe()
+    message = json.dumps(asked).encode() + b"\n"
     with _lock:
-        socket.send_fds(_server(), [json.dumps(asked).encode()], [its_input, its_output, its_status])
-    for fd in (its_input, its_output, its_status):
-        os.close(fd)
-    return Program(stdin, stdout, status)
+        server = _server()
+        sent = socket.send_fds(server, [message], [its_input, its_output, its_status])
+        server.sendall(message[sent:])
+        for fd in (its_input, its_output, its_status):
+            os.close(fd)
+        return Program(stdin, stdout, status)  # which has heard that it runs, before another one is asked for
 
 
 def _server() -> socket.socket:
     """Of this process; it ends with it."""
     global _asking
     if _asking is None or _asking[0] != os.getpid():
-        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine, its = socket.socketpair()
         with its:
             subprocess.Popen(
                 [sys.executable, __file__, str(its.fileno())],
@@ -127,9 +130,13 @@ def _serve(asking: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for the programs
     warm: set[str] = set()
     while True:
-        message, fds, _, _ = socket.recv_fds(asking, 1 << 20, 3)
-        if not message:
-            return
+        message, fds = b"", list[int]()
+        while not message.endswith(b"\n"):
+            part, more, _, _ = socket.recv_fds(asking, 1 << 20, 3)
+            if not part:
+                return
+            message += part
+            fds += more
         asked = json.loads(message)
         os.environ.clear()
         os.environ.update(asked["environment"])
