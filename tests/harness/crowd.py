@@ -27,6 +27,11 @@ from random import Random
 from typing import Any, NoReturn
 from uuid import UUID
 
+import azure.data.tables
+import azure.storage.blob
+import boto3.session
+import botocore.parsers
+
 import streamkit
 import streamkit_azure
 import streamkit_s3
@@ -40,7 +45,7 @@ from harness.history import Attempt, History
 SPACE = "space"
 SHARED = ("a", "b", "c")
 COUNTED = ("posted", "combined", "handed_over", "taken_over", "transactions", "conflicts", "settled", "retries")
-_IMPORTED = (streamkit_azure, streamkit_s3)
+_IMPORTED = (streamkit_azure, streamkit_s3, azure.data.tables, azure.storage.blob, boto3.session, botocore.parsers)
 
 
 class Told:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,16 +27,19 @@ import streamkit
 from harness import crowd
 from harness.history import History
 from harness.oracle import judge
+from streamkit import Store
 
 pytestmark = pytest.mark.slow
 
 PROCESSES = 32 if EXHAUSTIVE else 5
-SECONDS, PAUSE = 180.0, 0.4
-"""Of them all, and between two that are harmed."""
-HARMED, ANSWERS, LOSSES = 8, 5, 0
-"""Of a sample, however fast the machine is: so many are harmed, so many answers are given before each, and all post."""
+HARMED, SECONDS = (0, 180.0) if EXHAUSTIVE else (8, 0.0)
+"""So many are harmed at least, in so many seconds at least."""
+PAUSE, ANSWERS = (0.4, 3) if EXHAUSTIVE else (0.04, 5)
+"""Seconds between two of them, about; and answers, however slow the machine is."""
 LONGEST = 4.0 if EXHAUSTIVE else 0.5
 """Seconds for which one is stopped."""
+LOSSES = 2 if EXHAUSTIVE else 0
+"""After which a request is posted: in a sample all are."""
 PATIENCE = 120.0
 
 
@@ -49,7 +52,7 @@ class Crowd:
         self._directory = directory
         self._dice = dice
         self._parent = subprocess.Popen(
-            [sys.executable, crowd.__file__, str(life), str(2 if EXHAUSTIVE else LOSSES)],
+            [sys.executable, crowd.__file__, str(life), str(LOSSES)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -127,25 +130,40 @@ def harmed(url: str, store_id: UUID, directory: Path, dice: Random) -> Iterator[
         found.close()
 
 
+@contextmanager
+def reading(history: History, store: Store) -> Iterator[None]:
+    """Somebody reads page by page meanwhile."""
+    ended, reader = threading.Event(), history.reader(crowd.SPACE, 50)
+
+    def read() -> None:
+        while not ended.wait(0.1):
+            history.page(store, reader)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def run(url: str, directory: Path, covered: Callable[[str, int], None], kind: str) -> None:
     store_id, history, dice = uuid4(), History("judge:", now=time.monotonic_ns), Random(kind)
     with streamkit.connect(url) as client:
         store = client.store(store_id)
         store.create_space(crowd.SPACE)
-        reader = history.reader(crowd.SPACE, 50)
-        with harmed(url, store_id, directory, dice) as found:
+        with reading(history, store), harmed(url, store_id, directory, dice) as found:
             begun = time.monotonic()
-            for turn in itertools.count(1):
-                if time.monotonic() > begun + SECONDS if EXHAUSTIVE else turn > HARMED:
-                    break
-                time.sleep(PAUSE * dice.random() * (2 if EXHAUSTIVE else 0.2))
-                while not EXHAUSTIVE and found.answers() < turn * ANSWERS:
-                    assert time.monotonic() < begun + PATIENCE, "no progress"
+            while found.done.total() < HARMED or time.monotonic() < begun + SECONDS:
+                answers, since = found.answers(), time.monotonic()
+                time.sleep(PAUSE * dice.random() * 2)
+                while found.answers() < answers + ANSWERS:
+                    assert time.monotonic() < since + PATIENCE, "no progress"
                     time.sleep(0.02)
                     found.go_on(time.monotonic())
                 found.go_on(time.monotonic())
                 found.harm()
-                history.page(store, reader)
             history.look(store, crowd.SPACE)
         found.answers()
         for told in found.told:
@@ -161,9 +179,9 @@ def run(url: str, directory: Path, covered: Callable[[str, int], None], kind: st
     print(f"{kind}: {dict(found.done)}, {dict(outcomes)}, {dict(counts)}")
     with streamkit.connect(url) as client:
         judge(history, lambda: client.store(store_id))
-    assert outcomes["ok"] > HARMED * ANSWERS
+    assert outcomes["ok"] > found.done.total()
     assert min(found.done["killed"], found.done["stopped"]) > 1
-    assert min(counts["posted"], counts["combined"]) > HARMED
+    assert min(counts["posted"], counts["combined"]) > 5
     for name in ("killed", "stopped"):
         covered(f"writers of one partition {name}", found.done[name])
     for name in ("posted", "combined", "taken_over"):
