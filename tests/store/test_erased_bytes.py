@@ -36,6 +36,8 @@ KINDS = [
 ]
 
 
+_PATIENCE = 60.0
+"""Seconds for which an emulator is asked again, on a machine that is busy."""
 CHANGES = ("put", "delete", "scrub", "acquire", "renew", "release")
 
 
@@ -52,10 +54,10 @@ class World:
     def driver(self) -> Driver:
         from streamkit.client import _driver
 
-        return _driver(self.url, 5.0)
+        return _driver(self.url, _PATIENCE)
 
     def client(self) -> Client:
-        return streamkit.connect(self.url, timeout=5.0, archive=self.archive)
+        return streamkit.connect(self.url, timeout=_PATIENCE, archive=self.archive)
 
 
 def memory(url: str, path: Path) -> World:
@@ -217,7 +219,7 @@ def erase_by(secrets: Secrets, plan: Plan) -> tuple[Call, ...]:
     """Erase in a process that follows a plan; the calls that it made."""
     world = secrets.world
     driver = doomed(world.driver(), plan)
-    client = Client(world.url, driver, 5.0, None, 64 << 20, SYSTEM_CLOCK, world.archive)
+    client = Client(world.url, driver, _PATIENCE, None, 64 << 20, SYSTEM_CLOCK, world.archive)
     with telling_of_tables(driver), contextlib.suppress(Crash):
         secrets.erase(client.store(secrets.id))
     return driver.faults.trace
@@ -318,7 +320,7 @@ def test_nothing_of_it_is_left_where_the_one_that_completes_it_is_killed_too(
             secrets = Secrets(world, True)
             erase_by(secrets, Plan.at(stopped, Fault.CRASH_BEFORE))
             driver = doomed(world.driver(), Plan.at(number, Fault.CRASH_BEFORE))
-            client = Client(world.url, driver, 5.0, None, 64 << 20, SYSTEM_CLOCK, world.archive)
+            client = Client(world.url, driver, _PATIENCE, None, 64 << 20, SYSTEM_CLOCK, world.archive)
             with after_the_lease(), telling_of_tables(driver), contextlib.suppress(Crash):
                 client.store(secrets.id).maintain()
             made = len(driver.faults.trace)
