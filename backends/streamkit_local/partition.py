@@ -19,8 +19,10 @@ from .reading import log_name
 from .recovery import begin_file
 from .state import Ranges, State, View
 
-__all__ = ["create_log", "mark_log_deleted"]
+__all__ = ["DRAFT", "create_log", "mark_log_deleted"]
 
+DRAFT: Final = ".new-"
+"""What the name of a directory begins with that is to become a partition's."""
 _ABANDONED: Final = 3600
 """Seconds."""
 
@@ -28,7 +30,7 @@ _ABANDONED: Final = 3600
 def create_log(path: str, partition: bytes) -> None:
     """Make the directory of a partition that is not there; another process may do the same at the same time."""
     parent = os.path.dirname(path)
-    draft = os.path.join(parent, f".new-{secrets.token_hex(8)}")
+    draft = os.path.join(parent, f"{DRAFT}{secrets.token_hex(8)}")
     identity = secrets.token_hex(4).encode()
     _remove_drafts(parent)
     try:
@@ -52,7 +54,7 @@ def create_log(path: str, partition: bytes) -> None:
 def _remove_drafts(parent: str) -> None:
     """Remove what killed processes left of partitions that they were making."""
     for name in os.listdir(parent):
-        if name.startswith(".new-"):
+        if name.startswith(DRAFT):
             draft = os.path.join(parent, name)
             with contextlib.suppress(OSError):
                 if time.time() - os.stat(draft).st_mtime > _ABANDONED:

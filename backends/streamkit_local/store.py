@@ -14,7 +14,7 @@ from streamkit.reentry import Mutex
 from .faults import damage, system_fault
 from .files import forget_files
 from .log import PartitionLog
-from .partition import create_log, mark_log_deleted
+from .partition import DRAFT, create_log, mark_log_deleted
 from .place import Place
 from .syncing import claim_end_of
 
@@ -102,5 +102,7 @@ class OpenStore:
 def mark_deleted(path: str, timeout: float) -> None:
     """Tell all who have a partition of a store open that it is deleted. Its directory is not at its path any more."""
     for name in os.listdir(path):
+        if name.startswith(DRAFT):
+            continue  # of a process that was killed as it made a partition: nobody has it open, and it may be cut short
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, CorruptData):
             mark_log_deleted(os.path.join(path, name), timeout)
