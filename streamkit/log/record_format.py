@@ -488,16 +488,20 @@ def frames_with(record: bytes, seed: int, needles: Sequence[bytes]) -> list[byte
     while at < end:
         if end - at < size:
             raise CorruptData("a frame of the transaction record is cut short")
-        crc, head_bytes, flags, body_bytes, _ = unpack(view, at)
+        crc, head_bytes, flags, body_bytes, raw = unpack(view, at)
         after = at + size + head_bytes + body_bytes
         if after > end or crc32(view[at + 4 : after], seed) != crc:
             raise CorruptData("a frame of the transaction is damaged")
-        if flags & ~_METADATA:
-            found.append(bytes(view[at:after]))  # compressed, or partly gone
-        elif flags and some:
-            data = bytes(view[at:after])
+        if flags & ~(_METADATA | _ZSTD):
+            found.append(bytes(view[at:after]))  # partly gone
+        elif flags & _METADATA and (some or flags & _ZSTD):
+            body = view[at + size + head_bytes : after]
+            try:
+                data = grow(body, min(raw, _MOST)) if flags & _ZSTD else bytes(body)
+            except ValueError as error:
+                raise CorruptData("the body of a frame cannot be decoded") from error
             if all(needle in data for needle in needles):
-                found.append(data)
+                found.append(bytes(view[at:after]))
         at = after
     return found
 
