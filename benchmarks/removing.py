@@ -34,7 +34,9 @@ from .requests import CountingDriver
 _GRACE = 1.0
 """Seconds for which what was packed is in the log a second time."""
 _TOGETHER = 500
-"""Entries of one transaction, where there are very many."""
+"""Entries of one transaction, where there are very many,"""
+_OF_ONE = 10
+"""and of one segment in it."""
 _PERSON = "person"
 """The segment that is erased."""
 _ERASED = 100
@@ -85,17 +87,21 @@ def _fill(store: Store, transactions: int, segments: int) -> None:
 
 
 def _fill_large(store: Store, first: int, last: int, entries: int, segments: int) -> None:
-    """Entries first..last of `entries`, in large transactions, to all segments in turn. All have a metadata pair."""
+    """Entries first..last of `entries`, in large transactions, to all segments in turn, some at a time. All have a
+    metadata pair."""
     body = os.urandom(1 << 16)
     every = max(1, entries // _ERASED)
     for begin in range(first, last, _TOGETHER):
         with store.transaction("s") as trx:
-            for number in range(begin, min(begin + _TOGETHER, last)):
-                start = number * 97 % 65000
-                record = Record(body[start : start + 100], {"subject": f"user-{number * 7919 % 100_003}"})
-                trx.produce(f"segment-{number % segments}", [record])
-                if number % every == every // 2:
-                    trx.produce(_PERSON, [Record(body[start : start + 100], {"subject": _PERSON})])
+            for some in range(begin, min(begin + _TOGETHER, last), _OF_ONE):
+                records = []
+                for number in range(some, some + _OF_ONE):
+                    start = number * 97 % 65000
+                    subject = f"user-{number * 7919 % 100_003}"
+                    records.append(Record(body[start : start + 100], {"subject": subject}))
+                trx.produce(f"segment-{some // _OF_ONE % segments}", records)
+                if some % every < _OF_ONE:
+                    trx.produce(_PERSON, [Record(body[:100], {"subject": _PERSON})])
 
 
 def trim_space(transactions: int) -> None:
@@ -216,10 +222,11 @@ def _erase(root: str, store_id: UUID) -> None:
 
 
 def _search(root: str, store_id: UUID) -> None:
+    tier = "half of the store archived" if Path(root, "archive").exists() else "all in the log"
     with streamkit.connect(f"file://{root}") as client, _Timed() as timed:
         report = client.store(store_id).erase("s", metadata={"subject": _PERSON}, dry_run=True)
     _tell(
-        "search by metadata, half of the store archived, local",
+        f"search by metadata, {tier}, local",
         searched=report.searched,
         found=report.entries,
         seconds=timed.seconds,
