@@ -222,7 +222,9 @@ def _erase(root: str, store_id: UUID) -> None:
 
 
 def _search(root: str, store_id: UUID) -> None:
-    tier = "half of the store archived" if Path(root, "archive").exists() else "all in the log"
+    with streamkit.connect(f"file://{root}") as client:
+        archived = client.store(store_id).size("s").tiers[-1].bytes
+    tier = "half of the store archived" if archived else "all in the log"
     with streamkit.connect(f"file://{root}") as client, _Timed() as timed:
         report = client.store(store_id).erase("s", metadata={"subject": _PERSON}, dry_run=True)
     _tell(
