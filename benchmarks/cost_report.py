@@ -165,7 +165,7 @@ How to read it:
 - **Where hundreds of processes open one partition at the same moment**, their first requests are throttled: each reads
   some twenty rows before it can write, so the first appends of a thousand processes on S3 take seconds, not fractions.
   What they go on to append is not slower for that. A burst of 10,000 requests from 1,000 processes that appear at once is
-  committed in 24 and 27 s, each once (`python -m benchmarks.cost_burst`, two seeds, of 2026-11-23); one of 1,000 requests
+  committed in 24 to 31 s, each once (`python -m benchmarks.cost_burst`, three seeds, of 2026-11-23); one of 1,000 requests
   from 100 processes in 4 to 6 s. Azure's limit is lower: 256 processes on one partition of a table throttle each other
   all the time, give them eight.
 - **A partition of Azure Tables takes 2,000 entities a second**, and a commit is one; so is each look of a process that
