@@ -89,14 +89,14 @@ class DomainEvent:
 
     def _since(self, repository: Repository[A]) -> int | None:
         """None while the store of the command remembers its key for sure; else from when on its events are to be
-        looked for, in ms: clocks may differ by half of what it remembers.
+        looked for, in ms: clocks may differ by half of what the space was created to remember.
         """
         known = inner(repository.store).look_up(repository.space)[0]
         if known is None:
             return None
-        half = int(known.settings.idempotency_window * 500)
+        window = known.settings.idempotency_window  # that it was created with: no change makes it less than a tenth
         age = inner(repository.store).clock.now() - self.timestamp
-        return None if 0 <= age < half else max(self.timestamp - half, 0)
+        return None if 0 <= age < window * 50 else int(max(self.timestamp - window * 500, 0))
 
     def __repr__(self) -> str:
         return f"<DomainEvent {self.name!r}, {self.version} of {self.id!r}: {self.arguments!r}>"

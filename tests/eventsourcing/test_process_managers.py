@@ -275,6 +275,27 @@ def test_keys_that_the_store_has_forgotten_are_not_needed(covered: Covered) -> N
 
 
 @pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("created", [1000.0, float("inf")])
+def test_a_window_that_was_made_shorter_doubles_nothing(created: float) -> None:
+    clock = StillClock()
+    with cramped():
+        store = Client("window://", MEMORY["memory"](clock), 5.0, None, 64 << 20, clock).store(uuid4())
+        store.create_space("shipments", idempotency_window=created)
+        pay(store, "a", 1)
+        manager = shipping(store)
+        manager.catch_up()
+        if created == 1000.0:
+            store.change_space("shipments", idempotency_window=100.0)
+        for _ in range(12):
+            store.produce("shipments", "noise", [Record(b"")])
+            store.maintain("shipments")
+            clock.sleep(38.0)
+        manager.group.seek("beginning")
+        assert manager.catch_up().acked == 1
+        assert steps(store, "a") == packed(1)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_every_fault_at_every_call_on_a_disk(covered: Covered) -> None:
     root = mkdtemp(prefix="kills-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
     try:
