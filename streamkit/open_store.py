@@ -14,7 +14,7 @@ from .clock import Clock
 from .errors import CorruptData, StoreClosed, StreamkitError, TransientError
 from .index.block_cache import BlockCache
 from .index.runs import Runs
-from .log.archive_reader import Cold
+from .log.archive_reader import ArchiveReader
 from .log.context import Context
 from .log.ended import end_log
 from .log.index_reader import Index
@@ -98,7 +98,7 @@ class OpenStore:
         self._resting: dict[str, Space] = {}
         """Spaces that were open before the store rested, and have to be confirmed."""
         self.archives: dict[str, Archive] = {}
-        self.readers: dict[str, Cold] = {}
+        self.readers: dict[str, ArchiveReader] = {}
         self.news = Notifier()
         self.blocks = BlockCache()
         self.context = Context(self.backend, self.clock, self.counters, self.news, self.index_of, TableCache())
@@ -174,7 +174,7 @@ class OpenStore:
         found = self._resting.get(space)
         if found is not None:
             try:
-                found.partitions[0].look_at_head()
+                found.partitions[0].read_head()
             except (CorruptData, StoreClosed):
                 found = None
                 self.archives.pop(space, None)
@@ -214,7 +214,7 @@ class OpenStore:
             found = self.archives.setdefault(space, Archive(ArchiveLocation(*self.archive_root()), self.id, space))
         return found
 
-    def cold(self, space: str) -> Cold:
+    def cold(self, space: str) -> ArchiveReader:
         """The archive, and the log where it is damaged, for the readers."""
         found = self.readers.get(space)
         if found is None:
@@ -261,7 +261,7 @@ class OpenStore:
         """Of a space whose logs may have ended: they are not read."""
         make = self.unread(space)
         first = make(0, Settings())
-        first.look_at_head()
+        first.read_head()
         if first.head_etag is not None:
             yield first
             yield from (make(number, first.settings) for number in range(1, first.settings.partitions))

@@ -78,7 +78,7 @@ def open_space(
     """The space, or None if nobody created it. Its first partition's head says what it is made of; the log of that one
     is read too, unless `segments` are on another one."""
     first = Partition(context, space, 0, Settings())
-    first.look_at_head()
+    first.read_head()
     if first.head_etag is None:
         return None
     settings = first.settings

@@ -24,7 +24,7 @@ _TRIES = 5
 
 
 def examine(archive: Archive, partition: int, last: int) -> Contents:
-    """As in Cold. Others may archive and compact meanwhile."""
+    """As in ArchiveReader. Others may archive and compact meanwhile."""
     for attempt in range(_TRIES):
         contents = Contents()
         try:

@@ -36,7 +36,7 @@ def _drained(batches: Generator[Batch, None, tuple[int, int]], damage: Damaged |
 
 
 class ArchiveOrLog:
-    """An archive as `streamkit.log.archive_reader.Cold`, and the log for what it should hold and does not."""
+    """An archive as `streamkit.log.archive_reader.ArchiveReader`, and the log for what it should hold and does not."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive

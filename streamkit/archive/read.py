@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 class Archive:
-    """A space's archive as `streamkit.log.archive_reader.Cold`. Safe to share between threads."""
+    """A space's archive as `streamkit.log.archive_reader.ArchiveReader`. Safe to share between threads."""
 
     def __init__(self, location: ArchiveLocation, store: UUID, space: str) -> None:
         self.space = space
@@ -392,7 +392,7 @@ class Archive:
     def segment(
         self, partition: Partition, segment: str, first: int, last: int, archived: int | None = None
     ) -> Iterator[Batch]:
-        """As in Cold; `archived`: the transaction that the table must hold at least, instead of the watermark."""
+        """As in ArchiveReader; `archived`: the transaction that the table must hold at least, not the watermark."""
         expected = first
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:

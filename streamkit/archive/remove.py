@@ -55,7 +55,7 @@ def remove_archived(partition: Partition, archive: Archive, row: ArchiveRow) -> 
     if number <= row.removed:
         return 0
     # Table and watermark first: what is removed must be there.
-    partition.look_at_head()
+    partition.read_head()
     if partition.head.archived < number:
         return 0
     snapshot = archive.newest(partition.partition, number)

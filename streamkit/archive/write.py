@@ -162,7 +162,7 @@ def _index_all(partition: Partition) -> None:
     for attempt in range(_TRIES):
         if attempt:
             partition.refresh()
-            partition.look_at_head()
+            partition.read_head()
         if bring_forward(partition):
             return
     raise Unavailable(f"space {partition.space!r}: others bring its index forward all the time, archive again later")
@@ -180,7 +180,7 @@ def _files(
                 last = number
                 break
         except (CorruptData, UnsupportedVersion) as error:
-            raise partition.located(error, number + 1) from error
+            raise partition.with_location(error, number + 1) from error
         number += 1
         if builder.bytes >= target_bytes or builder.rows >= _ROWS or builder.frames >= _FRAMES:
             yield write_file(table, builder.sorted()), number
@@ -194,7 +194,7 @@ def move_watermark(partition: Partition, number: int) -> None:
     """Say in the head that the archive holds everything up to `number`. It never goes back."""
     for attempt in range(_TRIES):
         if attempt:
-            partition.look_at_head()  # somebody was faster, or the answer was lost
+            partition.read_head()  # somebody was faster, or the answer was lost
         with partition.lock:
             head, etag = partition.head, partition.head_etag
         if head.archived >= number:

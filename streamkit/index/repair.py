@@ -210,7 +210,7 @@ def _rebuild(
         size=log.size,
     )
     _put_head(partition, head, log.etag)
-    partition.look_at_head()
+    partition.read_head()
     sweep(partition)
 
 

@@ -35,7 +35,7 @@ def sweep(partition: Partition) -> int:
     An upkeep that is under way has a file that nothing names yet. So the head is moved after they were listed: what
     was built on the one before comes too late.
     """
-    partition.look_at_head()
+    partition.read_head()
     with partition.lock:
         head, etag = partition.head, partition.head_etag
     if etag is None:

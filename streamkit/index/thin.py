@@ -150,6 +150,6 @@ def _thin_packs(partition: Partition, rules: _Floors, rows: dict[str, SegmentRow
             etag = store_file(partition, id, encoded.data)
             packs[at] = replace(pack, id=id, etag=etag, start=0, length=len(encoded.data), tail=encoded.table)
     except RunGone:
-        partition.look_at_head()
+        partition.read_head()
     if made:
         move_head(partition, head, replace(head, packs=tuple(packs)), made)

@@ -120,7 +120,7 @@ def merge_some(partition: Partition, rules: Rules | None = None) -> bool:
 
 def _overtaken(partition: Partition, etag: Etag | None, made: Sequence[bytes], error: RunGone) -> bool:
     """A file is gone that the head names which has this etag: False if another process was faster, else it is lost."""
-    partition.look_at_head()
+    partition.read_head()
     if _head(partition)[1] == etag:
         raise error
     _remove(partition, made)
@@ -129,7 +129,7 @@ def _overtaken(partition: Partition, etag: Etag | None, made: Sequence[bytes], e
 
 def maintain(partition: Partition) -> None:
     """Do all that is due: index and packs as far as the log, merges, and what is to be removed."""
-    partition.look_at_head()
+    partition.read_head()
     _file_inline(partition)
     _merge_all(partition)
     trim_log(partition)
@@ -227,7 +227,7 @@ def _is_due(partition: Partition, head: Head) -> bool:
 
 def purge(partition: Partition) -> None:
     """Write the index anew without the rows of what the log does not hold any more."""
-    partition.look_at_head()
+    partition.read_head()
     head, etag = _head(partition)
     gone = gone_up_to(head)
     if etag is None or head.purged >= gone:
@@ -262,7 +262,7 @@ def merge_all_with(partition: Partition, rules: Rules) -> bool:
 def release(partition: Partition, number: int) -> None:
     """Say that only the archive holds what was committed up to `number`, and forget the packs of it."""
     for _ in range(_LOSSES):
-        partition.look_at_head()
+        partition.read_head()
         head, etag = _head(partition)
         if head.released >= number or etag is None:
             return
@@ -483,7 +483,7 @@ def _seen(partition: Partition, head: Head) -> Head:
 def _catch_up(partition: Partition, made: Sequence[bytes]) -> bool:
     """Whether the head could be read. If the store was deleted, the files that were `made` go, and the error comes."""
     try:
-        partition.look_at_head()
+        partition.read_head()
     except (TransientError, Ambiguous):
         return False
     except (CorruptData, StoreClosed):
@@ -501,7 +501,7 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
             if partition.watermark == partition.number:
                 return head, etag, head, None
             names = list({**partition.tail, **partition.removals})
-            known = partition.known
+            known = partition.cached
             missing = [name for name in names if name not in known]
             if not missing:
                 after = replace(
@@ -524,7 +524,7 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
                 fences = partition.fences.tail()
                 first = partition.watermark + 1
                 break
-        partition.learn(names)
+        partition.load_statuses(names)
         asked = True
     return head, etag, after, _Tail(index_rows(tail, statuses, keys, fences), first, records, asked)
 

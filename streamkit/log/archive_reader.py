@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .partition import Partition
     from .read import Batch, Bounds
 
-__all__ = ["Cold", "Contents"]
+__all__ = ["ArchiveReader", "Contents"]
 
 
 class Contents:
@@ -31,7 +31,7 @@ class Contents:
         """(file, what is wrong with it); of the table itself with an empty name."""
 
 
-class Cold(Protocol):
+class ArchiveReader(Protocol):
     """A space's archive. All of it is about transactions up to the archive watermark of `partition`.
 
     CorruptData if the archive does not hold what it must, UnsupportedVersion for one of a newer format.

@@ -171,7 +171,7 @@ def _decoded(partition: Partition, number: int, record: bytes, skip: int) -> Ite
             partition.space, partition.partition, settings.partitions, record, partition.seed, settings.incarnation
         )
     except (CorruptData, UnsupportedVersion) as error:
-        raise partition.located(error, number) from error
+        raise partition.with_location(error, number) from error
     for head, origin, entries in reversed(frames):
         if head.number != number:
             raise CorruptData(f"{partition.where(number)}: a frame of transaction {head.number} is in its place")
@@ -226,7 +226,7 @@ def _segment_backwards(partition: Partition, segment: str, bounds: Bounds, row: 
                 # Part of it may be archived: find what is still in the log.
                 size = max(1, (last - begin + 1) // 2)
                 continue
-            partition.look_at_head()
+            partition.read_head()
             reached = last
             if partition.head.archived:
                 for batch in partition.archive().segment_backwards(partition, segment, first, last):

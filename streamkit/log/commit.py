@@ -421,7 +421,7 @@ class Committer:
             if flight is None:
                 segments = _segments(requests)
                 snapshot = Snapshot(partition)
-                plan = Plan(partition, snapshot, counted(partition, partition.learn(segments)))
+                plan = Plan(partition, snapshot, counted(partition, partition.load_statuses(segments)))
                 for request in requests:
                     if request.withdrawn:
                         request.leave()
@@ -546,7 +546,7 @@ class Committer:
         segment, body = part.segment, part.body
         assert body is not None
         with partition.lock:
-            row, retention = partition.known.get(segment), partition.retention
+            row, retention = partition.cached.get(segment), partition.retention
             if row is None or (retention is not None and retention.when_full == "reject"):
                 return None
             looked, number, timestamp = partition.looked, partition.number + 1, partition.timestamp

@@ -44,7 +44,7 @@ def end_log(partition: Partition) -> list[bytes]:
 
 def _first_unseen(partition: Partition) -> int:
     """The first transaction that a process may not have seen whose look at the log still counts."""
-    partition.look_at_head()
+    partition.read_head()
     head, now = partition.head, partition.freshness.now()
     if now is None:
         return head.cleared + 1

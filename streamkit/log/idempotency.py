@@ -63,7 +63,7 @@ def all_uses(partition: Partition) -> list[tuple[bytes, KeyRow]]:
 
 def first_result(partition: Partition, use: KeyRow) -> tuple[dict[str, SegmentRow], TRX]:
     """What the first caller with the key was given."""
-    now = partition.learn(segment for segment, _ in use.segments)
+    now = partition.load_statuses(segment for segment, _ in use.segments)
     rows = {
         segment: replace(now[segment], last_sequence=last, last_timestamp=use.timestamp)
         for segment, last in use.segments

@@ -167,7 +167,7 @@ class Inbox:
         pace, told = self._pace, partition.answers.lead.told
         pace.draw()
         if self._late > _LATE:
-            partition.look_at_head()
+            partition.read_head()
         pause = 0.0 if self._late else pace.due() - clock.monotonic()
         if pause > 0:
             clock.sleep(pause)

@@ -55,7 +55,7 @@ def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: 
     `take_place` commits an empty transaction; it is called only if the transaction's place may still be free.
     CorruptData if the log does not hold what it must. Safe in several threads at once.
     """
-    partition.look_at_head()
+    partition.read_head()
     last = partition.refresh()
     if is_posted(id):
         return _outcome_of_posted(partition, id, last, take_place)

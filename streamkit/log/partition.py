@@ -15,7 +15,7 @@ from ..backend import Etag
 from ..checksum import crc32
 from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion
 from .answers import Answers
-from .archive_reader import Cold
+from .archive_reader import ArchiveReader
 from .context import Context
 from .fences import Fences
 from .floors import Changed, Control, Erasure, Floor, Removal, Retained
@@ -74,7 +74,7 @@ class Partition:
         self.foreign_head: Etag | None = None
         """Of a head that an upkeep left here which was late: the store was deleted and made again meanwhile."""
         self._partitions: Sequence[Partition] = ()
-        self.cold: Callable[[], Cold] | None = None
+        self.cold: Callable[[], ArchiveReader] | None = None
         """Opens the archive of the space; it is asked for nothing above `head.archived`."""
         self.number = 0
         self.timestamp = 0
@@ -106,7 +106,7 @@ class Partition:
         self.tail_bytes = 0
         self.tail_frames = 0
         self.tail_keys: dict[bytes, KeyRow] = {}
-        self.known: dict[str, SegmentRow] = {}
+        self.cached: dict[str, SegmentRow] = {}
         """Segments' statuses as of `number`."""
         self._most_known = _KNOWN
         self.generation = 0
@@ -141,11 +141,11 @@ class Partition:
     def where(self, number: int) -> str:
         return f"space {self.space!r}, partition {self.partition}, transaction {number}"
 
-    def located(self, error: StreamkitError, number: int) -> StreamkitError:
+    def with_location(self, error: StreamkitError, number: int) -> StreamkitError:
         """The same error, saying where."""
         return type(error)(f"{self.where(number)}: {error}")
 
-    def archive(self) -> Cold:
+    def archive(self) -> ArchiveReader:
         """The archive. CorruptData if this client cannot know where it is; MissingDependency without the extra."""
         if self.cold is None:
             raise CorruptData(
@@ -156,7 +156,7 @@ class Partition:
 
     def archived_since(self, number: int) -> bool:
         """Whether `number`, which is not in the log, is in the archive by now."""
-        self.look_at_head()
+        self.read_head()
         return self.head.archived >= number
 
     def trimmed_since(self, number: int) -> bool:
@@ -219,21 +219,21 @@ class Partition:
         if not self.remote:
             return True
         if not self.is_fresh(self._confirmed):
-            self.look_at_head()
+            self.read_head()
         now = self.head
         return now is head or number > max(now.watermark, now.archived)
 
     def packed_since(self, packs: Packs, number: int) -> bool:
         """Whether `number`, which was neither in `packs` nor in the log, is in a pack by now."""
         if self.packs is packs:
-            self.look_at_head()
+            self.read_head()
         return self.packs is not packs and self.ask_packs(lambda packs: packs.holds(number))
 
     def decode_header(self, record: bytes, number: int, *, whole: bool = True) -> Header:
         try:
             return decode_header(record, self.seed, whole=whole)
         except (CorruptData, UnsupportedVersion) as error:
-            raise self.located(error, number) from error
+            raise self.with_location(error, number) from error
 
     # -- bringing it up to date ---------------------------------------------------------------------------------
 
@@ -263,10 +263,10 @@ class Partition:
         """Learn now and then how far others have brought the index, and forget the tail up to there."""
         self._refresher.shorten_tail()
 
-    def look_at_head(self) -> None:
+    def read_head(self) -> None:
         """Learn how far the index is by now, whoever brought it there. Where that is further than what is known here,
         go on from there."""
-        self._refresher.look_at_head()
+        self._refresher.read_head()
 
     def check_space(self) -> None:
         """CorruptData if the space was deleted, or made again: for who is to write rows that no precondition guards."""
@@ -307,11 +307,11 @@ class Partition:
                 raise self.missing_head()
             if head.version < self.head.version:
                 return  # an older one: another thread has read a later one meanwhile
-            self._take_head(head, etag)
+            self._advance_to(head, etag)
             self.saw_head(look)
         self.news.tell()
 
-    def _take_head(self, head: Head, etag: Etag | None) -> None:
+    def _advance_to(self, head: Head, etag: Etag | None) -> None:
         """Head and index are replaced before the tail is dropped that they hold now. The caller holds the lock."""
         if etag is None or etag != self.head_etag:
             self.head = head
@@ -320,10 +320,10 @@ class Partition:
             self._start_from(head)
         else:
             self.drop_tail(head.watermark)
-            self._take_removed(head)
+            self._adopt_removed(head)
         self.head_etag = etag
 
-    def _take_removed(self, head: Head) -> None:
+    def _adopt_removed(self, head: Head) -> None:
         """What the head says of what was removed; what is in the tail comes later. The caller holds the lock."""
         if head.floor.number > self.floor.number:
             self.floor = head.floor
@@ -339,7 +339,7 @@ class Partition:
         self.tail_keys.clear()
         self.removals.clear()
         self.tail_bytes = self.tail_frames = 0
-        self.known.clear()
+        self.cached.clear()
         self.generation += 1
         self.timestamp, self.position, self.size = head.timestamp, head.position, head.size
         self.floor, self.retention, self.thinned = head.floor, head.retention, head.thinned
@@ -369,17 +369,17 @@ class Partition:
             if header.ended:
                 self.ended = True
                 raise StoreClosed(f"the store with {self.where(number)} was deleted: open it again to start anew")
-            self.take(header, record)
+            self.advance(header, record)
 
-    def take(self, header: Header, record: bytes) -> int:
+    def advance(self, header: Header, record: bytes) -> int:
         """Apply a transaction that follows on what is known; the caller holds the lock. How many entries it has."""
         number, timestamp = header.number, header.timestamp
-        known, tail = self.known, self.tail
+        known, tail = self.cached, self.tail
         most = self.policy.frame
         base = frames_start(record)
         count = size = 0
         if header.control is not None:
-            self._take_control(header.control, number)
+            self._apply_control(header.control, number)
         for ref in header.frames:
             segment, first = ref.segment, ref.first_sequence
             count += ref.count
@@ -395,7 +395,7 @@ class Partition:
             row = known.get(segment)
             if row is None:
                 if first == 1:
-                    self.know(segment, NOTHING.with_entries(number, timestamp, 1, ref.count, ref.size))
+                    self.cache_status(segment, NOTHING.with_entries(number, timestamp, 1, ref.count, ref.size))
             elif first > row.last_sequence:
                 known[segment] = row.with_entries(number, timestamp, first, ref.count, ref.before + ref.size)
         if len(record) <= MOST:
@@ -416,15 +416,15 @@ class Partition:
         self.news.tell()
         return count
 
-    def _take_control(self, control: Control, number: int) -> None:
+    def _apply_control(self, control: Control, number: int) -> None:
         """What a transaction that is applied removes; the caller holds the lock. Twice is as once."""
         for removal in control.removals:
             removals = self.removals.setdefault(removal.segment, [])
             if not removals or removals[-1][0] < number or (number, removal) not in removals:
                 removals.append((number, removal))
-            row = self.known.get(removal.segment)
+            row = self.cached.get(removal.segment)
             if row is not None:
-                self.known[removal.segment] = row.without(removal)
+                self.cached[removal.segment] = row.without(removal)
             self.latest.drop(removal.segment)
             self.thinned = number
         floor = control.floor
@@ -447,11 +447,11 @@ class Partition:
         counters["transactions"] += 1
         with self.lock:
             if self.number == header.number - 1:
-                known = self.known
+                known = self.cached
                 for ref in header.frames:
                     if ref.segment not in known:
-                        self.know(ref.segment, before[ref.segment])
-                counters["entries"] += self.take(header, record)
+                        self.cache_status(ref.segment, before[ref.segment])
+                counters["entries"] += self.advance(header, record)
             else:
                 counters["entries"] += header.count
 
@@ -483,7 +483,7 @@ class Partition:
         """This process has written `head`, in the place of the one with the etag `before`."""
         with self.lock:
             if self.head_etag == before:
-                self._take_head(head, etag)
+                self._advance_to(head, etag)
 
     def open_index(self, head: Head) -> Index:
         """The index that `head` names; asks nothing."""
@@ -514,7 +514,7 @@ class Partition:
     def check_moved(self, known: Index | Packs, error: RunGone) -> None:
         """CorruptData if `known`, of which a file is gone, is still what the head names."""
         if known in (self.index, self.packs):
-            self.look_at_head()
+            self.read_head()
         if known in (self.index, self.packs):
             raise CorruptData(
                 f"space {self.space!r}, partition {self.partition}: {error}; `streamkit repair`"
@@ -522,12 +522,12 @@ class Partition:
 
     # -- segments -----------------------------------------------------------------------------------------------
 
-    def learn(self, segments: Iterable[str]) -> dict[str, SegmentRow]:
+    def load_statuses(self, segments: Iterable[str]) -> dict[str, SegmentRow]:
         """The statuses of `segments`, fetched if they are not known yet; NOTHING for one that does not exist."""
         found: dict[str, SegmentRow] = {}
         missing: list[str] = []
         for name in segments:
-            row = self.known.get(name)
+            row = self.cached.get(name)
             if row is None:
                 missing.append(name)
             else:
@@ -553,11 +553,11 @@ class Partition:
             except RunGone as error:
                 self.check_moved(index, error)
                 continue
-            found = self._learn(names, values, generation)
+            found = self._with_tails(names, values, generation)
             if found is not None:
                 return found
 
-    def _learn(
+    def _with_tails(
         self, names: Sequence[str], values: Sequence[bytes | None], generation: int
     ) -> dict[str, SegmentRow] | None:
         """Combine index rows with the tail; None if the tail was shortened after they were read."""
@@ -566,11 +566,11 @@ class Partition:
             if generation != self.generation:
                 return None
             for name, value in zip(names, values, strict=True):
-                row = self.known.get(name)
+                row = self.cached.get(name)
                 if row is None:
                     row = NOTHING if value is None else decode_index_row(SegmentRow, segment_key(name), value)
                     row = self.with_tail(name, row)
-                    self.know(name, row)
+                    self.cache_status(name, row)
                 found[name] = row
         return found
 
@@ -585,13 +585,13 @@ class Partition:
     def resolved(self, segment: str, row: SegmentRow, now: SegmentRow) -> bool:
         """Remember that `row` is `now` by what was removed of the space. False if it has changed meanwhile."""
         with self.lock:
-            if self.known.get(segment, row) != row:
+            if self.cached.get(segment, row) != row:
                 return False
-            self.know(segment, now)
+            self.cache_status(segment, now)
             return True
 
-    def know(self, segment: str, row: SegmentRow) -> None:
-        known = self.known
+    def cache_status(self, segment: str, row: SegmentRow) -> None:
+        known = self.cached
         if len(known) >= self._most_known:
             for name in list(islice(known, len(known) // _SHARE)):
                 del known[name]
@@ -602,21 +602,21 @@ class Partition:
         with self.lock:
             self.generation += 1
             for name in segments:
-                self.known.pop(name, None)
+                self.cached.pop(name, None)
 
     def statuses(self, segments: Sequence[str]) -> tuple[dict[str, SegmentRow], tuple[int, int, int]]:
         """Of all `segments` at one moment after the last refresh, and the known end at that moment."""
         while True:
-            self.learn(segments)
+            self.load_statuses(segments)
             with self.lock:
-                rows = {name: self.known[name] for name in segments if name in self.known}
+                rows = {name: self.cached[name] for name in segments if name in self.cached}
                 if len(rows) == len(segments):
                     return rows, self.known_end()
 
     def status(self, segment: str) -> SegmentRow:
         """As of the last refresh, or later."""
-        row = self.known.get(segment)
-        return self.learn((segment,))[segment] if row is None else row
+        row = self.cached.get(segment)
+        return self.load_statuses((segment,))[segment] if row is None else row
 
 
 def _extended(row: SegmentRow, pieces: Sequence[Piece]) -> SegmentRow:

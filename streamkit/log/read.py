@@ -278,7 +278,7 @@ def _together(partition: Partition, first: int, end: int) -> Generator[Batch, No
     log = records(partition, first, end)
     number = first
     for last, entries in decode_records(
-        space, index, settings.partitions, log, seed, settings.incarnation, partition.located
+        space, index, settings.partitions, log, seed, settings.incarnation, partition.with_location
     ):
         if entries:
             latest = entries[-1]
@@ -300,7 +300,7 @@ def _with_needles(partition: Partition, first: int, end: int, needles: Needles) 
                 needles.passed -= len(entries)
                 yield Batch(head.timestamp, number, origin, entries)
         except (CorruptData, UnsupportedVersion) as error:
-            raise partition.located(error, number) from error
+            raise partition.with_location(error, number) from error
         first = number + 1
     return first
 
@@ -314,7 +314,7 @@ def _transaction_batches(
     try:
         frames = decode_transaction(space, index, settings.partitions, record, seed, settings.incarnation)
     except (CorruptData, UnsupportedVersion) as error:
-        raise partition.located(error, number) from error
+        raise partition.with_location(error, number) from error
     for head, origin, entries in frames:
         if head.number != number:
             raise CorruptData(f"{partition.where(number)}: a frame of transaction {head.number} is in its place")
@@ -381,7 +381,7 @@ def _segment_batches(partition: Partition, segment: str, bounds: Bounds) -> Iter
                     yield batch
                 first = batch.entries[-1].sequence + 1
         if first == reached:
-            partition.look_at_head()
+            partition.read_head()
             partition.refresh()
             row = row_of(partition, segment)
             if partition.head.archived == archived and row.first_sequence <= first:
@@ -456,7 +456,7 @@ def pieces_of(partition: Partition, segment: str, first: int, last: int) -> Iter
         # The index moved on, and took with it what was looked for: look again from there.
         attempt = 0 if expected > looked_for else attempt + 1
         if attempt > 1:
-            partition.look_at_head()
+            partition.read_head()
     raise _hole(partition, segment, expected)
 
 
@@ -482,7 +482,7 @@ def _load_together(partition: Partition, segment: str, pieces: Sequence[Piece]) 
     space, index, settings, seed = partition.space, partition.partition, partition.settings, partition.seed
     frames = _frames_of(partition, pieces)
     for number, entries in decode_frames(
-        space, index, settings.partitions, segment, frames, seed, settings.incarnation, partition.located
+        space, index, settings.partitions, segment, frames, seed, settings.incarnation, partition.with_location
     ):
         latest = entries[-1]
         yield Batch(latest.timestamp, number, latest.origin, entries)
@@ -495,7 +495,7 @@ def load(partition: Partition, segment: str, pieces: Sequence[Piece], start: int
         try:
             head, origin, entries = decode_entries(space, index, partitions, frame, seed, start, incarnation)
         except CorruptData as error:
-            raise partition.located(error, number) from error
+            raise partition.with_location(error, number) from error
         if head.segment != segment or head.first_sequence != first or head.number != number:
             where = partition.where(number)
             raise CorruptData(f"{where}: the index points at a frame of {head.segment!r} instead of {segment!r}")
@@ -585,7 +585,7 @@ def _find_last(partition: Partition, segment: str, last: int) -> Entry | None:
             if not partition.archived_since(piece.number):
                 raise CorruptData(str(error)) from None
     elif piece is None:
-        partition.look_at_head()
+        partition.read_head()
     if partition.head.archived:
         for batch in partition.archive().segment(partition, segment, last, last):
             return batch.entries[-1]

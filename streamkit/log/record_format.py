@@ -546,12 +546,12 @@ def decode_records(
     records: Iterable[tuple[int, bytes]],
     seed: int,
     incarnation: bytes,
-    located: Callable[[StreamkitError, int], StreamkitError],
+    with_location: Callable[[StreamkitError, int], StreamkitError],
 ) -> Iterator[tuple[int, list[Entry]]]:
     """(last number, entries) of whole `records`, each (number, record): those of many small ones together. An empty
     transaction has none.
 
-    CorruptData or UnsupportedVersion for one that is damaged, `located`, after all that is before it.
+    CorruptData or UnsupportedVersion for one that is damaged, `with_location`, after all that is before it.
     """
     prefix, frame = _PREFIX.unpack_from, _FRAME.unpack_from
     decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
@@ -586,7 +586,7 @@ def decode_records(
                             head = decode_head(record[begin:body])
                             (payloads,) = decode_payloads(record[body:])
                         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                            raise located(CorruptData("a frame of the transaction is damaged"), number) from error
+                            raise with_location(CorruptData("a frame of the transaction is damaged"), number) from error
                         if len(payloads) == 1 == head.count and head.number == number:
                             first = head.first_sequence
                             origin = Origin(
@@ -604,7 +604,7 @@ def decode_records(
             try:
                 frames = decode_transaction(space, partition, partitions, record, seed, incarnation)
             except (CorruptData, UnsupportedVersion) as error:
-                raise located(error, number) from error
+                raise with_location(error, number) from error
             if entries:
                 yield last, entries
                 entries = []
@@ -612,7 +612,7 @@ def decode_records(
                 yield number, []
             for head, _, found in frames:
                 if head.number != number:
-                    raise located(CorruptData(f"a frame of transaction {head.number} is in its place"), number)
+                    raise with_location(CorruptData(f"a frame of transaction {head.number} is in its place"), number)
                 yield number, found
     except StreamkitError:
         if entries:
@@ -630,12 +630,12 @@ def decode_frames(
     frames: Iterable[tuple[int, int, bytes]],
     seed: int,
     incarnation: bytes,
-    located: Callable[[StreamkitError, int], StreamkitError],
+    with_location: Callable[[StreamkitError, int], StreamkitError],
 ) -> Iterator[tuple[int, list[Entry]]]:
     """(last number, entries) of a segment's `frames`, each (number, first sequence, frame): those of many small ones
     together.
 
-    CorruptData for one that is damaged or of something else, `located`, after all that is before it.
+    CorruptData for one that is damaged or of something else, `with_location`, after all that is before it.
     """
     unpack, head_at = _FRAME.unpack_from, _FRAME.size
     decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
@@ -653,7 +653,7 @@ def decode_frames(
                         head = decode_head(frame[head_at:body])
                         (payloads,) = decode_payloads(frame[body:])
                     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                        raise located(CorruptData("a frame of the transaction is damaged"), number) from error
+                        raise with_location(CorruptData("a frame of the transaction is damaged"), number) from error
                     if (
                         len(payloads) == 1 == head.count
                         and head.number == number
@@ -675,10 +675,10 @@ def decode_frames(
             try:
                 head, _, found = decode_entries(space, partition, partitions, frame, seed, 0, incarnation)
             except CorruptData as error:
-                raise located(error, number) from error
+                raise with_location(error, number) from error
             if head.segment != segment or head.first_sequence != first or head.number != number:
                 wrong = CorruptData(f"the index points at a frame of {head.segment!r} instead of {segment!r}")
-                raise located(wrong, number)
+                raise with_location(wrong, number)
             if entries:
                 yield last, entries
                 entries = []

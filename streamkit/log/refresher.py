@@ -83,7 +83,7 @@ class Refresher:
         listing = not self._loaded
         if listing:
             if partition.head_etag is None or not partition.is_fresh(partition.looked):
-                self.look_at_head()
+                self.read_head()
             if not partition.partition and partition.head_etag is None:
                 return
         while True:
@@ -97,7 +97,7 @@ class Refresher:
                     partition.saw(look)
             else:
                 # What was not there may have been archived and removed.
-                self.look_at_head()
+                self.read_head()
                 if partition.number > number:
                     listing = True
                     continue
@@ -108,7 +108,7 @@ class Refresher:
                 else:
                     self.shorten_tail()
                 return
-            self.look_at_head()
+            self.read_head()
             listing = True
 
     def poll(self, ahead: int = 1) -> bool:
@@ -135,7 +135,7 @@ class Refresher:
                 elif partition.is_fresh(known):
                     partition.saw(look)
                 else:
-                    self.look_at_head()
+                    self.read_head()
                     moved = partition.number > number + end
             self._looking = False
             return moved
@@ -150,14 +150,14 @@ class Refresher:
         """It ends although others commit all the time, as fast as one transaction is read after the other; and where
         somebody leads, as this process is to wait then."""
         if self._partition.looked is None:
-            self.look_at_head()  # nothing is known of it yet
+            self.read_head()  # nothing is known of it yet
         looks, ahead = 0, 1
         answers = self._partition.answers
         told = answers.lead.told
         while (answers.lead.told == told or not answers.lead.name) and self.poll(ahead):
             looks += 1
             if looks % _FEW == 0:
-                self.look_at_head()
+                self.read_head()
             ahead = 1 if looks < 2 else min(2 * ahead, _AHEAD)
         self._loaded = True
 
@@ -166,7 +166,7 @@ class Refresher:
         partition = self._partition
         number, size = self._shortened
         if partition.number - number >= 2 * partition.policy.upkeep or partition.tail_bytes - size >= _TAIL_BYTES:
-            self.look_at_head()
+            self.read_head()
             self._shortened = partition.number, partition.tail_bytes
 
     def _apply_next(self) -> bool:
@@ -191,13 +191,13 @@ class Refresher:
         """Before anything is applied that was read since `look`: a number that was archived and removed is free, and
         what is found there may be of a writer that came too late. What the head tells is above all such numbers."""
         if look is not None and not self._partition.is_fresh(look):
-            self.look_at_head()
+            self.read_head()
 
     def _records(self, keys: Sequence[bytes]) -> list[bytes | None]:
         partition = self._partition
         return [None if value is None else value.data for value in partition.backend.get(partition.key, keys)]
 
-    def look_at_head(self) -> None:
+    def read_head(self) -> None:
         """Learn how far the index is by now, whoever brought it there."""
         partition = self._partition
         look = partition.freshness.begin()
@@ -264,7 +264,7 @@ class Refresher:
                 ahead = partition.policy.upkeep
                 batches += 1
                 if batches % _BATCHES == 0:
-                    self.look_at_head()  # where the log goes on that fast, the index does too
+                    self.read_head()  # where the log goes on that fast, the index does too
                 continue
             if any(record is not None for record in records[end:]):
                 break  # it was written in between, or something is lost: a list tells
@@ -285,7 +285,7 @@ class Refresher:
                 number = transaction_number(key)
                 if number > partition.number + 1 or record is None:
                     # What is not there may have been archived and removed since it was listed.
-                    self.look_at_head()
+                    self.read_head()
                 if number <= partition.number:
                     continue
                 if record is None:

@@ -44,7 +44,7 @@ def recall(partition: Partition, request: Request) -> None:
 
 def _rows(partition: Partition, request: Request, header: Header, frame: int) -> dict[str, SegmentRow]:
     """What a request was given whose first frame in the transaction is `frame`."""
-    now = partition.learn([part.segment for part in request.parts])
+    now = partition.load_statuses([part.segment for part in request.parts])
     rows: dict[str, SegmentRow] = {}
     for part in request.parts:
         row = rows.get(part.segment) or now[part.segment]

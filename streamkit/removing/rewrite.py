@@ -82,7 +82,7 @@ def index_all(partition: Partition) -> None:
     """Bring index and packs up to the end of the log."""
     for _ in range(_TRIES):
         partition.refresh()
-        partition.look_at_head()
+        partition.read_head()
         if bring_forward(partition):
             return
     raise Unavailable(f"space {partition.space!r}: others bring its index forward all the time; try again later")
@@ -106,7 +106,7 @@ def clean_partition(partition: Partition, clean_archive: Callable[[Partition, Ra
             made: list[bytes] = []
             after = _clean_files(partition, head, numbers, ranges, made)
         except RunGone:
-            partition.look_at_head()
+            partition.read_head()
             continue
         rows += len(made)
         if after != head and not move_head(partition, head, after, made):
@@ -118,7 +118,7 @@ def clean_partition(partition: Partition, clean_archive: Callable[[Partition, Ra
         if isinstance(backend, Scrubs):
             backend.scrub(partition.key)
         for _ in range(_TRIES):
-            partition.look_at_head()
+            partition.read_head()
             head = partition.head
             left = tuple(erasure for erasure in head.erasing if erasure.number > after.watermark)
             if left == head.erasing or move_head(

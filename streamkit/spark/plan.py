@@ -258,7 +258,7 @@ def entries_until(partition: Partition, number: int) -> int:
         header = partition.header(number)
         if header is not None:
             return header.position + header.count
-        partition.look_at_head()
+        partition.read_head()
     archive: ArchiveOrLog = partition.archive()  # type: ignore[assignment]
     return archive.entries_until(partition, number)
 

@@ -72,7 +72,7 @@ def _store(piece: Piece, options: Options) -> tuple[Store, Space]:
         space = inner(store).look_up(piece.space)[0]
         if space is not None and space.settings.incarnation.hex() == piece.incarnation:
             # What it holds in memory outlives the store.
-            space.partitions[piece.partition].look_at_head()
+            space.partitions[piece.partition].read_head()
             return store, space
         # It may be the client that knows a space of this name which was deleted.
         _forget(options)

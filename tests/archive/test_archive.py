@@ -236,7 +236,7 @@ def log_rows(store: Store, space: str = SPACE) -> tuple[int, int]:
     assert known is not None
     transactions = rows = 0
     for partition in known.partitions:
-        partition.look_at_head()
+        partition.read_head()
         transactions += sum(1 for _ in all_records(partition, partition.packs, 1))
         rows += sum(1 for _ in partition.index.scan(*DATA.children()))
     return transactions, rows

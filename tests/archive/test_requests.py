@@ -100,7 +100,7 @@ def test_a_reader_that_has_a_version_reads_only_those_after_it(client: streamkit
         known = reader._known(SPACE)
         assert known is not None
         for partition in known.partitions:
-            partition.look_at_head()
+            partition.read_head()
         counted.look()
         assert [entry.payload for entry in reader.consume_segment(SPACE, "segment 0")][-1] == b"new"
         # The new version, the question for one more, and the new file.

@@ -128,7 +128,7 @@ def test_a_file_of_an_upkeep_that_was_stopped_hides_no_other_one(
     write(first, 20, 6000)
     stop_upkeep(second)
     upkeep.bring_forward(partition_of(second))
-    partition_of(first).look_at_head()
+    partition_of(first).read_head()
     stop_upkeep(first)
     write(first, 5, 6000)
     partition_of(second)  # it knows 21 to 25

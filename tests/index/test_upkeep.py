@@ -158,4 +158,4 @@ def test_statuses_that_are_forgotten_are_loaded_again(monkeypatch: pytest.Monkey
             for at in range(300):
                 assert store.produce("space", f"s{at}", [Record(b"")]).last_sequence == turn
         partition = store._known("space").partitions[0]  # type: ignore[union-attr]
-        assert len(partition.known) <= 100
+        assert len(partition.cached) <= 100

@@ -119,7 +119,7 @@ def test_who_looks_a_fence_up_while_the_index_moves_on_is_not_misled(
                 once.append(True)
                 other.produce("space", "s", [Record(b"2")], lease=new)
                 other.maintain()
-                partition.look_at_head()
+                partition.read_head()
             return found
 
         monkeypatch.setattr(index, "get", late)
@@ -141,6 +141,6 @@ def test_who_goes_on_from_the_index_of_others_knows_no_fence_of_before(
         store.produce("space", "s", [Record(b"2")], lease=old)
         other.produce("space", "s", [Record(b"3")], lease=new)
         other.maintain()
-        store._known("space").partitions[0].look_at_head()  # type: ignore[union-attr]
+        store._known("space").partitions[0].read_head()  # type: ignore[union-attr]
         with pytest.raises(Fenced):
             store.produce("space", "s", [Record(b"4")], lease=old)

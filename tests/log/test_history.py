@@ -238,7 +238,7 @@ def _removes_what_a_lost_head_may_name(patch: pytest.MonkeyPatch) -> None:
         try:
             new = partition.backend.put(partition.key, bytes(HEAD), encode_row(HEAD, after), etag or ABSENT)
         except (Ambiguous, Conflict):
-            partition.look_at_head()
+            partition.read_head()
             upkeep._remove(partition, made)
             return False
         partition.indexed(after, new, etag)

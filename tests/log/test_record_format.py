@@ -126,10 +126,10 @@ def test_a_damaged_frame_is_never_taken_for_another_one(record: bytes) -> None:
                 with pytest.raises(REFUSED):
                     decode_entries("space", 0, 1, broken, SEED)
                 with pytest.raises(REFUSED):
-                    list(decode_frames("space", 0, 1, "s", [(7, 1, broken)], SEED, b"", located))
+                    list(decode_frames("space", 0, 1, "s", [(7, 1, broken)], SEED, b"", with_location))
 
 
-def located(error: StreamkitError, number: int) -> StreamkitError:
+def with_location(error: StreamkitError, number: int) -> StreamkitError:
     return type(error)(f"transaction {number}: {error}")
 
 
@@ -143,7 +143,7 @@ def frame_of(number: int, first: int, payloads: list[bytes], segment: str = "s")
 
 def test_a_segments_small_frames_are_handed_out_together_and_a_large_one_alone() -> None:
     frames = [frame_of(at, at, [b"%d" % at]) for at in range(1, 4)] + [frame_of(9, 4, [b"4", b"5"])]
-    found = list(decode_frames("space", 0, 1, "s", frames, SEED, b"", located))
+    found = list(decode_frames("space", 0, 1, "s", frames, SEED, b"", with_location))
     assert [(number, [entry.payload for entry in entries]) for number, entries in found] == [
         (3, [b"1", b"2", b"3"]),
         (9, [b"4", b"5"]),
@@ -166,7 +166,7 @@ def test_a_segments_small_frames_are_handed_out_together_and_a_large_one_alone()
     ],
 )
 def test_what_is_before_a_wrong_frame_of_a_segment_comes_first(wrong: tuple[int, int, bytes], told: str) -> None:
-    found = decode_frames("space", 0, 1, "s", [frame_of(1, 1, [b"1"]), wrong], SEED, b"", located)
+    found = decode_frames("space", 0, 1, "s", [frame_of(1, 1, [b"1"]), wrong], SEED, b"", with_location)
     number, entries = next(found)
     assert (number, [entry.payload for entry in entries]) == (1, [b"1"])
     with pytest.raises(CorruptData, match=told):
