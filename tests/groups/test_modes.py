@@ -10,6 +10,7 @@ from fix_stores import Subject
 
 from streamkit import DeliveryLost, Record
 from streamkit.groups import Delivery
+from streamkit.testing import ManualClock
 
 
 def put(subject: Subject, *names: str) -> None:
@@ -37,27 +38,29 @@ def test_one_receives_and_another_takes_over_when_it_ends(subject: Subject) -> N
 
 
 def test_one_that_stops_is_succeeded_after_its_deadline(subject: Subject) -> None:
+    clock = ManualClock(start=time.time())
     put(subject, "a1", "a2")
-    group = subject.store.group("orders", "billing", mode="exclusive", ack_timeout=0.5)
-    other = subject.stranger().group("orders", "billing")
+    group = subject.stranger(clock=clock).group("orders", "billing", mode="exclusive", ack_timeout=0.5)
+    other = subject.stranger(clock=clock).group("orders", "billing")
     one, two = group.consumer("one", linger=0), other.consumer("two")
     (held,) = one.receive(1)
-    start = time.monotonic()
+    start = clock.monotonic()
     assert names(two.receive(10, wait=30)) == ["a1", "a2"]
-    assert 0.3 < time.monotonic() - start < 2.5
+    assert 0.3 < clock.monotonic() - start < 2.5
     with pytest.raises(DeliveryLost):
         one.ack(held)
     assert one.receive() == []
 
 
 def test_one_that_looks_goes_on_holding(subject: Subject) -> None:
+    clock = ManualClock(start=time.time())
     put(subject, "a1")
-    group = subject.store.group("orders", "billing", mode="exclusive", ack_timeout=0.4)
-    other = subject.stranger().group("orders", "billing")
+    group = subject.stranger(clock=clock).group("orders", "billing", mode="exclusive", ack_timeout=0.4)
+    other = subject.stranger(clock=clock).group("orders", "billing")
     one, two = group.consumer("one", linger=0), other.consumer("two")
     one.ack(one.receive()[0])
-    end = time.monotonic() + 1.0
-    while time.monotonic() < end:
+    end = clock.monotonic() + 1.0
+    while clock.monotonic() < end:
         assert one.receive(wait=0.05) == two.receive() == []
     put(subject, "a2")
     assert two.receive() == []
@@ -119,14 +122,15 @@ def test_a_dead_entry_lets_its_key_go_on(subject: Subject) -> None:
 
 
 def test_an_expired_key_goes_to_another_one_as_a_whole(subject: Subject) -> None:
+    clock = ManualClock(start=time.time())
     put(subject, "a1", "a2", "a3")
-    group = subject.store.group("orders", "billing", mode="key_shared", ack_timeout=0.2)
+    group = subject.stranger(clock=clock).group("orders", "billing", mode="key_shared", ack_timeout=0.2)
     one, two = group.consumer("one", linger=0), group.consumer("two", linger=0)
     held = one.receive(2)
     one.extend(held[1], 1.0)
-    start = time.monotonic()
+    start = clock.monotonic()
     taken = two.receive(10, wait=10)
-    assert time.monotonic() - start > 0.7, "while a2 was extended, a1 did not go to another one"
+    assert clock.monotonic() - start > 0.7, "while a2 was extended, a1 did not go to another one"
     assert names(taken) == ["a1", "a2", "a3"]
 
 
