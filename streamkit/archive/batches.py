@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..log.partition import Partition
 
-__all__ = ["WORDS", "batches", "batches_backwards"]
+__all__ = ["WORDS", "batches", "batches_backwards", "with_texts"]
 
 WORDS = ["segment", "trx_id", "trx_node"]
 """Columns that are read as dictionaries."""
@@ -110,6 +110,24 @@ def batches(partition: Partition, rows: pa.Table, start: tuple[int, int], bounds
                     )
                 ]
             yield Batch(moment, trx_number, origin, entries)
+
+
+def with_texts(rows: pa.Table, texts: Sequence[str]) -> pa.Table:
+    """The rows whose metadata has all of these, as names or as values."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kept = []
+    for chunk in rows["metadata"].chunks:
+        bounds = chunk.offsets.to_numpy()
+        keep = chunk.is_valid().to_numpy(zero_copy_only=False)
+        for text in texts:
+            there = pc.or_kleene(pc.equal(chunk.keys, text), pc.equal(chunk.items, text)).fill_null(False)
+            before = np.concatenate(([0], np.cumsum(there.to_numpy(zero_copy_only=False))))
+            keep = keep & (before[bounds[1:]] > before[bounds[:-1]])
+        kept.append(keep)
+    return rows.filter(pa.array(np.concatenate(kept))) if kept else rows
 
 
 def batches_backwards(partition: Partition, rows: pa.Table, start: tuple[int, int]) -> Iterator[Batch]:

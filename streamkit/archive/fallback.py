@@ -12,7 +12,7 @@ from ..errors import CorruptData
 from ..log.archive_reader import Contents
 from ..log.backwards import logged_backwards
 from ..log.held import archive_row, held_from
-from ..log.read import Batch, Bounds, logged, logged_segment
+from ..log.read import Batch, Bounds, Needles, logged, logged_segment
 from ..warn import warn
 from .errors import UNREADABLE, Damaged, Elsewhere
 
@@ -53,10 +53,12 @@ class ArchiveOrLog:
                 error,
             )
 
-    def transactions(self, partition: Partition, start: tuple[int, int], last: int, bounds: Bounds) -> Iterator[Batch]:
+    def transactions(
+        self, partition: Partition, start: tuple[int, int], last: int, bounds: Bounds, needles: Needles | None = None
+    ) -> Iterator[Batch]:
         batch = None
         try:
-            for batch in self._archive.transactions(partition, start, last, bounds):
+            for batch in self._archive.transactions(partition, start, last, bounds, needles):
                 yield batch
             return
         except UNREADABLE as error:
@@ -68,7 +70,7 @@ class ArchiveOrLog:
         if held is None:
             raise damage
         if held > start[0]:
-            yield from self._archive.transactions(partition, start, held - 1, bounds)
+            yield from self._archive.transactions(partition, start, held - 1, bounds, needles)
             start = (held, 0)
         self._instead(partition, damage)
         if (yield from logged(partition, start, last, bounds)) <= last:

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from ..errors import CorruptData, StreamkitError
 from ..log.archive_reader import Contents
-from ..log.read import Batch, Bounds
+from ..log.read import Batch, Bounds, Needles
 from . import scattered
-from .batches import batches, batches_backwards
+from .batches import batches, batches_backwards, with_texts
 from .errors import UNDECODABLE, Damaged, Elsewhere
 from .file_reader import COLUMNS, FileReader
 from .location import ArchiveLocation
@@ -148,16 +148,25 @@ class Archive:
 
     # -- the log ------------------------------------------------------------------------------------------------
 
-    def transactions(self, partition: Partition, start: tuple[int, int], last: int, bounds: Bounds) -> Iterator[Batch]:
+    def transactions(
+        self, partition: Partition, start: tuple[int, int], last: int, bounds: Bounds, needles: Needles | None = None
+    ) -> Iterator[Batch]:
         here = start
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
             nonlocal here
             for rows in self.in_order(snapshot, partition.partition, here[0], last, bounds):
+                after = 0
+                if needles is not None:
+                    after = rows["number"][-1].as_py() + 1
+                    found = with_texts(rows, needles.texts)
+                    needles.passed += rows.num_rows - found.num_rows
+                    rows = found
                 for batch in batches(partition, rows, here, bounds):
                     yield batch
                     end = batch.entries[-1]
                     here = (batch.number, batch.origin.index + end.sequence - batch.origin.first_sequence + 1)
+                here = max(here, (after, 0))
                 del rows  # before the next ones are read
 
         return self._retry(partition, last, walk)

@@ -9,7 +9,7 @@ from .rows import SegmentRow
 
 if TYPE_CHECKING:
     from .partition import Partition
-    from .read import Batch, Bounds
+    from .read import Batch, Bounds, Needles
 
 __all__ = ["ArchiveReader", "Contents"]
 
@@ -37,8 +37,11 @@ class ArchiveReader(Protocol):
     CorruptData if the archive does not hold what it must, UnsupportedVersion for one of a newer format.
     """
 
-    def transactions(self, partition: Partition, start: tuple[int, int], last: int, bounds: Bounds) -> Iterator[Batch]:
-        """The log from (number, index) `start` up to transaction `last`, in commit order, within the time bounds."""
+    def transactions(
+        self, partition: Partition, start: tuple[int, int], last: int, bounds: Bounds, needles: Needles | None = None
+    ) -> Iterator[Batch]:
+        """The log from (number, index) `start` up to transaction `last`, in commit order, within the time bounds. With
+        `needles` some of what does not hold them is left out."""
         ...
 
     def segment(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:

@@ -84,7 +84,8 @@ class Needles:
     """Text that the metadata of entries is to hold; a reader passes over most of the others without decoding them."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self.all = [text.encode() for text in texts]
+        self.texts = list(texts)
+        self.all = [text.encode() for text in self.texts]
         self.passed = 0
         """Entries that were passed over."""
 
@@ -147,7 +148,7 @@ def _partition_batches(
             continue
         archived = min(partition.head.archived, end)
         if number <= archived:
-            yield from partition.archive().transactions(partition, (number, skip), archived, bounds)
+            yield from partition.archive().transactions(partition, (number, skip), archived, bounds, needles)
             number, skip = archived + 1, 0
             continue
         if bounds.min_timestamp:

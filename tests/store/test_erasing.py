@@ -142,7 +142,8 @@ def test_a_process_that_has_cached_an_entry_gives_it_out_no_more(tmp_path: Path)
         assert list(reader.consume_space("a")) == []
 
 
-def test_the_search_by_metadata_finds_what_reading_all_finds() -> None:
+@pytest.mark.parametrize("archived", [False, True])
+def test_the_search_by_metadata_finds_what_reading_all_finds(archived: bool, tmp_path: Path) -> None:
     """Small entries are searched as bytes: text of any kind, several pairs, and what only looks like them."""
     pairs = {"who": "Zoë", "land": "FR"}
     given = [
@@ -154,7 +155,7 @@ def test_the_search_by_metadata_finds_what_reading_all_finds() -> None:
         {"who": "Zoë Miller", "land": "FR"},
         None,
     ]
-    with streamkit.connect("memory://erasing-search") as client:
+    with streamkit.connect(f"file://{tmp_path}" if archived else "memory://erasing-search") as client:
         store = client.store(uuid4())
         for turn in range(70):
             metadata = given[turn % 7]
@@ -165,6 +166,8 @@ def test_the_search_by_metadata_finds_what_reading_all_finds() -> None:
                 trx.produce("many", [Record(text), Record(text, metadata), Record(b"", given[(turn + 3) % 7])])
             if turn == 40:
                 store.maintain()
+            if archived and turn in (20, 50):
+                store.archive("a")
         matching = [
             (entry.segment, entry.sequence)
             for entry in store.consume_space("a")
