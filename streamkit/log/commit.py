@@ -416,7 +416,7 @@ class Committer:
                 requests[:] = self._take()
                 alone = len(requests) == 1 and not self._submitted
             flight = None
-            if alone and inbox is None and requests[0].plain and not requests[0].withdrawn:
+            if alone and inbox is None:
                 flight = self._prepare_lone(requests[0])
             if flight is None:
                 segments = _segments(requests)
@@ -541,10 +541,14 @@ class Committer:
         return Flight(plan.ready, results, before, snapshot.looked, header, key, record, count, plan.given_up)
 
     def _prepare_lone(self, request: Request) -> Flight | None:
-        """The same for a plain request without neighbours, as most are; None if it takes a plan to tell."""
+        """The same for a request that only writes to one segment, as most do, and has no neighbours; None if it takes a
+        plan to tell."""
+        if request.key is not None or request.fence is not None or request.withdrawn or len(request.parts) != 1:
+            return None
         partition, part = self.partition, request.parts[0]
         segment, body = part.segment, part.body
-        assert body is not None
+        if body is None or request.control is not None:
+            return None
         with partition.lock:
             row, retention = partition.cached.get(segment), partition.retention
             if row is None or (retention is not None and retention.when_full == "reject"):

@@ -79,8 +79,6 @@ class Request:
         self.fence = fence
         if control is not None:
             self.control = control
-        self.plain = not (key or fence or control) and len(parts) == 1 and parts[0].body is not None
-        """Nothing is asked of it but to write to one segment."""
         self.alive = threading.Lock()
         """Held by the caller's thread for as long as it is inside; the interpreter releases it, however it leaves."""
 

@@ -43,17 +43,22 @@ class Program:
         self.pid = int(self._status.readline())
 
     def poll(self) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+        if self.returncode is None and self._has_ended(0):
             self.wait()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            if not self._has_ended(timeout):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
             self.returncode = int(self._status.readline())
             self._status.close()
         return self.returncode
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        told = select.poll()  # its descriptor may be a great one, in a process that has many files open
+        told.register(self._status, select.POLLIN)
+        return bool(told.poll(None if timeout is None else timeout * 1000))
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

@@ -303,7 +303,7 @@ def test_nothing_of_it_is_left_on_disk_wherever_the_process_was_killed_within_a_
         except BaseException as error:
             error.add_note(f"killed before call {number} of the operating system")
             raise
-        number += 1 if EXHAUSTIVE else 23
+        number += 1 if EXHAUSTIVE else 17
     assert killed >= 3
     covered("kills of an erasure, within calls of a local store", killed)
 
