@@ -157,7 +157,7 @@ class Archive:
             nonlocal here
             for rows in self.in_order(snapshot, partition.partition, here[0], last, bounds):
                 after = 0
-                if needles is not None:
+                if needles is not None and rows.num_rows:
                     after = rows["number"][-1].as_py() + 1
                     found = with_texts(rows, needles.texts)
                     needles.passed += rows.num_rows - found.num_rows
