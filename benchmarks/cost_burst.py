@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import threading
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 from streamkit import Record, Store
 
-from .cost_model import _set_threading, _Threading
+from .cost_model import run_engine
 from .cost_services import Bill, Service, services, simulated_clients
 from .simulation import Simulation
 
@@ -77,13 +75,7 @@ def burst(service: Service, processes: int, requests: int, seed: int) -> Burst:
         for at, store in enumerate(stores):
             simulation.start(lambda store=store, at=at: work(store, f"segment-{at}"))  # type: ignore[misc]
 
-    shim: Any = _Threading(simulation)
-    try:
-        _set_threading(shim)
-        simulation.start(begin)
-        simulation.run()
-    finally:
-        _set_threading(threading)
+    run_engine(simulation, begin)
     sent, waits = bill.requests, sorted(end - began for began, end in done)
     there = Counter[bytes]()
     for entry in after.consume_space("space"):

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -58,6 +58,18 @@ class _Threading:
         return getattr(threading, name)
 
 
+def run_engine(simulation: Simulation, *works: Callable[[], object]) -> None:
+    """Start these, and run them all to their end, with the engine's own locks waiting in virtual time."""
+    shim: Any = _Threading(simulation)
+    try:
+        _set_threading(shim)
+        for work in works:
+            simulation.start(work)
+        simulation.run()
+    finally:
+        _set_threading(threading)
+
+
 def _set_threading(module: Any) -> None:
     for part in (engine_commit, engine_partition, engine_refresher, engine_open_store):
         vars(part)["threading"] = module
@@ -97,13 +109,7 @@ class Case:
 
     def run(self) -> Result:
         random.seed(f"{self.service.name} {self.shape} {self.seed}")
-        shim: Any = _Threading(self.simulation)
-        try:
-            _set_threading(shim)
-            self.simulation.start(self._begin)
-            self.simulation.run()
-        finally:
-            _set_threading(threading)
+        run_engine(self.simulation, self._begin)
         for client in self.clients:
             client.close()
         return self._result()

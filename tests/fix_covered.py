@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +19,14 @@ settings.register_profile(
     "here", derandomize=not EXHAUSTIVE, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("here")
+
+
+_T = TypeVar("_T")
+
+
+def sample(plans: Iterable[_T], one_in: int) -> Iterator[_T]:
+    """All of them if that is what was asked for, else one in so many."""
+    return (plan for at, plan in enumerate(plans) if EXHAUSTIVE or at % one_in == 0)
 
 
 @pytest.fixture

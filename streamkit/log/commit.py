@@ -131,8 +131,6 @@ def _stopped(error: BaseException) -> Unavailable:
 
 
 def _segments(requests: Sequence[Request]) -> list[str]:
-    if len(requests) == 1:
-        return [part.segment for part in requests[0].parts]
     return [part.segment for request in requests for part in request.parts]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from fix_covered import EXHAUSTIVE
+from fix_covered import sample
 from fix_stores import Subject
 
 from harness.cramped import cramped
@@ -250,10 +250,6 @@ class Kills:
             raise
         finally:
             driver.delete(id)
-
-
-def sample(plans: Iterator[Plan], one_in: int) -> Iterator[Plan]:
-    return (plan for at, plan in enumerate(plans) if EXHAUSTIVE or at % one_in == 0)
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -11,7 +11,9 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-__all__ = ["files_below", "found_in", "holds"]
+import streamkit_memory
+
+__all__ = ["files_below", "found_in", "holds", "rows_in_memory"]
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _PARQUET = b"PAR1"
@@ -49,6 +51,16 @@ def files_below(*directories: Path) -> Iterator[tuple[str, bytes]]:
         for path in sorted(directory.rglob("*")):
             if path.is_file():
                 yield str(path), path.read_bytes()
+
+
+def rows_in_memory(url: str) -> Iterator[tuple[str, bytes]]:
+    """Of all stores at a memory:// URL."""
+    driver = streamkit_memory.connect(url, timeout=5.0)
+    for store in driver.stores():
+        backend = driver.open(store)
+        for partition in list(driver._service.stores[store]):
+            for row in backend.scan(partition, b"", b"\xff" * 300):
+                yield f"{partition!r}/{row.key!r}", row.key + row.data
 
 
 def found_in(stored: Iterable[tuple[str, bytes]], needle: bytes) -> list[str]:

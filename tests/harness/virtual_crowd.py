@@ -6,13 +6,11 @@ None of them is ever kept waiting by the machine: what they do to each other is 
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
-from benchmarks.cost_model import _set_threading, _Threading
+from benchmarks.cost_model import run_engine
 from benchmarks.cost_services import Bill, Service, simulated_clients
 from benchmarks.simulation import Simulation
 from streamkit import Store
@@ -51,13 +49,7 @@ def virtual_crowd(service: Service, processes: int, appends: int, seed: int) -> 
         for at, store in enumerate(stores):
             simulation.start(lambda store=store, at=at: write(store, f"s{at}"))  # type: ignore[misc]
 
-    shim: Any = _Threading(simulation)
-    try:
-        _set_threading(shim)
-        simulation.start(begin)
-        simulation.run()
-    finally:
-        _set_threading(threading)
+    run_engine(simulation, begin)
     counts: Counter[str] = Counter()
     for store in stores:
         told = store.statistics()

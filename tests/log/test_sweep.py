@@ -16,7 +16,7 @@ from tempfile import mkdtemp
 from uuid import uuid4
 
 import pytest
-from fix_covered import EXHAUSTIVE
+from fix_covered import EXHAUSTIVE, sample
 
 from harness.cramped import cramped
 from harness.drivers import MEMORY, MakeDriver
@@ -54,11 +54,6 @@ def spread(process: Process) -> None:
     except Exception:
         return
     everyday(process)
-
-
-def sample(plans: Iterator[Plan], one_in: int) -> Iterator[Plan]:
-    """All of them if that is what was asked for, else one in so many."""
-    return (plan for at, plan in enumerate(plans) if EXHAUSTIVE or at % one_in == 0)
 
 
 @pytest.mark.parametrize("backend", MEMORY)

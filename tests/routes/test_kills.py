@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from fix_covered import EXHAUSTIVE
+from fix_covered import EXHAUSTIVE, sample
 
 from harness.cramped import cramped
 from harness.drivers import MEMORY, MakeDriver
@@ -112,10 +112,6 @@ class Kills:
             raise
         finally:
             driver.delete(id)
-
-
-def sample(plans: Iterator[Plan], one_in: int) -> Iterator[Plan]:
-    return (plan for at, plan in enumerate(plans) if EXHAUSTIVE or at % one_in == 0)
 
 
 @pytest.mark.parametrize(("backend", "partitions", "one_in"), [("memory", 1, 1), ("remote", 1, 4), ("remote", 3, 12)])

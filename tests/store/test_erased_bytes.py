@@ -17,8 +17,7 @@ from fix_covered import EXHAUSTIVE
 from fix_s3 import S3Bucket
 
 import streamkit
-import streamkit_memory
-from harness.deep_search import files_below, found_in
+from harness.deep_search import files_below, found_in, rows_in_memory
 from harness.doomed import doomed, killed_at, telling_of_tables
 from streamkit import Record, Store
 from streamkit.backend import Driver
@@ -62,12 +61,7 @@ class World:
 
 def memory(url: str, path: Path) -> World:
     def stored() -> Iterator[tuple[str, bytes]]:
-        driver = streamkit_memory.connect(url, timeout=5.0)
-        for store in driver.stores():
-            backend = driver.open(store)
-            for partition in list(driver._service.stores[store]):
-                for row in backend.scan(partition, b"", b"\xff" * 300):
-                    yield f"{partition!r}/{row.key!r}", row.key + row.data
+        yield from rows_in_memory(url)
         yield from files_below(path / "cold")
 
     return World(url, path, stored)

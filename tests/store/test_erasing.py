@@ -11,8 +11,7 @@ from uuid import uuid4
 import pytest
 
 import streamkit
-import streamkit_memory
-from harness.deep_search import files_below, found_in
+from harness.deep_search import files_below, found_in, rows_in_memory
 from streamkit import Record, Store
 
 Stored = Callable[[], Iterator[tuple[str, bytes]]]
@@ -47,18 +46,6 @@ def check(store: Store, secrets: Secrets, stored: Stored, turns: int = 24) -> No
     assert report.ok, report.findings[:3]
 
 
-def memory_of(url: str) -> Stored:
-    def stored() -> Iterator[tuple[str, bytes]]:
-        driver = streamkit_memory.connect(url, timeout=5.0)
-        for store in driver.stores():
-            backend = driver.open(store)
-            for partition in list(driver._service.stores[store]):
-                for row in backend.scan(partition, b"", b"\xff" * 300):
-                    yield f"{partition!r}/{row.key!r}", row.data
-
-    return stored
-
-
 def test_nothing_is_left_on_disk_of_what_was_erased(tmp_path: Path) -> None:
     secrets = Secrets()
     with streamkit.connect(f"file://{tmp_path}") as client, client.store(uuid4()) as store:
@@ -91,7 +78,7 @@ def test_nothing_is_left_in_memory(url: str) -> None:
         store = client.store(uuid4())
         secrets.write(store, large=2 << 20)
         store.erase("a", metadata={"who": "user-1"})
-        check(store, secrets, memory_of(url))
+        check(store, secrets, lambda: rows_in_memory(url))
         client.delete_store(store.id)
 
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from fix_stores import Subject
 
-from benchmarks.cost_model import _set_threading, _Threading
+from benchmarks.cost_model import run_engine
 from benchmarks.cost_services import Bill, services, simulated_clients
 from benchmarks.simulation import Simulation
 from streamkit import Record, Store
@@ -99,13 +99,6 @@ def test_threads_that_ask_for_an_absent_space_wait_for_two_looks_at_most() -> No
         simulation.sleep(1.0)
         written.append(store.produce("absent", "s", [Record(b"")]).last_sequence)
 
-    shim: Any = _Threading(simulation)
-    try:
-        _set_threading(shim)
-        for _ in range(threads):
-            simulation.start(work)
-        simulation.run()
-    finally:
-        _set_threading(threading)
+    run_engine(simulation, *[work] * threads)
     assert read == [0] * threads
     assert sorted(written) == list(range(1, threads + 1)), "it is there for all as soon as it is made"
