@@ -203,6 +203,7 @@ class Committer:
         """Queue a request that no thread waits for. Its `wake` is called when it is done, or when someone has to
         `drive`; it may be called from any thread."""
         self._submitted = True
+        request.arrived = self.partition.begun
         with self._mutex:
             self._queue.append(request)
             led = self._leader.alive.locked()
@@ -259,6 +260,7 @@ class Committer:
     def _join(self, request: Request) -> bool:
         """Queue it; whether its thread leads."""
         request.thread = thread = get_ident()
+        request.arrived = self.partition.begun
         self.partition.check_reentry()
         if self._mutex._is_owned():  # type: ignore[attr-defined]
             # A handler's call, in the middle of another one of this thread, which keeps all others out.
@@ -398,8 +400,7 @@ class Committer:
             inbox.arrive()
         looked = partition.looked
         # On a disk no number that was taken is ever free again.
-        sure = looked is None or (partition.remote and not partition.is_fresh(looked))
-        if sure:
+        if looked is None or (partition.remote and not partition.is_fresh(looked)):
             partition.refresh(_segments(requests))
         alone = len(requests) == 1 and not self._submitted
         lost = 0
@@ -431,11 +432,10 @@ class Committer:
                     continue
                 if snapshot.generation != partition.generation:
                     continue  # what was looked up is not of the snapshot
-                if (plan.unconfirmed or plan.given_up) and not sure:
+                if not plan.is_current():
                     # By what is known here an expectation does not hold, or there is no room; but that may be old.
                     # Look before refusing, also where it can never hold any more: what the caller is told must be true.
                     partition.refresh(segments)
-                    sure = True
                     continue
                 if plan.unconfirmed:
                     plan.refuse_unconfirmed()
@@ -443,7 +443,7 @@ class Committer:
                 if not plan.ready and not plan.given_up:
                     return
                 if inbox is not None and inbox.enter(plan, lost, len(self._queue) > len(requests)):
-                    sure = again = True
+                    again = True
                     continue
                 flight = self._prepare(plan)
             header = flight.header
@@ -478,7 +478,6 @@ class Committer:
                     partition.accept(flight.winner, header.number, flight.looked)
                 partition.catch_up()
                 again = True
-            sure = True
 
     def _prepare(self, plan: Plan) -> Flight:
         """The transaction of the plan's requests."""

@@ -246,6 +246,16 @@ class Partition:
         """
         return self._refresher.refresh(segments, since, load=load)
 
+    @property
+    def begun(self) -> int:
+        """Looks at the end of the log that have begun."""
+        return self._refresher.begun
+
+    @property
+    def completed(self) -> int:
+        """The last of them that has seen it: all that was committed before that look began is known."""
+        return self._refresher.completed
+
     def poll(self) -> bool:
         """Take the next transaction, if it is there: one request. It does not replace `refresh`, after which nothing
         is missing."""

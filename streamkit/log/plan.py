@@ -21,9 +21,11 @@ __all__ = ["Plan", "Snapshot", "mismatch"]
 class Snapshot:
     """What a commit builds on; taken in one moment, and stated by the commit's precondition."""
 
-    __slots__ = ("fences", "generation", "looked", "number", "position", "size", "timestamp")
+    __slots__ = ("completed", "fences", "generation", "looked", "number", "position", "size", "timestamp")
 
     def __init__(self, partition: Partition) -> None:
+        self.completed = partition.completed
+        """The last look at the end of the log whose findings are in it."""
         with partition.lock:
             self.generation = partition.generation
             self.number = partition.number
@@ -182,6 +184,11 @@ class Plan:
                 refused.fail(error)  # it held when it was posted, so that it never will again
             del self.unconfirmed[count:]
         return True
+
+    def is_current(self) -> bool:
+        """Whether all was known that was committed before any of those came that are refused."""
+        refused = (*self.unconfirmed, *self.given_up)
+        return all(request.arrived < self.snapshot.completed for request, _ in refused)
 
     def refuse_unconfirmed(self) -> None:
         mismatches = [error for _, error in self.unconfirmed if isinstance(error, SequenceMismatch)]

@@ -46,8 +46,10 @@ class Refresher:
         """`number` and `tail_bytes` when the head was last looked at for the length of the tail."""
         self._looking = False
         """Somebody is in there, or was stopped in there."""
-        self._started = 0
-        self._completed = 0
+        self.begun = 0
+        """Looks at the end of the log; they are counted from 1."""
+        self.completed = 0
+        """The last look that has seen it: all is known that was committed before that look."""
 
     def refresh(self, segments: Sequence[str] = (), since: int | None = None, *, load: bool = False) -> int:
         """See every transaction that was committed before this call, and the statuses of `segments`; what that takes
@@ -56,21 +58,24 @@ class Refresher:
         Returns the number of the last transaction that is seen. `since` 0: a look that was completed by anyone at any
         time is late enough, as the caller began before the partition was opened.
         """
-        arrived = self._started if since is None else since
+        arrived = self.begun if since is None else since
         self.check_reentry()
         if self._looking and inside_backend():
             raise refused()
         with self._refreshing:
             self._looking = True
             # A look that began after this call did, by another thread, has seen all that this one must see.
-            if not self._loaded or self._completed <= arrived:
-                self._started += 1
-                ticket = self._started
+            if not self._loaded or self.completed <= arrived:
+                ticket = self._begin()
                 self._read_log(segments, load)
                 self._loaded = True
-                self._completed = ticket
+                self.completed = ticket
             self._looking = False
         return self._partition.number
+
+    def _begin(self) -> int:
+        self.begun += 1
+        return self.begun
 
     def check_reentry(self) -> None:
         """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
@@ -119,6 +124,7 @@ class Refresher:
             raise refused()
         with self._refreshing:
             self._looking = True
+            ticket = self._begin()
             known, look, number = partition.looked, partition.freshness.begin(), partition.number
             records = self._records([partition.transaction_key(number + step) for step in range(1, ahead + 1)])
             self._confirm(known)
@@ -137,6 +143,8 @@ class Refresher:
                 else:
                     self.read_head()
                     moved = partition.number > number + end
+            if not moved:
+                self.completed = ticket
             self._looking = False
             return moved
 

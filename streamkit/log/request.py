@@ -45,6 +45,8 @@ class Request:
     """Set last: whoever sees it sees the result or the error."""
     thread = 0
     """Of the caller."""
+    arrived = 0
+    """The last look at the end of the log that had begun when it was queued."""
     leads = False
     """Its thread has begun to lead; it is not only named as the next one."""
     control: Control | None = None

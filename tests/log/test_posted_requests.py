@@ -213,6 +213,42 @@ def test_a_poster_sees_for_itself_that_its_expectation_does_not_hold(shared: Sha
     assert shared.payloads("a") == [b"faster"]
 
 
+def behind(shared: Shared) -> tuple[Store, Hooks]:
+    """A poster that knows the segment "a" at 1, where it is at 4."""
+    poster, hooks, other = begun(shared)
+    shared.write(other, "a")
+    assert poster.segment_status("s", "a").last_sequence == 1
+    for _ in range(3):
+        shared.write(other, "a")
+    return poster, hooks
+
+
+def test_a_poster_that_is_refused_is_told_where_the_segment_is_by_now(shared: Shared) -> None:
+    """Not where it was when somebody else was at it, before the call."""
+    poster, _ = behind(shared)
+    with pytest.raises(SequenceMismatch) as told:
+        shared.write(poster, "a", expected_sequence=1)
+    assert (told.value.expected, told.value.actual) == (1, 4)
+
+
+def test_what_comes_while_its_neighbour_is_posted_is_not_judged_by_what_was_known_before(shared: Shared) -> None:
+    poster, hooks = behind(shared)
+
+    class Waiting(Request):
+        abandoned = False
+
+    known = poster._handle.look_up("s")[0]
+    assert known is not None
+    committer = known.committers[0]
+    late = Waiting([Part("a", encode_body([b"late"], None), 4, 4)])
+    once(hooks, "posted", lambda: committer.submit(late))
+    shared.write(poster, "b", b"early")
+    while not late.done:
+        committer.drive()
+    assert late.error is None
+    assert shared.payloads("a")[4:] == [b"late"]
+
+
 def test_an_answer_that_is_lost_or_late_commits_nothing_twice(shared: Shared) -> None:
     """The letter is sent again after it was settled and removed."""
     poster, hooks, other = begun(shared)
