@@ -22,7 +22,7 @@ _NAME: Final = re.compile(r"([0-9a-f]{16})\.row(\.new)?")
 
 
 def row_path(path: str, name: int) -> str:
-    return os.path.join(path, f"{name:016x}.row")
+    return f"{path}/{name:016x}.row"
 
 
 def write_row(path: str, key: bytes, value: bytes, seed: int) -> tuple[int, OpenFile]:

@@ -76,7 +76,7 @@ class Runs:
         files: list[RunFile | None] = []
         for segment in segments:
             key = segment_key(segment)
-            if not self._get_cached(key)[0]:
+            if not self._look_up(key, False)[0]:
                 files += [_file_of(run, key) for run in self.manifest.runs]
             if load:
                 start, end = data_range(segment, 1)
@@ -97,8 +97,9 @@ class Runs:
         """The newest row of each key, None where there is none."""
         values: list[bytes | None] = []
         pending: list[tuple[int, bytes]] = []
+        reading = not self.remote
         for at, key in enumerate(keys):
-            done, value = self._get_cached(key)
+            done, value = self._look_up(key, reading)
             values.append(value)
             if not done:
                 pending.append((at, key))
@@ -106,8 +107,11 @@ class Runs:
             self._get_pending(pending[low : low + _TOGETHER], values)
         return values
 
-    def _get_cached(self, key: bytes) -> tuple[bool, bytes | None]:
-        """(True, the row or None), or (False, None) if something must be read first. Most lookups end here."""
+    def _look_up(self, key: bytes, reading: bool) -> tuple[bool, bytes | None]:
+        """(True, the row or None), or (False, None) if something must be read first. Most lookups end here.
+
+        `reading`: it is read as the search comes to it, the newest run first; where a call is no request.
+        """
         inline = self.inline
         if inline is not None:
             value = inline.get(key)
@@ -130,14 +134,19 @@ class Runs:
             id = file.id
             tail = cached_tail((partition, id, -1))
             if tail is None:
-                return False, None
+                if not reading:
+                    return False, None
+                tail = self._tails((file,))[id]
             tail.used = True
             words = tail.words
             if words[hash % len(words)] & mask != mask:
                 continue
-            block = cached_block((partition, id, tail.block_of(key)))
+            number = tail.block_of(key)
+            block = cached_block((partition, id, number))
             if block is None:
-                return False, None
+                if not reading:
+                    return False, None
+                block = self._block(file, tail, number)
             block.used = True
             value = block.get(key)
             if value is not None:
@@ -171,11 +180,11 @@ class Runs:
             self._find(wanted, values)
 
     def _find(self, wanted: Sequence[tuple[int, bytes, list[Place]]], values: list[bytes | None]) -> None:
-        """Look into the places of each key, newest first, for its row."""
-        # Where a call is a request, one after the other costs more than some that turn out idle. But a segment's
-        # status is in the newest place, unless the filter errs, or in the next one.
-        step = most = max(len(places) for _, _, places in wanted) if self.remote else 1
-        if self.remote and all(_STATUSES <= key < _STATUSES_END for _, key, _ in wanted):
+        """Where a call is a request: look into the places of each key, newest first, for its row."""
+        # One after the other costs more than some that turn out idle. But a segment's status is in the newest place,
+        # unless the filter errs, or in the next one.
+        step = most = max(len(places) for _, _, places in wanted)
+        if all(_STATUSES <= key < _STATUSES_END for _, key, _ in wanted):
             step = 2 if len(wanted) <= _FEW else 1
         depth = 0
         while wanted:
@@ -302,12 +311,23 @@ class Runs:
                 else:
                     block.used = True
                     blocks[at] = block
-        if missing:
+        if len(missing) == 1:
+            ((at, place),) = missing.items()
+            blocks[at] = self._block(*place)
+        elif missing:
             for at, body in self._bodies(missing).items():
                 file, tail, number = missing[at]
                 blocks[at] = block = decode_block(body, file, tail.offsets[number], self._seed)
                 cache.put_block((partition, *at), block)
         return blocks
+
+    def _block(self, file: RunFile, tail: Tail, number: int) -> Block:
+        """Read one that is not cached."""
+        start, end = tail.offsets[number], tail.offsets[number + 1]
+        (data,) = self._read([Range(run_key(file.id), file.start + start, end - start, file.etag or None)])
+        block = decode_block(data, file, start, self._seed)
+        self._cache.put_block((self._partition, file.id, number), block)
+        return block
 
     def _bodies(self, places: Mapping[tuple[bytes, int], Place]) -> dict[tuple[bytes, int], bytes]:
         """The bytes of blocks, in one call. Neighbours are one range."""

@@ -601,7 +601,9 @@ def _last_piece(partition: Partition, segment: str, last: int) -> Piece | None:
     if not partition.watermark:
         return None
     start, end = data_range(segment, last)
-    row = partition.ask(lambda index: next(index.scan(start, end, segment.encode()), None))
+    # As a rule a row ends with the last entry: then its key is known, and it is in the newest run that has the segment.
+    data = partition.ask(lambda index: index.get([start]))[0]
+    row = (start, data) if data else partition.ask(lambda index: next(index.scan(start, end, segment.encode()), None))
     for piece in decode_index_row(DataRow, *row).pieces if row is not None else ():
         if piece.last_sequence == last:
             return piece

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+from functools import partial
+from pathlib import Path
+from random import Random
 from uuid import uuid4
 
 import pytest
 
 import streamkit
-from streamkit import Client, Record, Retention
+from streamkit import Client, Record, Retention, open_store
+from streamkit.index.block_cache import BlockCache
+from streamkit.index.run_format import BLOCK_BYTES
 from streamkit.index.thin import expire, thin
 from streamkit.index.upkeep import bring_forward
+from streamkit.log import policy
 from streamkit.log.keys import transaction_prefix
 from streamkit.log.partition import Partition
 from streamkit.store import Store
@@ -37,6 +43,29 @@ def test_runs_and_packs_stay_few(url: str, size: int) -> None:
         assert len(head.packs) <= 24
         assert len(list(store.consume_segment("s", "s7"))) == len(range(7, count, 300))
         assert store.verify().ok
+
+
+def test_the_newest_run_that_has_a_segment_tells_its_latest_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older runs, which have the segment too, are not asked: a status and a row, although nothing is kept."""
+    monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0))
+    monkeypatch.setattr(open_store, "BlockCache", partial(BlockCache, blocks_bytes=0))
+    id, names, dice = uuid4(), [f"s{at}" for at in range(300)], Random(1)
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(id)
+        for turn in range(320):
+            with store.transaction("s") as trx:
+                for name in names[turn % 10 :: 10]:
+                    trx.produce(name, [Record(dice.randbytes(500))])
+        assert len(partition_of(store).head.manifest.runs) >= 4
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(id)
+        assert store.peek("s", "s0").sequence == 32  # the ends of all runs are read
+        before = store.statistics().requests["bytes_read"]
+        for name in names:
+            assert store.peek("s", name).sequence == 32
+        assert store.statistics().requests["bytes_read"] - before <= 2 * BLOCK_BYTES * len(names)
 
 
 @pytest.mark.parametrize("url", ["memory://", "memory://?remote=1"])
