@@ -43,10 +43,26 @@ def serve(environ, start_response):
         meant = app if "/s3/" in environ.get("HTTP_AUTHORIZATION", "/s3/") else others
         return list(meant(environ, start_response))
 
+class Handler(WSGIRequestHandler):
+    # Keeps connections open, as S3 does and werkzeug does not: `serve` has read the whole body.
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def run_wsgi(self):
+        told = []
+        body = b"".join(serve(self.make_environ(), lambda status, headers, error=None: told.append((status, headers))))
+        status, headers = told[-1]
+        code, _, reason = status.partition(" ")
+        self.send_response(int(code), reason)
+        for name, value in headers:
+            self.send_header(name, value)
+        if code != "204" and not any(name.lower() == "content-length" for name, _ in headers):
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
-WSGIRequestHandler.protocol_version = "HTTP/1.1"
-WSGIRequestHandler.disable_nagle_algorithm = True
-server = make_server("127.0.0.1", 0, serve, threaded=True)
+server = make_server("127.0.0.1", 0, serve, threaded=True, request_handler=Handler)
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 print(server.port, flush=True)
 server.serve_forever()
