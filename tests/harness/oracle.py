@@ -11,7 +11,7 @@ were told. What it knows by name:
 | whole | all records of a write are in one transaction, also for a reader in between |
 | dense | transaction numbers and sequences have no gap, timestamps do not go back |
 | order | what was acknowledged before something else began is before it |
-| expected | a write that stated a sequence got the next one; a refusal told a true one |
+| expected | a write that stated a sequence got the next one; a refusal told where the segment was during the call |
 | idempotent | all attempts with one key got one place |
 | waits | nobody waits for ever while others commit: who is at work is passed by few transactions that began later |
 | fenced | once a lease's successor has written, no predecessor does |
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from streamkit.errors import SequenceMismatch
-from streamkit.model import Entry
+from streamkit.model import TRX, Entry
 from streamkit.store import Store
 from streamkit.testing.backend_checks.subject import Broken
 from streamkit.testing.store_checks.agreement import agree
@@ -36,6 +36,8 @@ from .history import Attempt, History, Look
 __all__ = ["Violation", "judge", "violations"]
 
 
+_NEVER = 1 << 62
+"""The moment at which what has no answer has it."""
 _PASSED = 40
 """Transactions that begin after an attempt and are acknowledged before it. However many processes write, that is up to
 26 of them where one opens the space and competes before it posts (test_waiting.py). A process that is stopped, or gets
@@ -79,11 +81,11 @@ def violations(history: History, logs: dict[str, list[Entry]]) -> list[str]:
     found: list[str] = []
     for space, log in logs.items():
         attempts = [attempt for attempt in history.attempts if attempt.space == space]
-        case = _Case(attempts, log)
+        looks = [look for look in history.looks if look.space == space]
+        case = _Case(attempts, looks, log)
         found += case.judge()
-        for look in history.looks:
-            if look.space == space:
-                found += case.judge_look(look)
+        for look in looks:
+            found += case.judge_look(look)
         for reader in history.readers:
             if reader.space == space:
                 found += _same_order("pages", reader.entries, log, complete=True)
@@ -120,11 +122,13 @@ def _same_order(rule: str, seen: Iterable[Entry], log: Iterable[Entry], *, compl
 
 
 class _Case:
-    """The attempts on one space, and its final log."""
+    """The attempts on one space, who looked at it, and its final log."""
 
-    def __init__(self, attempts: Sequence[Attempt], log: Sequence[Entry]) -> None:
+    def __init__(self, attempts: Sequence[Attempt], looks: Sequence[Look], log: Sequence[Entry]) -> None:
         self.attempts = attempts
+        self.looks = looks
         self.log = log
+        self.at = {(entry.segment, entry.sequence): entry for entry in log}
         self.of: dict[bytes, list[Entry]] = {}
         for entry in log:
             self.of.setdefault(entry.payload, []).append(entry)
@@ -148,6 +152,7 @@ class _Case:
             self._judge_attempt(attempt)
         self._dense()
         self._order()
+        self._refusals()
         self._waits()
         self._fences()
         return self.found
@@ -168,8 +173,10 @@ class _Case:
             self._judge_ok(attempt, there)
         elif attempt.outcome == "failed" and there and all(other.outcome == "failed" for other in others):
             self._say("failed", f"it is there all the same: {attempt}")
-        if isinstance(attempt.error, SequenceMismatch):
-            self._judge_mismatch(attempt, attempt.error)
+        for segment, expected in attempt.expected.items():
+            sequence = next((entry.sequence for entry in there if entry.segment == segment), expected + 1)
+            if sequence != expected + 1 and attempt.key is None:
+                self._say("expected", f"{segment!r} was expected at {expected}, and it got {sequence}: {attempt}")
         if attempt.verdict not in (None, "committed" if there else "absent") and not others[1:]:
             self._say("unknown", f"outcome() said {attempt.verdict}, and {len(there)} entries are there: {attempt}")
         for other in others:
@@ -191,20 +198,62 @@ class _Case:
                     f"{segment!r} should have {told} in transaction {attempt.trx.number} and has "
                     f"{[_brief(entry) for entry in found]}: {attempt}",
                 )
-            if segment in attempt.expected and attempt.expected[segment] != told[0] - 1 and attempt.key is None:
-                self._say("expected", f"{segment!r} was expected at {attempt.expected[segment]}: {attempt}")
 
-    def _judge_mismatch(self, attempt: Attempt, error: SequenceMismatch) -> None:
-        """What it told was true at some moment between the call and its answer."""
-        segment = next((name for name, at in attempt.expected.items() if at == error.expected), None)
-        before = [a for a in self.attempts if a.outcome == "ok" and a.returned < attempt.invoked]
-        least = max((a.last.get(segment, 0) for a in before), default=0) if segment is not None else 0
-        begun = {data for a in self.attempts if a.invoked < attempt.returned for d in a.parts.values() for data in d}
-        most = sum(entry.segment == segment and entry.payload in begun for entry in self.log)
-        if segment is None or not least <= error.actual <= most or error.actual == error.expected:
-            self._say(
-                "expected", f"{segment!r} was never at {error.actual} then, but from {least} to {most}: {attempt}"
-            )
+    def _refusals(self) -> None:
+        """What a refusal told was true at some moment between the call and its answer; so no expectation is refused
+        that held all the time."""
+        refused: list[tuple[Attempt, SequenceMismatch, list[str]]] = []
+        for attempt in self.attempts:
+            error = attempt.error
+            if isinstance(error, SequenceMismatch):
+                # Which segment it is about it says in words alone.
+                names = [name for name, sequence in attempt.expected.items() if sequence == error.expected]
+                refused.append((attempt, error, names))
+        if not refused:
+            return
+        told = [
+            (attempt, self.at.get((names[0], error.actual))) for attempt, error, names in refused if len(names) == 1
+        ]
+        earliest, latest = self._moments(told)
+
+        def was_true(attempt: Attempt, segment: str, sequence: int) -> bool:
+            last, following = self.at.get((segment, sequence)), self.at.get((segment, sequence + 1))
+            if sequence and (last is None or earliest[last.trx] > attempt.returned):
+                return False  # not yet
+            if following is None:
+                return True
+            return latest[following.trx] >= attempt.invoked and (last is None or last.trx != following.trx)
+
+        for attempt, error, names in refused:
+            if error.actual == error.expected or not any(was_true(attempt, name, error.actual) for name in names):
+                self._say("expected", f"none of {names} was at {error.actual} then, as {error!r} says: {attempt}")
+
+    def _moments(self, told: Iterable[tuple[Attempt, Entry | None]]) -> tuple[dict[TRX, int], dict[TRX, int]]:
+        """When each transaction was committed: not before, and not after. `told`: attempts that were refused, each with
+        the last entry that it was told of."""
+        began: dict[bytes, int] = {}
+        ended: dict[bytes, int] = {}
+        for attempt in self.attempts:
+            for data in (data for payloads in attempt.parts.values() for data in payloads):
+                began[data] = min(attempt.invoked, began.get(data, _NEVER))
+                if attempt.outcome == "ok":
+                    ended[data] = min(attempt.returned, ended.get(data, _NEVER))
+        known: dict[TRX, int] = {}
+        seen = [(attempt.returned, entry) for attempt, entry in told if entry is not None]
+        seen += [(look.returned, entry) for look in self.looks for entry in look.entries]
+        for moment, entry in seen:
+            known[entry.trx] = min(moment, known.get(entry.trx, _NEVER))
+        earliest: dict[TRX, int] = {}
+        latest: dict[TRX, int] = {}
+        for entries in _by_partition(self.log).values():
+            moment = 0
+            for entry in entries:
+                earliest[entry.trx] = moment = max(moment, began.get(entry.payload, 0))
+            moment = _NEVER
+            for entry in reversed(entries):
+                moment = min(moment, ended.get(entry.payload, _NEVER), known.get(entry.trx, _NEVER))
+                latest[entry.trx] = moment
+        return earliest, latest
 
     def _dense(self) -> None:
         last: dict[str, int] = {}
