@@ -228,6 +228,12 @@ class History:
             self._tell(attempt)
         return attempt
 
+    def told(self, space: str, segment: str) -> int:
+        """The last sequence of `segment` that anybody was told by now, in whichever process; 0 if nobody was."""
+        with self._lock:
+            attempts = list(self.attempts)
+        return max((a.last.get(segment, 0) for a in attempts if a.space == space and a.outcome == "ok"), default=0)
+
     def settle(self, store: Store) -> None:
         """Ask `store` what became of every attempt that ended with OutcomeUnknown, and keep a final answer."""
         for attempt in list(self.attempts):

@@ -31,7 +31,7 @@ from .cramped import CLEAR
 from .history import History
 from .oracle import Violation, judge, violations
 
-__all__ = ["Process", "StillClock", "Sweep", "Workload", "everyday", "hurried", "maintain", "recover"]
+__all__ = ["Process", "StillClock", "Sweep", "Workload", "everyday", "hurried", "insists", "maintain", "recover"]
 
 GRACE = 4000.0
 """Seconds; longer than anything is kept in the log after it was packed."""
@@ -103,6 +103,13 @@ def hurried(process: Process) -> None:
     maintain(store)
     history.look(store, "s")
     _settle(process)
+
+
+def insists(process: Process) -> None:
+    """Each write expects what anybody was told just before, in whichever process."""
+    store, history = process.store, process.history
+    for _ in range(2):
+        history.write(store, "s", {"a": 1}, expected={"a": history.told("s", "a")})
 
 
 def succession(process: Process) -> None:

@@ -7,8 +7,8 @@ rows of a scan: wherever the seam lets another process in. Changing over
 although the process could go on is a preemption; all schedules with few of them are tried, then random ones with any
 number, with faults. The same schedule gives the same run.
 
-With `together` they are threads of one process, which share its store, its commits and its locks. Whoever waits for a
-lock lets the others go on; if all wait, that is a deadlock, and the run fails.
+The first of them, as many as `together`, are threads of one process, which share its store, its commits and its locks.
+Whoever waits for a lock lets the others go on; if all wait, that is a deadlock, and the run fails.
 """
 
 from __future__ import annotations
@@ -276,12 +276,13 @@ def interleave(
     *,
     before: Workload | None = None,
     plans: Sequence[Plan] = (),
-    together: bool = False,
+    together: int = 0,
 ) -> None:
     """One run: each workload in a process of its own, under `schedule`; then recovery and judgement.
 
-    `before` runs alone at first. `plans`: a plan for each process. `together`: all workloads in the first process.
-    Violation with the schedule if a promise is broken.
+    `before` runs alone at first. `plans`: a plan for each workload's process. `together`: so many of the first
+    workloads are threads of one process, which follows the first plan. Violation with the schedule if a promise is
+    broken.
     """
     clock, store_id, history = StillClock(), uuid4(), History()
     turns = Turns(schedule)
@@ -311,9 +312,8 @@ def interleave(
                 before(process())
             plans = plans or [Plan()] * len(workloads)
             if together:
-                processes = [process(plans[0], turned=True)] * len(workloads)
-            else:
-                processes = [process(plan, turned=True) for plan in plans]
+                processes = [process(plans[0], turned=True)] * together
+            processes += [process(plan, turned=True) for plan in plans[together:]]
             turns.run([worker(*pair) for pair in zip(workloads, processes, strict=True)])
             recover(process())
             for one in processes:
@@ -338,7 +338,7 @@ def every_interleaving(
     preemptions: int,
     before: Workload | None = None,
     most: int = 1 << 62,
-    together: bool = False,
+    together: int = 0,
 ) -> int:
     """Run every schedule with at most so many preemptions, or the first `most`; how many that were."""
     prefix: tuple[int, ...] | None = ()
@@ -358,7 +358,7 @@ def random_interleavings(
     *,
     before: Workload | None = None,
     rate: float = 0.05,
-    together: bool = False,
+    together: int = 0,
 ) -> int:
     """A schedule and faults by each seed; how many. Every process meets a fault at `rate` of its calls."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 from benchmarks.cost_model import run_engine
@@ -32,8 +33,12 @@ class Crowd:
     counts: Counter[str]
 
 
-def virtual_crowd(service: Service, processes: int, appends: int, seed: int) -> Crowd:
-    """So many processes, each with one writer that appends so often, to a segment of its own."""
+def virtual_crowd(service: Service, processes: int, appends: int, seed: int, *, insisting: bool = False) -> Crowd:
+    """So many processes, each with one writer that appends so often, to a segment of its own.
+
+    `insisting`: each has a second thread, which appends as often to its neighbour's segment, and expects of it what
+    anybody was told last.
+    """
     random.seed(seed)
     simulation, history, store_id = Simulation(), History(), uuid4()
     clients = simulated_clients(service, simulation, Bill(), processes + 1, 1 << 20)
@@ -44,10 +49,17 @@ def virtual_crowd(service: Service, processes: int, appends: int, seed: int) -> 
         for _ in range(appends):
             history.write(store, SPACE, {segment: 1})
 
+    def insist(store: Store, segment: str) -> None:
+        simulation.sleep(random.random() * 0.1)
+        for _ in range(appends):
+            history.write(store, SPACE, {segment: 1}, expected={segment: history.told(SPACE, segment)})
+
     def begin() -> None:
         after.create_space(SPACE)
         for at, store in enumerate(stores):
-            simulation.start(lambda store=store, at=at: write(store, f"s{at}"))  # type: ignore[misc]
+            simulation.start(partial(write, store, f"s{at}"))
+            if insisting:
+                simulation.start(partial(insist, store, f"s{(at + 1) % processes}"))
 
     run_engine(simulation, begin)
     counts: Counter[str] = Counter()

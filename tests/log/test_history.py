@@ -10,11 +10,15 @@ import msgspec
 import pytest
 
 import streamkit
+from benchmarks.cost_services import services
 from harness import oracle
+from harness.combining import posting
 from harness.cramped import cramped
 from harness.history import History
 from harness.oracle import Violation, judge, violations
-from harness.sweep import Sweep, hurried
+from harness.sweep import Sweep, hurried, insists
+from harness.turns import every_interleaving
+from harness.virtual_crowd import SPACE, virtual_crowd
 from streamkit import errors
 from streamkit.backend import ABSENT, NEXT, Ambiguous, Conflict
 from streamkit.index import upkeep
@@ -137,6 +141,42 @@ def test_wrong_answers_are_noticed(history: History, store: Store) -> None:
     plain.invoked, plain.returned = 1, 2
     history.readers[0].entries.pop()
     assert noticed("pages")
+
+
+def test_a_refusal_is_held_against_where_the_segment_was_during_the_call(history: History, store: Store) -> None:
+    log = {"s": list(store.consume_space("s"))}
+    plain, both, first, again, refused, *_ = history.attempts
+
+    def is_noticed(actual: int, expected: int = 1) -> bool:
+        refused.expected, refused.error = {"a": expected}, errors.SequenceMismatch("", expected, actual)
+        found = rules(violations(history, log))
+        assert found <= {"expected"}
+        return found != set()
+
+    assert [actual for actual in range(8) if not is_noticed(actual)] == [3], "it was there all the time"
+    assert all(is_noticed(actual, 3) for actual in range(8)), "what was expected held all the time"
+    refused.returned = 1000
+    assert [actual for actual in range(8) if not is_noticed(actual)] == [3, 4, 5], "others wrote meanwhile"
+    refused.invoked = 0
+    assert [actual for actual in range(8) if not is_noticed(actual, 7)] == [0, 2, 3, 4, 5], "1 is within a transaction"
+
+    refused.invoked, refused.returned = again.returned, again.returned + 1
+    both.outcome = "unknown"
+    assert is_noticed(2), "what is behind it in the log was acknowledged"
+    first.outcome = again.outcome = "unknown"
+    assert is_noticed(2), "a reader had seen it"
+    history.looks.clear()
+    assert not is_noticed(2), "nobody knew of it"
+    plain.error, plain.expected, plain.outcome = errors.SequenceMismatch("", 9, 3), {"a": 9}, "unknown"
+    assert is_noticed(2), "somebody had been refused because of it"
+
+
+def test_a_write_of_unknown_outcome_that_came_in_spite_of_its_expectation_is_noticed(
+    history: History, store: Store
+) -> None:
+    plain = history.attempts[0]
+    plain.outcome, plain.expected = "unknown", {"a": 1}
+    assert rules(violations(history, {"s": list(store.consume_space("s"))})) == {"expected"}
 
 
 def test_an_error_of_the_seam_is_noticed(history: History, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,3 +359,21 @@ def test_a_sweep_finds_an_upkeep_that_is_broken(
         sabotage(monkeypatch)
         sweep = Sweep(make_driver, hurried)
         assert any(broken(sweep, plan) for plan in plans)
+
+
+@pytest.mark.parametrize("losses", [0, 2])
+def test_an_interleaving_finds_an_engine_that_refuses_by_what_is_known(
+    losses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan.Plan, "is_current", lambda _: True)
+    with posting(losses), pytest.raises(Violation, match="expected: none of"):
+        every_interleaving(make_driver, [insists] * 3, preemptions=1, before=insists, together=2, most=30)
+
+
+def test_a_crowd_finds_an_engine_that_refuses_by_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    *_, azure = services()
+    with monkeypatch.context() as patch:
+        patch.setattr(plan.Plan, "is_current", lambda _: True)
+        crowds = [virtual_crowd(azure, 8, 8, seed, insisting=True) for seed in range(3)]
+    found = [violations(crowd.history, {SPACE: list(crowd.store.consume_space(SPACE))}) for crowd in crowds]
+    assert rules([line for lines in found for line in lines]) == {"expected"}

@@ -11,7 +11,7 @@ from fix_covered import EXHAUSTIVE
 
 from harness.combining import CombiningDriver, posting
 from harness.drivers import MEMORY
-from harness.sweep import Process, Sweep, everyday
+from harness.sweep import Process, Sweep, Workload, everyday, insists
 from harness.turns import every_interleaving, random_interleavings
 from streamkit import Client
 from streamkit.backend import Driver
@@ -84,8 +84,24 @@ def test_three_processes_in_any_order_survive_faults_and_crashes(covered: Covere
 
 def test_threads_of_one_process_in_any_order_survive_faults_and_crashes(covered: Covered) -> None:
     seeds = range(5000 if EXHAUSTIVE else 40)
-    count = random_interleavings(REMOTE, [one, another, one], seeds, before=begun, together=True)
+    count = random_interleavings(REMOTE, [one, another, one], seeds, before=begun, together=3)
     covered("random interleavings of threads that post, with faults", count)
+
+
+def beside(process: Process) -> None:
+    for _ in range(2):
+        process.history.write(process.store, "s", {"b": 1})
+
+
+@pytest.mark.parametrize("first", [beside, insists])
+def test_nobody_is_refused_by_what_was_known_before_the_call(first: Workload, covered: Covered) -> None:
+    """Two threads share commits, while another process goes on and tells them of it."""
+    workloads = [first, insists, insists]
+    most = 1 << 60 if EXHAUSTIVE else 60
+    count = every_interleaving(REMOTE, workloads, preemptions=1, before=begun, together=2, most=most)
+    seeds = range(3000 if EXHAUSTIVE else 15)
+    count += random_interleavings(REMOTE, workloads, seeds, before=begun, together=2)
+    covered("interleavings of threads and another process, which post and rely on each other", count)
 
 
 class TestCombinedByAnother(Producing, Committing):

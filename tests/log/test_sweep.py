@@ -22,7 +22,7 @@ from harness.cramped import cramped
 from harness.drivers import MEMORY, MakeDriver
 from harness.history import History
 from harness.oracle import judge
-from harness.sweep import Process, Sweep, everyday, hurried, maintain
+from harness.sweep import Process, Sweep, everyday, hurried, insists, maintain
 from harness.turns import Schedule, every_interleaving, random_interleavings
 from streamkit.errors import SequenceMismatch, StreamkitError, Unavailable
 from streamkit.testing import CRASHES, SURVIVABLE, At, Fault, ManualClock, Plan
@@ -277,7 +277,7 @@ def test_upkeeps_and_readers_may_come_between_at_any_call(
 def test_threads_of_one_process_may_keep_the_index_at_the_same_time(backend: str, covered: Covered) -> None:
     seeds = range(3000 if EXHAUSTIVE else 25)
     workloads = [keeps, writes, reads_and_keeps]
-    count = random_interleavings(MEMORY[backend], workloads, seeds, before=begun, together=True)
+    count = random_interleavings(MEMORY[backend], workloads, seeds, before=begun, together=3)
     covered(f"interleavings of upkeeps of threads, memory ({backend})", count)
 
 
@@ -306,13 +306,13 @@ def leads(process: Process) -> None:
 def test_threads_of_one_process_may_take_turns_in_any_order(backend: str, covered: Covered) -> None:
     """They queue up behind each other, share commits, and lead in turn."""
     preemptions = 2 if EXHAUSTIVE else 1
-    count = every_interleaving(MEMORY[backend], [one, another], preemptions=preemptions, together=True)
+    count = every_interleaving(MEMORY[backend], [one, another], preemptions=preemptions, together=2)
     count += every_interleaving(
         MEMORY[backend],
         [another, one, writes],
         preemptions=1,
         before=begun,
-        together=True,
+        together=3,
         most=1 << 60 if EXHAUSTIVE else 60,
     )
     covered(f"interleavings of threads, memory ({backend})", count)
@@ -322,8 +322,18 @@ def test_threads_of_one_process_may_take_turns_in_any_order(backend: str, covere
 def test_threads_of_one_process_in_any_order_survive_faults_and_crashes(backend: str, covered: Covered) -> None:
     workloads = [one, another, writes, leads, reads_and_keeps]
     seeds = range(5000 if EXHAUSTIVE else 60)
-    count = random_interleavings(MEMORY[backend], workloads, seeds, before=begun, together=True)
+    count = random_interleavings(MEMORY[backend], workloads, seeds, before=begun, together=5)
     covered(f"random interleavings of threads with faults, memory ({backend})", count)
+
+
+@pytest.mark.parametrize("backend", ["memory", "remote"])
+def test_threads_and_another_process_that_rely_on_each_other_may_take_turns(backend: str, covered: Covered) -> None:
+    workloads = [insists, insists, insists]
+    most = 1 << 60 if EXHAUSTIVE else 30
+    count = every_interleaving(MEMORY[backend], workloads, preemptions=1, before=begun, together=2, most=most)
+    seeds = range(3000 if EXHAUSTIVE else 15)
+    count += random_interleavings(MEMORY[backend], workloads, seeds, before=begun, together=2)
+    covered(f"interleavings of threads and another process that rely on each other, memory ({backend})", count)
 
 
 @pytest.mark.parametrize("kind", ["memory", "remote"])

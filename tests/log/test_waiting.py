@@ -33,6 +33,18 @@ def test_in_a_crowd_nobody_is_passed_by(
     covered("appends of crowds in which nobody waits for ever", len(log))
 
 
+@pytest.mark.parametrize("seed", range(200 if EXHAUSTIVE else 5))
+@pytest.mark.parametrize(("service", "processes"), [(S3, 16), (AZURE, 8)])
+def test_in_a_crowd_nobody_is_refused_by_what_was_known_before_the_call(
+    service: Any, processes: int, seed: int, covered: Callable[[str, int], None]
+) -> None:
+    """Each process has a second thread, which relies on what another process was told just before."""
+    crowd = virtual_crowd(service, processes, 8, seed, insisting=True)
+    judge(crowd.history, lambda: crowd.store)
+    assert crowd.counts["combined"]
+    covered("calls of crowds whose threads rely on what others were told", len(crowd.history.attempts))
+
+
 def _takes_nobody_along(patch: pytest.MonkeyPatch) -> None:
     """Who leads reads the inbox and names who is next, and commits what is its own."""
     patch.setattr(Plan, "add_posted", lambda plan, requests: True)
