@@ -12,9 +12,9 @@ were told. What it knows by name:
 | dense | transaction numbers and sequences have no gap, timestamps do not go back |
 | order | what was acknowledged before something else began is before it |
 | expected | a write that stated a sequence got the next one; a refusal told where the segment was during the call |
-| idempotent | all attempts with one key got one place |
+| idempotent | all attempts with one key got one place, and none is told that it has other content |
 | waits | nobody waits for ever while others commit: who is at work is passed by few transactions that began later |
-| fenced | once a lease's successor has written, no predecessor does |
+| fenced | once a lease's successor has written, no predecessor does; and none is refused before |
 | prefix | every reader saw the beginning of one and the same order, with all that was acknowledged before it began |
 | pages | pages by offset give everything once, whoever wrote meanwhile |
 | index | status, peek, segments and `store.verify` say what the log says |
@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from streamkit.errors import SequenceMismatch
+from streamkit.errors import Fenced, SequenceMismatch, TransactionIdMismatch
 from streamkit.model import TRX, Entry
 from streamkit.store import Store
 from streamkit.testing.backend_checks.subject import Broken
@@ -177,6 +177,8 @@ class _Case:
             sequence = next((entry.sequence for entry in there if entry.segment == segment), expected + 1)
             if sequence != expected + 1 and attempt.key is None:
                 self._say("expected", f"{segment!r} was expected at {expected}, and it got {sequence}: {attempt}")
+        if isinstance(attempt.error, TransactionIdMismatch):
+            self._say("idempotent", f"a key was refused with what it was used with before: {attempt}")
         if attempt.verdict not in (None, "committed" if there else "absent") and not others[1:]:
             self._say("unknown", f"outcome() said {attempt.verdict}, and {len(there)} entries are there: {attempt}")
         for other in others:
@@ -201,7 +203,8 @@ class _Case:
 
     def _refusals(self) -> None:
         """What a refusal told was true at some moment between the call and its answer; so no expectation is refused
-        that held all the time."""
+        that held all the time, and no lease that nobody had succeeded."""
+        fenced = [attempt for attempt in self.attempts if isinstance(attempt.error, Fenced)]
         refused: list[tuple[Attempt, SequenceMismatch, list[str]]] = []
         for attempt in self.attempts:
             error = attempt.error
@@ -209,7 +212,7 @@ class _Case:
                 # Which segment it is about it says in words alone.
                 names = [name for name, sequence in attempt.expected.items() if sequence == error.expected]
                 refused.append((attempt, error, names))
-        if not refused:
+        if not refused and not fenced:
             return
         told = [
             (attempt, self.at.get((names[0], error.actual))) for attempt, error, names in refused if len(names) == 1
@@ -227,6 +230,15 @@ class _Case:
         for attempt, error, names in refused:
             if error.actual == error.expected or not any(was_true(attempt, name, error.actual) for name in names):
                 self._say("expected", f"none of {names} was at {error.actual} then, as {error!r} says: {attempt}")
+        for attempt in fenced:
+            later = [
+                earliest[entry.trx]
+                for other in self.attempts
+                if attempt.fence and other.fence and other.fence[0] == attempt.fence[0] and other.fence > attempt.fence
+                for entry in self.places(other)
+            ]
+            if not later or min(later) > attempt.returned:
+                self._say("fenced", f"nobody had succeeded it then: {attempt}")
 
     def _moments(self, told: Iterable[tuple[Attempt, Entry | None]]) -> tuple[dict[TRX, int], dict[TRX, int]]:
         """When each transaction was committed: not before, and not after. `told`: attempts that were refused, each with

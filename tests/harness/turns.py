@@ -23,13 +23,14 @@ from uuid import UUID, uuid4
 
 from streamkit import open_store
 from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
+from streamkit.errors import Fenced, SequenceMismatch
 from streamkit.log import commit, partition, refresher, request
 from streamkit.testing.clock import ManualClock
 from streamkit.testing.fault_plan import CRASHES, SURVIVABLE, Plan
 from streamkit.testing.injector import Crash
 
 from .history import History
-from .oracle import judge
+from .oracle import Violation, judge
 from .sweep import Process, StillClock, Workload, recover
 
 __all__ = ["Schedule", "Turns", "every_interleaving", "interleave", "random_interleavings"]
@@ -321,6 +322,8 @@ def interleave(
             whole = process()
             whole.store.maintain()
             judge(history, lambda: whole.store)
+            if not any(plan.faults or plan.rate for plan in plans):
+                _nobody_failed(history)
         except BaseException as error:
             error.add_note(f"with the schedule {[step[0] for step in schedule.steps]} and {plans}")
             for attempt in history.attempts:
@@ -329,6 +332,18 @@ def interleave(
                 for call in one.faults.trace:
                     error.add_note(f"{at}: {call}")
             raise
+
+
+def _nobody_failed(history: History) -> None:
+    """Where the storage fails nobody, a call is refused, or does what was asked for."""
+    found = [
+        f"failed: nothing was wrong, and it ended with {attempt.error!r}: {attempt}"
+        for attempt in history.attempts
+        if attempt.outcome != "ok" and not isinstance(attempt.error, (SequenceMismatch, Fenced))
+    ]
+    found += [f"failed: nothing was wrong, and {look} ended early" for look in history.looks if not look.whole]
+    if found:
+        raise Violation(found)
 
 
 def every_interleaving(

@@ -171,6 +171,24 @@ def test_a_refusal_is_held_against_where_the_segment_was_during_the_call(history
     assert is_noticed(2), "somebody had been refused because of it"
 
 
+def test_a_refusal_of_a_lease_or_a_key_is_held_against_what_was_written(history: History, store: Store) -> None:
+    log = {"s": list(store.consume_space("s"))}
+    with store.lease("leader") as lease:
+        refused = history.write(store, "s", {"a": 1}, expected={"a": 0}, lease=lease)
+    *_, last, _ = history.attempts
+    assert refused.error is not None
+    assert violations(history, log) == []
+    refused.error = errors.Fenced("")
+    assert rules(violations(history, log)) == {"fenced"}, "nobody has a later token"
+    assert last.fence is not None
+    refused.fence = (last.fence[0], last.fence[1] - 1)
+    assert violations(history, log) == []
+    refused.returned = last.invoked - 1
+    assert rules(violations(history, log)) == {"fenced"}, "it has not written yet"
+    refused.error = errors.TransactionIdMismatch("", {})
+    assert rules(violations(history, log)) == {"idempotent"}
+
+
 def test_a_write_of_unknown_outcome_that_came_in_spite_of_its_expectation_is_noticed(
     history: History, store: Store
 ) -> None:
