@@ -258,8 +258,9 @@ class Repository(Generic[A]):
         """Append what was recorded since it was loaded, as one transaction; with `metadata` on each event.
 
         SequenceMismatch if someone was faster, and nothing is written: load it again and decide again, as `execute`
-        does. An `idempotency_key` is of this aggregate alone: others may use the same. What the store may raise
-        besides.
+        does. An `idempotency_key` is of this aggregate alone: others may use the same. Where it was used before, with
+        the same events, nothing is written: the status is that of then, and the aggregate is loaded anew. What the
+        store may raise besides.
         """
         if not isinstance(aggregate, self.aggregate):
             raise TypeError(f"this repository saves {self.aggregate.__name__}, not {type(aggregate).__name__}")
@@ -276,6 +277,13 @@ class Repository(Generic[A]):
             idempotency_key=_key(aggregate.id, idempotency_key),
             lease=lease,
         )
+        if status.last_sequence != aggregate.version:
+            # The key was used before, and the aggregate is not what the log makes of it: its events came earlier.
+            self._forget(aggregate.id)
+            loaded = vars(self.load(aggregate.id))
+            vars(aggregate).clear()
+            vars(aggregate).update(loaded)
+            return status
         saved(aggregate)
         if self._outdated(aggregate):
             self._forget(aggregate.id)

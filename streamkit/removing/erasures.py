@@ -23,10 +23,13 @@ class Seen(NamedTuple):
     """and the last that may have erased something of it."""
     deleted: int = 0
     """The sequence up to which the segment was deleted."""
+    incarnation: bytes = b""
+    """Of the space; empty while there is none."""
 
     def outdates(self, before: Seen) -> bool:
-        """Whether something was removed that was there for who had seen as much as `before`."""
-        return self.erased > before.number or self.deleted > before.deleted
+        """Whether something was removed that was there for who had seen as much as `before`; be it the space."""
+        removed = self.erased > before.number or self.deleted > before.deleted
+        return removed or self.incarnation != before.incarnation
 
 
 def seen_of(store: Store, space: str, segment: str) -> Seen:
@@ -39,7 +42,7 @@ def seen_of(store: Store, space: str, segment: str) -> Seen:
         number, erased = partition.number, _latest(partition)
     gaps = row_of(partition, segment).gaps
     deleted = max([last for last, reason in gaps if reason == "deleted"], default=0) if gaps else 0
-    return Seen(number, erased, deleted)
+    return Seen(number, erased, deleted, found.settings.incarnation)
 
 
 def is_erasing(store: Store, space: str, segment: str, last: int) -> bool:

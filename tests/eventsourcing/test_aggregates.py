@@ -189,6 +189,21 @@ def test_a_key_is_of_one_aggregate(subject: Subject) -> None:
     assert [repository.load(id).version for id in ("42", "43", "44")] == [1, 1, 1]
 
 
+def test_what_is_saved_again_with_its_key_is_in_the_aggregate_once(subject: Subject) -> None:
+    """Nor is it twice in what is kept of it, be it in memory or as a snapshot."""
+    repository = Repository(subject.store, "orders", Order, snapshot_every=2)
+    for _ in range(2):
+        order = repository.load("42")
+        order.add(TEA)
+        assert repository.save(order, idempotency_key="k").last_sequence == 1
+        assert (order.version, len(order.lines), order.pending) == (1, 1, ())
+    for other in (repository, Repository(subject.stranger(), "orders", Order, snapshot_every=2)):
+        order = other.load("42")
+        assert (order.version, len(order.lines)) == (1, 1)
+    order.add(TEA)
+    assert repository.save(order).last_sequence == 2
+
+
 def test_snapshots_are_used_and_are_not_needed(subject: Subject) -> None:
     repository = Repository(subject.store, "orders", Order, snapshot_every=10)
     for at in range(25):

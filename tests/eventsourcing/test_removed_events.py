@@ -126,9 +126,19 @@ def test_what_was_removed_is_in_no_snapshot_and_in_no_cache(subject: Subject, ho
         assert list(store.consume_segment(space, "c")) == []
         assert [entry.segment for entry in store.consume_space(space)] == ["d"]
     mine = Repository(subject.stranger(), "people", Customer, snapshot_every=2)
-    for one in (mine, *([repository, other] if how != "delete the space" else [])):
+    for one in (mine, repository, *([other] if how != "delete the space" else [])):
         assert state(one.load("c")) == wanted
         assert one.execute("c", state) == wanted
+
+
+def test_an_aggregate_of_a_space_that_was_made_again_is_not_that_of_the_one_before(subject: Subject) -> None:
+    repository = filled(subject, 0)
+    subject.store.delete_space("people")
+    again = Repository(subject.store, "people", Customer)
+    again.execute("c", lambda one: one.rename("Bert"))
+    for _ in range(5):
+        again.execute("c", lambda one: one.mail())
+    assert state(repository.load("c")) == (6, "Bert", 5)
 
 
 def test_a_snapshot_of_what_was_erased_meanwhile_does_not_stay(subject: Subject, tmp_path: Path) -> None:
