@@ -611,7 +611,7 @@ class Committer:
             if attempt or not left:
                 try:
                     partition.backend.put(partition.key, flight.key, flight.record, NEXT, durable=durable)
-                    return self._still_counts(flight)
+                    return self._still_counts(flight, once=not lost)
                 except Conflict as error:
                     cause = error
                 except Ambiguous as error:
@@ -640,7 +640,7 @@ class Committer:
                     flight.winner = value.data
                     return False
                 partition.counters["settled"] += not lost
-                return self._still_counts(flight)
+                return self._still_counts(flight, once=False)
             if isinstance(cause, Conflict) and not lost:
                 # It was there, and was archived and removed since; or the service is in two minds. Nothing that was
                 # sent can land any more.
@@ -649,32 +649,43 @@ class Committer:
                 partition.clock.sleep(min(0.05 * 2**attempt, 1.0))
         raise self._unknown(header)
 
-    def _unknown(self, header: Header) -> OutcomeUnknown:
+    def _unknown(
+        self, header: Header, cause: str = "the answer to the commit was lost and reading it back failed"
+    ) -> OutcomeUnknown:
         self.note(header.id, header.number)
         transaction_id = UUID(bytes=header.id)
         return OutcomeUnknown(
-            f"{self.partition.where(header.number)}: the answer to the commit was lost and reading it back failed; "
-            f"ask store.outcome({str(transaction_id)!r})",
+            f"{self.partition.where(header.number)}: {cause}; ask store.outcome({str(transaction_id)!r})",
             transaction_id,
         )
 
-    def _still_counts(self, flight: Flight) -> bool:
-        """A commit that took very long may have landed where another was, which is in a pack or in the archive by now
-        and was removed from the log: then it is none."""
+    def _still_counts(self, flight: Flight, *, once: bool) -> bool:
+        """A commit that took very long may have landed where another was, which is in a pack or in the archive by now,
+        or was trimmed, and was removed from the log: then it is none. `once`: it was sent no more than once."""
         partition, header, number = self.partition, flight.header, flight.header.number
         if not partition.remote or partition.is_fresh(flight.looked):
             return True
+        sure = True
         try:
             if partition.archived_since(number):
                 counts = partition.archive().has(partition, header.id, number, 0)
             else:
                 packed = partition.ask_packs(lambda packs: packs.get([number])[0])
-                counts = packed is None or partition.decode_header(packed, number).id == header.id
+                # What is in no pack is there for as long as it is not trimmed.
+                counts = number >= partition.head.floor.number
+                if packed is not None:
+                    counts = partition.decode_header(packed, number).id == header.id
+                elif not counts:
+                    # Sent once, and there although all of it was removed, it came too late; else nobody can tell.
+                    there = once and number <= partition.head.trimmed
+                    sure = there and partition.backend.get(partition.key, [flight.key])[0] is not None
             if counts:
                 return True
             partition.backend.delete(partition.key, [flight.key])
         except StreamkitError as error:
             raise self._unknown(header) from error
+        if not sure:
+            raise self._unknown(header, "what was committed there, this one or another, was trimmed meanwhile")
         return False
 
     def keep_index(self) -> None:

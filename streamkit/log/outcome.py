@@ -76,12 +76,22 @@ def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: 
 
 def _check_trimmed(partition: Partition, id: bytes, first: int) -> None:
     """OutcomeUnknown if it may have been below `first`, where the log was trimmed."""
-    if 1 < first <= partition.floor.number and partition.header(first - 1) is None:
-        raise OutcomeUnknown(
-            f"space {partition.space!r}: the log was trimmed where it would be, up to transaction {first - 1}; look "
-            "for its entries",
-            UUID(bytes=id),
-        )
+    if 1 < first <= partition.floor.number and not _is_sure(partition, first - 1):
+        raise _trimmed(partition, id, first - 1)
+
+
+def _is_sure(partition: Partition, number: int) -> bool:
+    """Whether what the log holds there is what was committed. Where packs were trimmed a row that is left may be of
+    one that came too late."""
+    return number >= partition.head.floor.number or partition.ask_packs(lambda packs: packs.holds(number))
+
+
+def _trimmed(partition: Partition, id: bytes, last: int) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"space {partition.space!r}: the log was trimmed where it would be, up to transaction {last}; look for its "
+        "entries",
+        UUID(bytes=id),
+    )
 
 
 def _outcome_of_posted(partition: Partition, id: bytes, last: int, take_place: Callable[[], None]) -> Outcome:
@@ -113,6 +123,8 @@ def _is_at(partition: Partition, id: bytes, number: int) -> bool:
         if partition.trimmed_since(number):
             _check_trimmed(partition, id, number + 1)
         raise CorruptData(f"{partition.where(number)} is missing from the log")
+    if not _is_sure(partition, number):
+        raise _trimmed(partition, id, number)
     return header.id == id
 
 
@@ -147,6 +159,8 @@ def _is_from(partition: Partition, id: bytes, first: int) -> bool:
     for number, record in records(partition, first, last):
         header = partition.decode_header(record, number)
         if header.id == id:
+            if not _is_sure(partition, number):
+                raise _trimmed(partition, id, number)
             return True
         for settled, frame in header.answers:
             if settled == id:

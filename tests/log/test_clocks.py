@@ -225,6 +225,59 @@ def test_a_process_whose_number_is_packed_and_cleared_while_it_is_stopped_gets_a
     assert tight.writer.peek(SPACE, "s") == tight.other().peek(SPACE, "s")
 
 
+def trimmed_and_removed(world: World) -> None:
+    """2 to 6 are written, all but the last is trimmed, and after the grace removed from the log."""
+    packed_and_cleared(world)
+    world.other().trim(SPACE, keep_entries=1)
+    for _ in range(2):
+        world.other().maintain()
+        world.service.clock.sleep(2 * CLEAR)
+
+
+def test_what_lands_where_others_were_trimmed_is_not_said_to_be_committed(tight: World) -> None:
+    tight.process.before_put = lambda: trimmed_and_removed(tight)
+    status = tight.writer.produce(SPACE, "s", [Record(b"mine")])
+    assert status.last_sequence == 7
+    assert [entry.payload for entry in tight.other().consume_segment(SPACE, "s")] == [b"6", b"mine"]
+
+
+@pytest.mark.parametrize("answer", ["comes", "lost"])
+@pytest.mark.parametrize("where", ["before_put", "after_put"])
+@pytest.mark.parametrize("removed", [True, False])
+def test_nobody_is_told_that_a_commit_is_there_if_what_was_there_is_trimmed(
+    where: str, removed: bool, answer: str
+) -> None:
+    """It was this one, or one that was removed before it landed."""
+
+    def others() -> None:
+        if removed:
+            trimmed_and_removed(world)
+        else:
+            world.others_append()
+            world.other().trim(SPACE, keep_entries=1)
+            world.other().maintain()
+            world.service.clock.sleep(2 * CLEAR)
+        if answer == "lost":
+            raise Ambiguous("the answer was lost")
+
+    with cramped():
+        world = World(Service("remote"))
+        world.writer.produce(SPACE, "s", [Record(b"1")])
+        setattr(world.process, where, others)
+        try:
+            status = world.writer.produce(SPACE, "s", [Record(b"mine")])
+        except OutcomeUnknown as unknown:
+            assert where == "after_put" or answer == "lost"
+            for store in (world.writer, world.other()):
+                assert store.outcome(unknown.transaction_id) == "unknown"
+        else:
+            assert where == "before_put"
+            assert [entry.payload for entry in world.other().consume_segment(SPACE, "s")][-1] == b"mine"
+            assert status.last_sequence == world.other().segment_status(SPACE, "s").last_sequence
+        assert world.other().verify().ok
+        world.close()
+
+
 def test_a_commit_whose_answer_is_lost_and_that_is_packed_and_cleared_counts_once(tight: World) -> None:
     def lose() -> None:
         packed_and_cleared(tight)
