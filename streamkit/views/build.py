@@ -55,8 +55,8 @@ class Build:
         except BaseException:
             self.db.close()
             raise
-        self._told = self.state.told
-        """Up to where erasures are in the database; what is written next says so."""
+        self._told = self._looked = self.state.told
+        """Up to where erasures are in the database: what is written next says so. Up to where they were looked for."""
 
     def _set_up(self) -> State:
         found = read_state(self.db, self.path)
@@ -90,7 +90,7 @@ class Build:
         state = read_state(self.db, self.path)
         assert state is not None
         if state != self.state:
-            self.state, self._told = state, state.told
+            self.state, self._told, self._looked = state, state.told, state.told
 
     def _load(self) -> None:
         """Before `apply`: what the view keeps in memory is what the database says."""
@@ -209,21 +209,25 @@ class Build:
             if found is None:
                 return None
             gaps += found if state.spaces[space].offset else ()
-        self._told = now
+        self._looked = now
+        if not gaps:
+            self._told = now
         return gaps
 
-    def erase(self, gaps: Sequence[Removed]) -> bool:
-        """Have the view remove what it made of entries that are gone; False if it cannot."""
+    def erase(self, gaps: Sequence[Removed], *, all: bool = False) -> bool:
+        """Have the view remove what it made of entries that are gone; False if it cannot. `all`: they are what
+        `untold` gave."""
         erase = getattr(self._view, "erase", None)
         if erase is None:
             return False
-        changed = msgspec.structs.replace(self.state, revision=self.state.revision + 1, told=self._told)
+        told = self._looked if all else self._told
+        changed = msgspec.structs.replace(self.state, revision=self.state.revision + 1, told=told)
         self._loaded = -1
         with transaction(self.db, self.path):
             for gap in gaps:
                 erase(self.db, gap)
             write_state(self.db, changed)
-        self.state = changed
+        self.state, self._told = changed, told
         with mapped(self.path):
             self.db.execute("pragma wal_checkpoint(truncate)").fetchall()  # the journal has the pages of before
         return True

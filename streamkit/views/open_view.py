@@ -198,7 +198,7 @@ class OpenView:
                 erased = build.untold(fresh=not whole)
                 if erased is None or erased:
                     self._unpublish()
-                    if erased is None or not build.erase(erased):
+                    if erased is None or not build.erase(erased, all=True):
                         warn("the view %r is built anew, as entries were erased that it has applied", self.name)
                         self._new_build(fresh=True)
                         continue

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 import streamkit
 from streamkit import Record
+from streamkit.errors import Unavailable
 from streamkit.views import Index, Latest, Links, Query, Search, Vectors, View
 
 MAKES: dict[str, Callable[[], View]] = {
@@ -53,6 +57,33 @@ def test_a_view_without_erase_is_built_anew(tmp_path: Path) -> None:
         view.catch_up()
         view.erase(SimpleNamespace(space="log", segment="s", first_sequence=1, last_sequence=1, reason="erased"))
         assert calls == [1, 1]
+
+
+def test_a_view_that_could_not_be_told_what_was_erased_is_told_later(tmp_path: Path) -> None:
+    """Also if it has gone on with other entries before that."""
+
+    class Busy(Index):
+        fails = 0
+
+        def erase(self, db: sqlite3.Connection, gap: Any) -> None:
+            self.fails -= 1
+            if self.fails >= 0:
+                raise Unavailable("not now")
+            super().erase(db, gap)
+
+    with streamkit.connect(f"memory://{uuid4().hex}") as client:
+        store = client.store(uuid4())
+        store.produce("log", "s", [Record(b"secretword1"), Record(b"kept2")])
+        index = Busy(lambda entry: entry.payload.decode())
+        view = store.view("index", index, ["log"], tmp_path / "v")
+        view.catch_up()
+        store.erase("log", "s", last=1)
+        for fails in (1, 1, 0):
+            index.fails = fails
+            store.produce("log", "s", [Record(b"later")])
+            with pytest.raises(Unavailable) if fails else nullcontext():
+                view.catch_up()
+        assert index.keys() == ["kept2", "later"]
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
