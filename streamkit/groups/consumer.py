@@ -340,9 +340,10 @@ class Consumer:
                 core.settle(delivery, lambda state, at: ([Acked([(delivery.ticket, 1)])], None))
                 self._note(key)
             return
-        if self._linger and core.clock.monotonic() < held.expires - min(1.0, core.settings.ack_timeout / 10):
+        rest = held.expires - min(1.0, core.settings.ack_timeout / 10) - core.clock.monotonic()
+        if self._linger and rest > 0:
             self._check_open()
-            core.acknowledge_later(held, self._linger)
+            core.acknowledge_later(held, min(self._linger, rest))
         else:
             try:
                 core.settle(held, lambda state, at: ([Acked([(held.ticket, 1)])], None))

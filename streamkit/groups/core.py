@@ -109,6 +109,8 @@ class Core:
         self.source = Source(store, space, settings.segments, settings.queue)
         self.feeder = Feeder(self)
         self._timer: threading.Timer | None = None
+        self._fires = 0.0
+        """When the timer does, by the monotonic clock."""
         self._looked = float("-inf")
 
     @property
@@ -336,15 +338,20 @@ class Core:
     def acknowledge_later(self, delivery: Delivery, linger: float) -> None:
         """With the lane's next record, in `linger` seconds at the latest."""
         lane = self.lane(delivery.lane)
-        if not lane.acks:
-            lane.flush_at = self.clock.monotonic() + linger
+        due = self.clock.monotonic() + linger
+        if not lane.acks or due < lane.flush_at:
+            lane.flush_at = due
         lane.acks.append(delivery)
-        if self._timer is None:
+        if self._timer is None or due < self._fires:
             with self._lock:
-                if self._timer is None:
+                if self._timer is None or due < self._fires:
                     self._start_timer(linger)
 
     def _start_timer(self, seconds: float) -> None:
+        """In the place of the one that is running, if one is."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fires = self.clock.monotonic() + seconds
         self._timer = threading.Timer(seconds, self._flush_later)
         self._timer.name = "streamkit-acks"
         self._timer.daemon = True

@@ -6,12 +6,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from uuid import UUID, uuid4
 
 import pytest
 from fix_stores import Subject
 
-from streamkit import DeliveryLost, GroupExists, Record, Store, StoreClosed
+from streamkit import Client, DeliveryLost, GroupExists, Record, Store, StoreClosed
 from streamkit.groups import Consumer, Delivery, Group
+from streamkit.testing import ManualClock
+from streamkit_memory import MemoryDriver
 
 
 def put(store: Store, count: int, segment: str = "a", first: int = 1) -> None:
@@ -148,7 +151,36 @@ def test_acknowledgements_are_written_with_the_next_record(subject: Subject) -> 
         assert subject.stranger().group("orders", "billing").status().acked == 10
 
 
-def test_what_is_acknowledged_late_and_not_written_yet_does_not_come_again(subject: Subject) -> None:
+class Timers:
+    """In the place of `threading.Timer`: they fire when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._running: list[threading.Timer] = []
+        running = self._running
+
+        class Timer(threading.Timer):
+            def start(self) -> None:
+                running.append(self)
+
+            def cancel(self) -> None:
+                running.remove(self)
+
+        monkeypatch.setattr("streamkit.groups.core.threading.Timer", Timer)
+
+    def wait(self, clock: ManualClock, seconds: float) -> None:
+        """For so long; those fire whose time comes."""
+        for timer in [timer for timer in self._running if timer.interval <= seconds]:
+            self._running.remove(timer)
+            clock.sleep(timer.interval)
+            seconds -= timer.interval
+            timer.function()
+        clock.sleep(seconds)
+
+
+def test_what_is_acknowledged_late_and_not_written_yet_does_not_come_again(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Timers(monkeypatch)
     put(subject.store, 5)
     group = subject.store.group("orders", "billing", ack_timeout=0.3)
     with group.consumer(linger=3600) as consumer:
@@ -157,6 +189,28 @@ def test_what_is_acknowledged_late_and_not_written_yet_does_not_come_again(subje
         time.sleep(0.4)
         assert consumer.receive() == []
     assert group.status().acked == 5
+
+
+def test_what_is_acknowledged_in_time_is_written_in_time_however_long_it_lingers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timers, clock, name = Timers(monkeypatch), ManualClock(), uuid4().hex
+    clients = [
+        Client("memory://", MemoryDriver(name, clock=clock, sleep=clock.sleep), 30.0, None, 64 << 20, clock)
+        for _ in range(2)
+    ]
+    here, there = clients[0].store(UUID(int=1)), clients[1].store(UUID(int=1))
+    put(here, 3)
+    patient = here.group("orders", "billing", ack_timeout=60.0, lanes=1)
+    with patient.consumer(linger=40.0) as one, there.group("orders", "billing").consumer() as two:
+        one.ack(one.receive(1)[0])
+        patient.configure(ack_timeout=2.0)
+        one.ack(one.receive(1)[0])
+        one.ack(one.receive(1)[0])
+        timers.wait(clock, 3.0)
+        assert two.receive() == []
+    for client in clients:
+        client.close()
 
 
 @pytest.mark.parametrize("mode", ["shared", "key_shared"])
