@@ -23,26 +23,33 @@ class Latest:
         self._entries: dict[str, Entry] = {}
         self._bytes = 0
         self._most = _BYTES // partitions
+        self.drops = 0
+        """How often something was dropped: what was read before that is not kept any more."""
 
     def get(self, segment: str) -> Entry | None:
         return self._entries.get(segment)
 
     def clear(self) -> None:
         with self._lock:
+            self.drops += 1
             self._entries = {}
             self._bytes = 0
 
     def drop(self, segment: str) -> None:
         with self._lock:
+            self.drops += 1
             old = self._entries.pop(segment, None)
             if old is not None:
                 self._bytes -= _size(old)
 
-    def keep(self, entry: Entry) -> None:
+    def keep(self, entry: Entry, drops: int) -> None:
+        """`drops`: as they were before it was read."""
         size = _size(entry)
         if size > self._most >> 4:
             return
         with self._lock:
+            if drops != self.drops:
+                return
             entries = self._entries
             old = entries.pop(entry.segment, None)
             if old is not None:

@@ -542,10 +542,12 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
     """The latest entry of a segment, or None. For `since` see Partition.refresh."""
     partition.refresh((), since)
     for _ in range(8):
+        latest = partition.latest
+        drops = latest.drops
         row = row_of(partition, segment)
         if row.empty:
             return None
-        entry = partition.latest.get(segment)
+        entry = latest.get(segment)
         if (
             entry is not None
             and entry.sequence == row.last_sequence
@@ -558,7 +560,7 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
         if entry is not None and (type(entry.payload) is not bytes or partition.erasing):
             return _last_left(partition, segment)
         if entry is not None:
-            partition.latest.keep(entry)
+            latest.keep(entry, drops)
             return entry
         partition.invalidate((segment,))
         partition.refresh()

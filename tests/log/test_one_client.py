@@ -18,6 +18,8 @@ import pytest
 import streamkit
 from streamkit import Record, SequenceMismatch
 from streamkit.errors import Fenced
+from streamkit.log import read
+from streamkit.log.fences import Fences
 from streamkit.reentry import Reentered
 from streamkit.store import Store
 
@@ -111,6 +113,43 @@ def test_a_write_that_was_made_is_never_answered_with_an_error_of_ours(store: St
         return lambda: store.produce("s", f"a{at}", [Record(b"x")])
 
     busily(1.5, writer(0), *(writer(at) for at in range(1, 5)))
+
+
+def test_a_key_is_known_while_it_leaves_the_tail_for_the_first_index(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = store.produce("s", "a", [Record(b"x")], idempotency_key="k")
+    told: list[Any] = []
+    thread = threading.Thread(target=lambda: told.append(store.lookup("s", "k")))
+    drop = Fences.drop_tail
+
+    def slow(fences: Fences, watermark: int) -> None:
+        thread.start()
+        thread.join(0.2)  # it has ended, or waits for what this thread holds
+        drop(fences, watermark)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fences, "drop_tail", slow)
+        store.maintain()
+    thread.join(PATIENCE)
+    assert [found["a"].trx for found in told] == [status.trx]
+
+
+def test_a_peek_keeps_nothing_that_was_erased_while_it_was_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.produce("s", "a", [Record(b"first"), Record(b"erased")])
+    find = read._find_last
+
+    def slow(*where: Any) -> Any:
+        found = find(*where)
+        monkeypatch.undo()
+        thread = threading.Thread(target=lambda: store.erase("s", "a", first=2))
+        thread.start()
+        thread.join(PATIENCE)
+        return found
+
+    monkeypatch.setattr(read, "_find_last", slow)
+    store.peek("s", "a")
+    assert store.peek("s", "a").payload == b"first"
 
 
 def test_a_commit_is_not_planned_on_half_of_what_a_reader_reads_anew(monkeypatch: pytest.MonkeyPatch) -> None:
