@@ -26,7 +26,7 @@ from .database import (
 )
 from .view import View, ViewFailure
 
-__all__ = ["Build", "Definition"]
+__all__ = ["Build", "Definition", "untold_of"]
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -201,17 +201,11 @@ class Build:
 
         None where the log does not tell any more what it was: the view is to be built anew.
         """
-        store, state = self._definition.store, self.state
-        now = {space: seen_by(store, space, fresh=fresh) for space in state.spaces}
-        gaps: list[Gap] = []
-        for space, until in now.items():
-            found = erased_since(store, space, state.told.get(space, ()), until)
-            if found is None:
-                return None
-            gaps += found if state.spaces[space].offset else ()
-        self._looked = now
-        if not gaps:
-            self._told = now
+        gaps, now = untold_of(self._definition.store, self.state, fresh=fresh)
+        if gaps is not None:
+            self._looked = now
+            if not gaps:
+                self._told = now
         return gaps
 
     def erase(self, gaps: Sequence[Removed], *, all: bool = False) -> bool:
@@ -251,6 +245,19 @@ class Build:
 
     def close(self) -> None:
         self.db.close()
+
+
+def untold_of(store: Store, state: State, *, fresh: bool) -> tuple[list[Gap] | None, dict[str, tuple[int, ...]]]:
+    """What was erased of what a view has applied that is in `state`, and was not told of it, see `Build.untold`; and
+    up to where it was looked for."""
+    now = {space: seen_by(store, space, fresh=fresh) for space in state.spaces}
+    gaps: list[Gap] = []
+    for space, until in now.items():
+        found = erased_since(store, space, state.told.get(space, ()), until)
+        if found is None:
+            return None, now
+        gaps += found if state.spaces[space].offset else ()
+    return gaps, now
 
 
 def _is_of_the_database(error: Exception) -> bool:

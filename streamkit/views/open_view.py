@@ -19,7 +19,7 @@ from ..run.rounds import Stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
 from ..warn import warn
-from .build import Build, Definition
+from .build import Build, Definition, untold_of
 from .database import State, open_reader, read_state
 from .files import ViewFiles
 from .publish import Published, Snapshots, default_path, delete_published
@@ -30,6 +30,7 @@ __all__ = ["OpenView", "open_view"]
 _Round = Literal["end", "paused", "stopped", "busy"]
 _PAUSE = 0.005
 _LONGEST_PAUSE = 0.25
+_PUBLISHES = 3
 
 
 def open_view(
@@ -203,7 +204,9 @@ class OpenView:
                         self._new_build(fresh=True)
                         continue
                 if not whole:
-                    return "paused" if build.state.failure is not None else "stopped"
+                    paused = build.state.failure is not None
+                    self._tell_shown(target)
+                    return "paused" if paused else "stopped"
             except InvalidOffset as error:
                 if not self._made_again(build.state):
                     raise InvalidOffset(
@@ -217,6 +220,16 @@ class OpenView:
                 files.sweep()
             return "end"
         return "stopped"
+
+    def _tell_shown(self, target: str) -> None:
+        """Erase what is erased from the build that is read while `target` is built beside it, if the view can."""
+        path = self._files.current()
+        state = _state_of(path) if path is not None and path != target else None
+        if path is None or state is None:
+            return
+        if untold_of(self._store, state, fresh=False)[0] and (gaps := self._writer(path).untold(fresh=False)):
+            self._unpublish()
+            self._writer(path).erase(gaps, all=True)
 
     def _made_again(self, state: State) -> bool:
         """Whether a space is another one than that which was read."""
@@ -386,6 +399,19 @@ class OpenView:
         self._check_open()
         if self._state() is None:
             self.catch_up()
+        for _ in range(_PUBLISHES):
+            done, state = self._publish()
+            if untold_of(self._store, state, fresh=True)[0] == []:
+                self._published = (inner(self._store).clock.monotonic(), state.revision)
+                return done
+            # An erasure may have deleted what was published before this was there.
+            self._unpublish()
+            self.catch_up()
+        raise PermanentError(
+            f"the view {self.name!r} holds what was erased, until it is built anew: publish it after that"
+        )
+
+    def _publish(self) -> tuple[Published, State]:
         path = self._files.current()
         if path is None:
             raise PermanentError(f"the view {self.name!r} is still being built for the first time: publish it later")
@@ -394,11 +420,9 @@ class OpenView:
             try:
                 state = read_state(db, path)
                 assert state is not None
-                done = self._snapshots().publish(db, state.entries, f"{path}.{os.urandom(4).hex()}.published")
+                return self._snapshots().publish(db, state.entries, f"{path}.{os.urandom(4).hex()}.published"), state
             finally:
                 db.close()
-        self._published = (inner(self._store).clock.monotonic(), state.revision)
-        return done
 
     def _publish_if_due(self, *, now: bool = False) -> None:
         state = self._state()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 import streamkit
-from streamkit import Record
+from streamkit import Entry, Record
 from streamkit.errors import Unavailable
 from streamkit.views import Index, Latest, Links, Query, Search, Vectors, View
 
@@ -86,6 +86,34 @@ def test_a_view_that_could_not_be_told_what_was_erased_is_told_later(tmp_path: P
         assert index.keys() == ["kept2", "later"]
 
 
+def test_the_build_that_is_read_is_told_too_while_another_one_is_built(tmp_path: Path) -> None:
+    class Picky(Index):
+        refuses = False
+
+        def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+            if self.refuses and any(entry.payload == b"bad" for entry in entries):
+                raise ValueError("bad")
+            super().apply(db, entries)
+
+    with streamkit.connect(f"memory://{uuid4().hex}") as client:
+        store = client.store(uuid4())
+        store.produce("log", "s", [Record(b"secretword"), Record(b"kept"), Record(b"bad")])
+        index = Picky(lambda entry: entry.payload.decode())
+        view = store.view("index", index, ["log"], tmp_path / "v")
+        view.catch_up()
+        index.refuses = True
+        assert view.rebuild().state == "paused"
+        store.erase("log", "s", last=1)
+        assert view.catch_up().state == "paused"
+        assert index.keys() == ["bad", "kept"]
+        for file in (tmp_path / "v.builds").iterdir():
+            assert b"secretword" not in file.read_bytes()
+        index.refuses = False
+        view.resume()
+        assert view.catch_up().state == "current"
+        assert index.keys() == ["bad", "kept"]
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_reading_on_tells_a_view_what_was_erased_of_what_it_has_applied(tmp_path: Path, partitions: int) -> None:
     url = f"memory://{uuid4().hex}"
@@ -115,7 +143,12 @@ def test_reading_on_tells_a_view_what_was_erased_of_what_it_has_applied(tmp_path
         assert found.payload == b"secretword0", "without a method of its own it is built anew"
         for file in tmp_path.rglob("*"):
             assert not file.is_file() or b"secretword3" not in file.read_bytes(), file
-        assert views[0]._snapshots().all() == []
+        (published,) = views[0]._snapshots().all()
+        assert published.entries == 12
+        fresh = Index(lambda entry: entry.payload.decode())
+        with elsewhere.store(store.id).view("index", fresh, ["log"], tmp_path / "fresh") as view:
+            view.catch_up()
+            assert fresh.keys() == index.keys()
         count = len(calls)
         store.produce("log", "t", [Record(b"later")])
         for view in views:
