@@ -17,6 +17,9 @@ from .statistics import Counters
 
 __all__ = ["RetryingBackend"]
 
+_FEW = 4
+"""Rows at once that come through where more are throttled."""
+
 _T = TypeVar("_T")
 _A = TypeVar("_A")
 
@@ -56,21 +59,28 @@ class RetryingBackend:
         self._counters["retries"] += 1
         self._clock.sleep(min(longest * (0.5 + random.random() / 2), rest))
 
-    def _retry_in_parts(self, call: Callable[[Sequence[_A]], list[_T]], wanted: Sequence[_A]) -> list[_T]:
-        """What was too much at once is asked for in two halves, so that it comes through beside what others ask."""
+    def _retry_in_parts(
+        self,
+        call: Callable[[Sequence[_A]], list[_T]],
+        wanted: Sequence[_A],
+        most: int = 1 << 62,
+        is_end: Callable[[list[_T]], bool] | None = None,
+    ) -> list[_T]:
+        """What was too much at once is asked for in two halves, so that it comes through beside what others ask; or
+        `most` at once, as long as what came is not the end."""
         deadline = self._clock.monotonic() + self._timeout
         done: list[_T] = []
         attempt, size = 0, len(wanted)
         while True:
             try:
                 done += call(wanted[len(done) : len(done) + size])
-                if len(done) >= len(wanted):
+                if len(done) >= len(wanted) or (is_end is not None and size < len(wanted) and is_end(done)):
                     return done
                 attempt = 0  # it comes through: the next refusal is no reason to wait longer
             except TransientError as error:
                 attempt += 1
                 if isinstance(error, Throttled):
-                    size = max(size // 2, 1)
+                    size = max(min(size // 2, most), 1)
                 self._wait(error, attempt, deadline)
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
@@ -78,6 +88,13 @@ class RetryingBackend:
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
         return self._retry_in_parts(lambda part: self._inner.read(partition, part), ranges)
+
+    def read_on(self, partition: bytes, ranges: Sequence[Range], first: int) -> list[bytes | None]:
+        """Like `read`, where those from `first` on are rows that are made one after the other. Where it is throttled it
+        takes few at a time, and nothing after the first that is not there: less comes back then."""
+        return self._retry_in_parts(
+            lambda part: self._inner.read(partition, part), ranges, _FEW, lambda done: None in done[first:]
+        )
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         deadline = self._clock.monotonic() + self._timeout

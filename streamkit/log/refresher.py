@@ -6,12 +6,14 @@ It does the I/O; what is found is applied to the partition, which alone knows wh
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..backend import Range
 from ..errors import CorruptData
 from ..reentry import inside_backend, refused
+from ..retry import RetryingBackend
 from .freshness import Look
 from .keys import HEAD, partition_key, transaction_number
 from .rows import Head, decode_row
@@ -31,6 +33,8 @@ _QUIET = 8
 makes an upkeep due, as in a space that is seldom written to."""
 _BATCHES = 8
 """Reads of a tail after which it is looked up whether others have indexed it."""
+_LISTED = 512
+"""Transactions of a list that are held at once."""
 _WHOLE = 256 << 20
 """The most bytes of a row."""
 
@@ -251,46 +255,54 @@ class Refresher:
         ahead = partition.policy.upkeep
         if head.archived and head.archived == head.watermark:
             ahead = min(ahead, _QUIET)
-        batches = 0
+        batches, strained = 0, False
         while partition.remote:
             number, index = partition.number, partition.index
             keys = [partition.transaction_key(number + step) for step in range(1, ahead + 1)]
             needed = index.needed(segments, load)
-            parts = partition.backend.read(partition.key, [*(Range(key, 0, _WHOLE) for key in keys), *needed.values()])
-            for id, part in zip(needed, parts[ahead:], strict=True):
+            retries = partition.counters["retries"]
+            parts = self._read_on(list(needed.values()), keys)
+            slow = partition.counters["retries"] > retries
+            for id, part in zip(needed, parts, strict=False):
                 if part is not None:
                     index.receive(id, part)
             self._confirm(known)
             if partition.number > number:
                 continue
-            records = parts[:ahead]
-            end = records.index(None) if None in records else ahead
+            records = parts[len(needed) :]
+            end = records.index(None) if None in records else len(records)
             for at, record in enumerate(records[:end], number + 1):
                 assert record is not None
                 partition.apply(record, at)  # others may have applied it meanwhile
             if end == ahead:
-                ahead = partition.policy.upkeep
+                # Where many begin at once, nobody reads in vain, or what others have indexed meanwhile.
+                strained = strained or slow
+                ahead = _FEW if strained else partition.policy.upkeep
                 batches += 1
-                if batches % _BATCHES == 0:
+                if slow or batches % _BATCHES == 0:
                     self.read_head()  # where the log goes on that fast, the index does too
                 continue
-            if any(record is not None for record in records[end:]):
+            if len(records) < ahead or any(record is not None for record in records[end:]):
                 break  # it was written in between, or something is lost: a list tells
             return
         self._apply_listed()
 
+    def _read_on(self, ranges: Sequence[Range], keys: Sequence[bytes]) -> list[bytes | None]:
+        """What is at `ranges`, and the rows at `keys`. The latter may end with the first that is not there."""
+        partition = self._partition
+        backend = partition.backend
+        wanted = [*ranges, *(Range(key, 0, _WHOLE) for key in keys)]
+        if isinstance(backend, RetryingBackend):
+            return backend.read_on(partition.key, wanted, len(ranges))
+        return backend.read(partition.key, wanted)
+
     def _apply_listed(self) -> None:
         """Apply what a list of the log names after `number`."""
         partition = self._partition
-        known, start = partition.looked, partition.transaction_key(partition.number + 1)
-        rows = partition.backend.scan(partition.key, start, partition.transaction_key(1 << 64), values=False)
-        keys = [row.key for row in rows]
-        for at in range(0, len(keys), 512):
-            batch = keys[at : at + 512]
-            records = self._records(batch)
+        known = partition.looked
+        for batch in self._list():
             self._confirm(known)
-            for key, record in zip(batch, records, strict=True):
-                number = transaction_number(key)
+            for number, record in batch:
                 if number > partition.number + 1 or record is None:
                     # What is not there may have been archived and removed since it was listed.
                     self.read_head()
@@ -299,3 +311,18 @@ class Refresher:
                 if record is None:
                     raise CorruptData(f"{partition.where(number)} is listed but not there")
                 partition.apply(record, number)
+
+    def _list(self) -> Iterator[list[tuple[int, bytes | None]]]:
+        """The log's transactions after `number`, a few hundred at a time; None for one that went after it was
+        listed."""
+        partition = self._partition
+        remote, backend = partition.remote, partition.backend
+        start, end = partition.transaction_key(partition.number + 1), partition.transaction_key(1 << 64)
+        # Where a list costs a request it brings no values; else they are read as they lie there, one after the other.
+        rows = backend.scan(partition.key, start, end, values=not remote)
+        if remote:
+            rows = iter(list(rows))
+        while batch := list(islice(rows, _LISTED)):
+            numbers = [transaction_number(row.key) for row in batch]
+            records = self._records([row.key for row in batch]) if remote else [row.data for row in batch]
+            yield list(zip(numbers, records, strict=True))

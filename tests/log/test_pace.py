@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -21,7 +21,7 @@ from streamkit.errors import Throttled
 from streamkit.log import inbox
 from streamkit.log.pace import Pace
 from streamkit.log.rows import Lead
-from streamkit.testing import Fault, FaultyDriver, Plan
+from streamkit.testing import FaultyDriver, Plan
 from streamkit_memory.driver import MemoryDriver
 
 
@@ -173,37 +173,51 @@ def test_threads_that_begin_together_open_a_space_once() -> None:
     assert len(reads) == 1
 
 
-def test_what_was_too_much_at_once_is_asked_for_in_parts(shared: Shared) -> None:
-    driver = MemoryDriver("in-parts", remote=True, clock=shared.clock, sleep=shared.clock.sleep)
-    faulty = FaultyDriver(driver, Plan.at(0, Fault.THROTTLED, kind="read", times=2))
-    with Client("memory://", faulty, 60.0, None, 64 << 20, shared.clock) as client:
-        store = client.store(shared.id)
-        store.produce("s", "a", [Record(b"")])
-        assert store.peek("s", "a").sequence == 1
-    assert sum(call.kind == "read" for call in faulty.faults.trace) >= 5
+class Throttling(FaultyDriver):
+    """Refuses the calls that read ranges whose numbers, from 0, are in `refused`."""
+
+    def __init__(self, inner: Driver, refused: Container[int]) -> None:
+        super().__init__(inner, Plan())
+        self.refused = refused
+        self.calls: list[int] = []
+        """How many rows each asks for."""
+
+    def open(self, store: UUID) -> Backend:
+        backend = super().open(store)
+        read = backend.read
+
+        def throttled(partition: bytes, ranges: Sequence[Any]) -> Any:
+            self.calls.append(len(ranges))
+            if len(self.calls) - 1 in self.refused:
+                raise Throttled("too much")
+            return read(partition, ranges)
+
+        backend.read = throttled  # type: ignore[method-assign]
+        return backend
+
+
+def opened(shared: Shared, driver: Driver, entries: int) -> float:
+    """Seconds that a process takes to open a space with so many transactions in its tail, and to see them all."""
+    writer = shared.process()
+    for _ in range(entries):
+        shared.write(writer, "a")
+    began = shared.clock.monotonic()
+    with Client("memory://", driver, 60.0, None, 64 << 20, shared.clock) as client:
+        assert client.store(shared.id).peek("s", "a").sequence == entries
+    return shared.clock.monotonic() - began
+
+
+def test_who_is_throttled_asks_for_few_rows_at_a_time_and_none_in_vain(shared: Shared) -> None:
+    driver = Throttling(shared.driver(), {0})
+    opened(shared, driver, 10)
+    first, *rest = driver.calls
+    assert first > 20
+    assert max(rest) <= 4
+    assert sum(rest) <= 12
 
 
 def test_who_comes_through_in_parts_does_not_wait_longer_for_each(shared: Shared) -> None:
     """As in a crowd that opens one space, where every other request is throttled."""
-    calls = []
-
-    class Refusing(FaultyDriver):
-        def open(self, store: UUID) -> Backend:
-            backend = super().open(store)
-            read = backend.read
-
-            def every_other(*given: Any) -> Any:
-                calls.append(given)
-                if len(calls) % 2:
-                    raise Throttled("too much")
-                return read(*given)
-
-            backend.read = every_other  # type: ignore[method-assign]
-            return backend
-
-    shared.write(shared.process(), "a")
-    with Client("memory://", Refusing(shared.driver(), Plan()), 60.0, None, 64 << 20, shared.clock) as client:
-        began = shared.clock.monotonic()
-        assert client.store(shared.id).peek("s", "a").sequence == 1
-        assert len(calls) >= 12
-        assert shared.clock.monotonic() - began < 6
+    driver = Throttling(shared.driver(), range(0, 1000, 2))
+    assert opened(shared, driver, 10) < 6
+    assert len(driver.calls) >= 12
