@@ -84,6 +84,8 @@ class Inbox:
         """Transactions of who leads that came while this process waited, and passed it by."""
         self._nodes: set[bytes] = set()
         """Of the letters that are not settled."""
+        self._complete = False
+        """They are of all that wait: the log had stood still before they were listed."""
         self._unread: list[bytes] = []
         """Ids of those that there was no room for."""
         self._seen: dict[bytes, float] = {}
@@ -109,6 +111,7 @@ class Inbox:
         """So many of them have their answers."""
         self._crowd = count
         self._pace.arrive()
+        self._pace.observe()  # it is now that the log went on, and not when its callers come back
         self._passes = 0
         self._left = self._partition.clock.monotonic()
         if self._began:
@@ -245,6 +248,7 @@ class Inbox:
             if pause > 0:
                 partition.clock.sleep(pause)
             self._began = partition.clock.monotonic()
+            self._complete = self._pace.stands()
             self._unsettled = self._read()
             return True
         unsettled, self._unsettled = self._unsettled, None
@@ -294,6 +298,8 @@ class Inbox:
         for node in self._nodes:
             self._seen[node] = now
         self._seen = {node: seen for node, seen in self._seen.items() if now - seen < 1.0 + 2 * self._pace.round}
+        if self._complete:
+            return len(self._nodes)
         # Who leads since just now has not seen them all.
         return max(len(self._seen), self._partition.answers.lead.waiting * 3 // 4)
 

@@ -81,6 +81,10 @@ class Pace:
     def _oldest(self) -> float:
         return _OLD + 2 * _STANDS * self.between()
 
+    def stands(self) -> bool:
+        """Whether the log stands still for so long that all that wait have posted."""
+        return self._partition.clock.monotonic() - self.moved > _STANDS * self.between()
+
     def rest(self) -> float:
         """Seconds until this process is to take over, or to go on by itself; 0 or less: now."""
         waiting = self._partition.answers.lead.waiting

@@ -173,6 +173,31 @@ def test_threads_that_begin_together_open_a_space_once() -> None:
     assert len(reads) == 1
 
 
+@pytest.mark.usefixtures("_posting")
+def test_who_takes_over_a_log_that_stood_still_counts_those_that_wait_now(shared: Shared) -> None:
+    store = shared.process()
+    shared.write(store, "a")
+    partition = partition_of(store)
+    partition.answers.lead = Lead(b"another", 256, partition.number, shared.clock.now())
+    shared.write(store, "b")
+    assert store.statistics().taken_over == 1
+    assert partition.answers.lead.told == partition.number
+    assert partition.answers.lead.waiting < 2
+
+
+@pytest.mark.usefixtures("_posting")
+def test_the_log_goes_on_when_it_is_written_and_not_when_the_callers_come_back(shared: Shared) -> None:
+    store = shared.process()
+    shared.write(store, "a")
+    known = store._handle.look_up("s")[0]
+    assert known is not None
+    found = known.committers[0].inbox
+    assert found is not None
+    written = shared.clock.monotonic()
+    shared.clock.sleep(1.0)
+    assert found._pace.moved == written
+
+
 class Throttling(FaultyDriver):
     """Refuses the calls that read ranges whose numbers, from 0, are in `refused`."""
 
