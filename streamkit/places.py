@@ -103,12 +103,14 @@ def entries_after(store: Store, space: str, segment: str, sequence: int) -> Iter
     return reader.entries(batches, 0, gaps="raise")
 
 
-def removal_mark(store: Store, space: str) -> tuple[object, ...]:
+def removal_mark(store: Store, space: str, *, look: bool = False) -> tuple[object, ...]:
     """Another value than before if something may have been removed from the space since, as far as is known: whoever
-    keeps entries in memory drops them then."""
-    found, _ = inner(store).look_up(space)
+    keeps entries in memory drops them then. `look`: asks the storage first, as `ends` does."""
+    found, since = inner(store).look_up(space)
     marks = []
     for partition in found.partitions if found is not None else ():
+        if look:
+            partition.refresh((), since)
         with partition.lock:
             removals = sum(map(len, partition.removals.values()))
             removed = (partition.floor.number, removals, len(partition.erasing), bool(partition.thinned))

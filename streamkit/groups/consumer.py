@@ -208,7 +208,7 @@ class Consumer:
         lane = self._own_lane()
         if self._stands_by(lane):
             return []
-        if core.backlog(lane) < limit or (core.settings.queue and self._is_time()):
+        if core.needs_more(lane, limit) or (core.settings.queue and self._is_time()):
             core.feeder.feed(lane, self.session, limit)
             lane = self._own_lane()
         found = [] if core.is_finished(lane) else core.claim(lane, self.session, limit, auto_ack=auto_ack)

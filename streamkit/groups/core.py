@@ -402,6 +402,14 @@ class Core:
             found = sum([each.block.end - each.next for each in opened])
         return found + sum([block.count for block in blocks if block.priority >= priority and not block.ready])
 
+    def needs_more(self, lane: Lane, limit: int) -> bool:
+        """Whether fewer entries than that were never delivered."""
+        if not self.keyed:
+            with lane.chain.lock:
+                if lane.chain.state.fresh() >= limit:
+                    return False
+        return self.backlog(lane) < limit
+
     # -- claiming -----------------------------------------------------------------------------------------------
 
     def claim(self, lane: Lane, consumer: str, limit: int, *, auto_ack: bool = False) -> list[Delivery]:

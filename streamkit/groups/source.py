@@ -209,9 +209,11 @@ class Source:
     def _drop_removed(self) -> None:
         """Nothing is handed out that was removed: looked up each time, or each second where that is a request."""
         shared = inner(self._store)
-        if shared.clock.monotonic() - self._looked >= (1.0 if shared.backend.limits.remote else 0.0):
-            self._refresh()
-        mark = removal_mark(self._store, self.space)
+        now = shared.clock.monotonic()
+        look = now - self._looked >= (1.0 if shared.backend.limits.remote else 0.0)
+        if look:
+            self._looked = now
+        mark = removal_mark(self._store, self.space, look=look)
         if mark != self._mark:
             self._mark = mark
             with self._lock:
