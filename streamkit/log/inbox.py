@@ -179,7 +179,8 @@ class Inbox:
             rest = pace.rest()
             if rest <= 0:
                 return
-            pace.looked(False)
+            if not pace.stands():  # else it is nobody's turn, and says nothing of when to look
+                pace.looked(False)
             slept = True
             clock.sleep(min(pause, rest))
             pause *= 1.5

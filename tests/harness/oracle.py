@@ -314,7 +314,12 @@ class _Case:
                 and other.trx.number < place  # else it is done, and only its process was slow to see it
             }
             if _PASSED < len(before) < attempt.requests / 1.5:
-                self._say("waits", f"{len(before)} transactions that were asked for later came before {attempt}")
+                size = sum(len(data) for payloads in attempt.parts.values() for data in payloads)
+                self._say(
+                    "waits",
+                    f"{len(before)} transactions that were asked for later came before {attempt}, of {size} bytes: "
+                    f"{attempt.requests} requests",
+                )
 
     def _fences(self) -> None:
         highest: dict[tuple[int, str], int] = {}

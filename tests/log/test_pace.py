@@ -198,6 +198,21 @@ def test_the_log_goes_on_when_it_is_written_and_not_when_the_callers_come_back(s
     assert found._pace.moved == written
 
 
+@pytest.mark.usefixtures("_posting")
+def test_looks_while_the_log_stands_still_say_nothing_of_when_to_look(shared: Shared) -> None:
+    store = shared.process()
+    shared.write(store, "a")
+    known = store._handle.look_up("s")[0]
+    assert known is not None
+    found = known.committers[0].inbox
+    assert found is not None
+    before = store.statistics().requests["get"]
+    partition_of(store).answers.lead = Lead(b"another", 256, partition_of(store).number, shared.clock.now())
+    shared.write(store, "b")
+    assert store.statistics().requests["get"] - before > 8
+    assert found._pace._phase < 1.1
+
+
 class Throttling(FaultyDriver):
     """Refuses the calls that read ranges whose numbers, from 0, are in `refused`."""
 
