@@ -9,10 +9,11 @@ from itertools import groupby
 from ..backend import Ambiguous
 from ..errors import LeaseNotAcquired, TransientError
 from ..leases import Lease
+from ..log.held import TOGETHER
 from ..log.partition import Partition
 from .location import path_name
 from .read import Archive
-from .remove import note_archived, remove_archived
+from .remove import remove_all
 from .report import ArchiveReport
 from .trim import trim_archive
 from .write import Archived, archive_partitions
@@ -21,13 +22,13 @@ __all__ = ["archive_space", "lease_name", "remove_space", "see_committed"]
 
 MakeLease = Callable[[str], Lease]
 Progress = Callable[[int, int], None]
-_TOGETHER = 64
-"""Partitions that one lease is for, and that one commit to the table takes."""
+_SINGLE = 4
+"""Transactions of a partition that are asked for one by one: what is asked for beyond the last is a request, too."""
 
 
 def lease_name(space: str, partition: int) -> str:
     """Of the lease under which the partition is archived, with others."""
-    return f"archive/{path_name(space)}/{partition // _TOGETHER}"
+    return f"archive/{path_name(space)}/{partition // TOGETHER}"
 
 
 def _groups(partitions: Sequence[Partition]) -> Iterator[tuple[str, list[Partition]]]:
@@ -39,7 +40,7 @@ def _groups(partitions: Sequence[Partition]) -> Iterator[tuple[str, list[Partiti
 def see_committed(partition: Partition) -> None:
     """See what was committed before this call. Of many partitions few have much, so requests are few, one by one."""
     if partition.remote:
-        partition.catch_up()
+        partition.catch_up(_SINGLE)
     else:
         partition.refresh()
 
@@ -68,10 +69,7 @@ def archive_space(
                 continue
             archive.check_location(group)
             done = archive_partitions(group, held, archive.table, until, target_bytes, progress)
-            for partition in group:
-                row = note_archived(partition)
-                held.check()
-                removed += remove_archived(partition, archive, row)
+            removed += remove_all(group, archive, held)
         total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
     archived = tuple(partition.head.archived for partition in partitions)
     return ArchiveReport(partitions[0].space, *total, removed, archived, tuple(busy))
@@ -84,10 +82,9 @@ def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeL
         try:
             with lease(name) as held:
                 for partition in group:
-                    row = note_archived(partition)
                     held.check()
                     trim_archive(archive, partition)
-                    removed += remove_archived(partition, archive, row)
+                removed += remove_all(group, archive, held)
         except (LeaseNotAcquired, TransientError, Ambiguous):
             continue
     return removed

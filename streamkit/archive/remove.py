@@ -2,73 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ..backend import Ambiguous
 from ..errors import Unavailable
 from ..index.upkeep import purge, release
-from ..log.held import archive_row
-from ..log.keys import ARCHIVE
+from ..log.held import TOGETHER, archive_row, grace_partition, grace_row
+from ..log.keys import ARCHIVE, GRACE
 from ..log.marks import reached, with_mark
 from ..log.partition import Partition
-from ..log.rows import ArchiveRow, encode_row
+from ..log.rows import ArchiveRow, GraceRow, encode_row
 from .read import Archive
 
-__all__ = ["note_archived", "remove_archived"]
+if TYPE_CHECKING:
+    from ..leases import Lease
+
+__all__ = ["remove_all"]
 
 _TRIES = 5
 _KEYS = 1000
 """Rows that are removed by one call."""
 
 
-def _keep(partition: Partition, row: ArchiveRow) -> None:
-    _send(partition, partial(partition.backend.put, partition.key, bytes(ARCHIVE), encode_row(ARCHIVE, row)))
+def remove_all(partitions: Sequence[Partition], archive: Archive, lease: Lease) -> int:
+    """Remove from the log what has been archived of `partitions` for longer than the grace; how many transactions.
 
-
-def note_archived(partition: Partition) -> ArchiveRow:
-    """From now on the grace of what is archived runs, by the service's clock. The caller holds the archiver's lease.
-
-    What is noted by then. Where the service does not tell the time nothing is, and so nothing is ever removed.
+    `lease`: the archiver's of all of them, which the caller holds.
     """
+    known = _note_archived(partitions)
+    rows, removed = list(known), 0
+    for partition in partitions if known else ():
+        lease.check()
+        place = partition.partition % TOGETHER
+        count, rows[place] = _remove(partition, archive, rows[place])
+        removed += count
+    if rows != known:
+        lease.check()
+        _keep_notes(partitions[0], rows)
+    return removed
+
+
+def _note_archived(partitions: Sequence[Partition]) -> list[ArchiveRow]:
+    """From now on the grace of what is archived of `partitions` runs, by the service's clock. The caller holds their
+    archiver's lease.
+
+    What is noted by then of all that the lease is for, in their order. Where the service does not tell the time nothing
+    is, and so nothing is ever removed.
+    """
+    if not any(partition.head.archived for partition in partitions):
+        return []
+    known = list(grace_row(partitions[0]).partitions)  # its answer is dated after all heads were seen
+    known += [ArchiveRow()] * (partitions[-1].partition % TOGETHER + 1 - len(known))
+    now = partitions[0].freshness.now()
+    if now is None:
+        return known
+    rows = list(known)
+    for partition in partitions:
+        place = partition.partition % TOGETHER
+        rows[place] = _noted(partition, known[place], now)
+    if rows != known:
+        _keep_notes(partitions[0], rows)
+    return rows
+
+
+def _noted(partition: Partition, note: ArchiveRow, now: float) -> ArchiveRow:
     archived = partition.head.archived
-    if not archived:
-        return ArchiveRow()
-    row = archive_row(partition)  # its answer is dated after the head was seen
-    now = partition.freshness.now()
-    if now is None or archived <= max([row.removed, *(number for number, _ in row.since)]):
-        return row
-    row = ArchiveRow(row.removed, with_mark(row.since, archived, now, partition.head.archive_grace))
-    _keep(partition, row)
-    return row
+    if archived <= max([note.removed, *(number for number, _ in note.since)]):
+        return note
+    return ArchiveRow(note.removed, with_mark(note.since, archived, now, partition.head.archive_grace))
 
 
-def remove_archived(partition: Partition, archive: Archive, row: ArchiveRow) -> int:
-    """Remove what has been archived for longer than the grace; how many transactions.
+def _keep_notes(partition: Partition, rows: Sequence[ArchiveRow]) -> None:
+    row = encode_row(GRACE, GraceRow(partition.settings.incarnation, tuple(rows)))
+    key = grace_partition(partition.space, partition.partition)
+    _send(partition, partial(partition.backend.put, key, bytes(GRACE), row))
 
-    The caller holds the lease under which `row` was noted, so nobody else has written it since.
+
+def _remove(partition: Partition, archive: Archive, note: ArchiveRow) -> tuple[int, ArchiveRow]:
+    """Remove what has been archived for longer than the grace; how many transactions, and what is to be noted then.
+
+    The caller holds the lease under which `note` was made, so nobody else has written the partition's row since.
     """
     now = partition.freshness.now()
     if now is None:
-        return 0
-    number = reached(row.since, now - partition.head.archive_grace - partition.freshness.margin)
-    if number <= row.removed:
-        return 0
+        return 0, note
+    number = reached(note.since, now - partition.head.archive_grace - partition.freshness.margin)
+    if number <= note.removed:
+        return 0, note
+    # One that was stopped may have removed it, and not noted that.
+    removed = archive_row(partition).removed
+    after = ArchiveRow(max(number, removed), tuple(mark for mark in note.since if mark[0] > number))
+    if number <= removed:
+        return 0, after
     # Table and watermark first: what is removed must be there.
     partition.read_head()
     if partition.head.archived < number:
-        return 0
+        return 0, note
     snapshot = archive.newest(partition.partition, number)
     files = [file for cluster in snapshot.clusters(partition.partition) for file in cluster]
     # They may be another engine's by now, which syncs nothing.
-    archive.table.sync(file.path for file in files if file.numbers[0] <= number and file.numbers[1] > row.removed)
+    archive.table.sync(file.path for file in files if file.numbers[0] <= number and file.numbers[1] > removed)
     # The log is the only other copy.
-    archive.check(partition, row.removed + 1, number)
+    archive.check(partition, removed + 1, number)
     release(partition, number)
-    _delete(partition, [partition.transaction_key(gone) for gone in range(row.removed + 1, number + 1)])
-    _keep(partition, ArchiveRow(number, tuple(mark for mark in row.since if mark[0] > number)))
+    _delete(partition, [partition.transaction_key(gone) for gone in range(removed + 1, number + 1)])
+    row = encode_row(ARCHIVE, ArchiveRow(number))
+    _send(partition, partial(partition.backend.put, partition.key, bytes(ARCHIVE), row))
     purge(partition)
-    return number - row.removed
+    return number - removed, after
 
 
 def _delete(partition: Partition, keys: list[bytes]) -> None:

@@ -13,13 +13,14 @@ from msgspec.structs import replace
 from ..backend import ABSENT, Ambiguous, Backend, Conflict, Etag
 from ..errors import CorruptData, MissingDependency, PermanentError, Unavailable
 from ..log.archive_reader import Contents
-from ..log.held import archive_row, whole_from
+from ..log.held import TOGETHER, archive_row, grace_partition, grace_row, whole_from
 from ..log.idempotency import key_row
 from ..log.index_rows import decode_index_row, encode_index_row
 from ..log.keys import (
     ARCHIVE,
     CATALOG,
     FENCES,
+    GRACE,
     HEAD,
     KEYS,
     SEGMENTS,
@@ -32,7 +33,7 @@ from ..log.pack_format import MOST
 from ..log.partition import NOTHING, Partition
 from ..log.record_format import Header, frames_start
 from ..log.records import all_records
-from ..log.rows import ArchiveRow, FenceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
+from ..log.rows import ArchiveRow, FenceRow, GraceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
 from ..warn import warn
 from .check import check_index
 from .log_walk import LogWalk
@@ -121,7 +122,7 @@ def _repair(partition: Partition) -> int:
         _rebuild(partition, log, only, archived, contents, known, there)
     if damaged_note:
         _send(lambda: partition.backend.put(partition.key, bytes(ARCHIVE), encode_row(ARCHIVE, note)))
-    return faults + damaged_note
+    return faults + damaged_note + _mend_grace(partition, note.removed, archived)
 
 
 def _check(log: LogWalk) -> tuple[dict[bytes, bytes] | None, dict[str, SegmentRow]]:
@@ -301,6 +302,26 @@ def _note(partition: Partition) -> tuple[ArchiveRow, bool]:
         rows = partition.backend.scan(partition.key, start, end, values=False, limit=1)
         first = next((transaction_number(row.key) for row in rows), 1)
         return ArchiveRow(first - 1), True
+
+
+def _mend_grace(partition: Partition, removed: int, archived: int) -> bool:
+    """Forget since when that has been archived which is to be archived again, and all that cannot be read: its grace
+    begins anew. Whether there was any."""
+    incarnation, place = partition.settings.incarnation, partition.partition % TOGETHER
+    try:
+        found = grace_row(partition)
+        rows = list(found.partitions)
+    except CorruptData:
+        found, rows = None, []
+    if place < len(rows):
+        kept = tuple(mark for mark in rows[place].since if mark[0] <= archived)
+        rows[place] = ArchiveRow(min(rows[place].removed, removed), kept)
+    mended = GraceRow(incarnation, tuple(rows))
+    if mended == found:
+        return False
+    key, row = grace_partition(partition.space, partition.partition), encode_row(GRACE, mended)
+    _send(lambda: partition.backend.put(key, bytes(GRACE), row))
+    return True
 
 
 def _send(write: Callable[[], object]) -> None:

@@ -5,6 +5,7 @@
 | CATALOG | INV, SPACES, space | the space's settings |
 | space, partition | INV, PARTITIONS | the head: how far log, index and archive are, and what the index consists of |
 | space, partition | INV, ARCHIVE | what of the log was removed after archiving |
+| space, the first of 64 partitions | INV, GRACE | since when what is archived of them has been so |
 | space, partition | TXN, incarnation, number | a transaction |
 | space, partition | RUN, id | a file of the index |
 | space, partition, INB | incarnation, number, id | requests that another process is to commit: see letters.py |
@@ -30,6 +31,7 @@ __all__ = [
     "CATALOG",
     "DATA",
     "FENCES",
+    "GRACE",
     "HEAD",
     "KEYS",
     "RUNS",
@@ -56,6 +58,7 @@ SPACES = LexKey.encode("INV", "SPACES")
 USERS_SPACES = (bytes(LexKey.encode("INV", "SPACES", "\x20")), bytes(SPACES.children()[1]))
 """The range of the spaces' keys without those of internal ones, whose names begin with a control character."""
 ARCHIVE = LexKey.encode("INV", "ARCHIVE")
+GRACE = LexKey.encode("INV", "GRACE")
 HEAD = LexKey.encode("INV", "PARTITIONS")
 SEGMENTS = LexKey.encode("INV", "SEGMENTS")
 FENCES = LexKey.encode("INV", "FENCES")

@@ -265,9 +265,12 @@ class Partition:
         """Take a transaction that was read after `look`, if it is the next one."""
         self._refresher.accept(record, number, look)
 
-    def catch_up(self) -> None:
-        """Take what others have written since. Where that is much the head is faster, which has passed it over."""
-        self._refresher.catch_up()
+    def catch_up(self, single: int = 2) -> None:
+        """Take what others have written since. Where that is much the head is faster, which has passed it over.
+
+        `single`: transactions that are asked for one by one; of those after them more and more are at once.
+        """
+        self._refresher.catch_up(single)
 
     def shorten_tail(self) -> None:
         """Learn now and then how far others have brought the index, and forget the tail up to there."""

@@ -158,7 +158,7 @@ class Refresher:
             if self._partition.number == number - 1:
                 self._partition.apply(record, number)
 
-    def catch_up(self) -> None:
+    def catch_up(self, single: int) -> None:
         """It ends although others commit all the time, as fast as one transaction is read after the other; and where
         somebody leads, as this process is to wait then."""
         if self._partition.looked is None:
@@ -170,7 +170,7 @@ class Refresher:
             looks += 1
             if looks % _FEW == 0:
                 self.read_head()
-            ahead = 1 if looks < 2 else min(2 * ahead, _AHEAD)
+            ahead = 1 if looks < single else min(2 * ahead, _AHEAD)
         self._loaded = True
 
     def shorten_tail(self) -> None:

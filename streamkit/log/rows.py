@@ -18,6 +18,7 @@ __all__ = [
     "ArchiveRow",
     "DataRow",
     "FenceRow",
+    "GraceRow",
     "Head",
     "KeyRow",
     "Piece",
@@ -217,6 +218,16 @@ class ArchiveRow(msgspec.Struct, frozen=True, array_like=True):
     """(number, ms): transactions up to the number have been in the archive since then, by the service's clock."""
 
 
+class GraceRow(msgspec.Struct, frozen=True, array_like=True):
+    """What became of archived transactions, of all partitions that one archiver's lease is for. Only who holds that
+    lease writes it."""
+
+    incarnation: bytes = b""
+    """Of the space; of another one it says nothing."""
+    partitions: tuple[ArchiveRow, ...] = ()
+    """In their order. Of what was removed it may know less than a partition's own row, and never more."""
+
+
 class KeyRow(msgspec.Struct, frozen=True, array_like=True):
     """An idempotency key's use."""
 
@@ -236,12 +247,12 @@ class FenceRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token: int
 
 
-_Row = TypeVar("_Row", Settings, Head, ArchiveRow)
+_Row = TypeVar("_Row", Settings, Head, ArchiveRow, GraceRow)
 _encoder = msgspec.msgpack.Encoder()
-_decoders: dict[type, Any] = {row: msgspec.msgpack.Decoder(row) for row in (Settings, Head, ArchiveRow)}
+_decoders: dict[type, Any] = {row: msgspec.msgpack.Decoder(row) for row in (Settings, Head, ArchiveRow, GraceRow)}
 
 
-def encode_row(key: bytes, row: Settings | Head | ArchiveRow) -> bytes:
+def encode_row(key: bytes, row: Settings | Head | ArchiveRow | GraceRow) -> bytes:
     body = b"%c%b" % (VERSION, _encoder.encode(row))
     return _CRC.pack(crc32(body, crc32(key))) + body
 

@@ -20,7 +20,7 @@ from streamkit.archive.file_reader import FileReader
 from streamkit.archive.location import path_name
 from streamkit.cli.app import app
 from streamkit.errors import CorruptData
-from streamkit.log.keys import ARCHIVE, DATA, HEAD, KEYS, SEGMENTS
+from streamkit.log.keys import ARCHIVE, DATA, GRACE, HEAD, KEYS, SEGMENTS
 
 pytest.importorskip("deltalake")
 
@@ -207,6 +207,7 @@ def forget(world: Tiers, *, head: bool = False, note: bool = False) -> None:
                 backend.put(partition.key, bytes(HEAD), b"damaged")
             if note:
                 backend.put(partition.key, bytes(ARCHIVE), b"damaged")
+                backend.put(partition.key, bytes(GRACE), b"damaged")
 
 
 @pytest.mark.parametrize("kind", ["memory", "remote"])
@@ -255,8 +256,12 @@ def test_repair_needs_no_archive_for_what_the_log_still_holds(tmp_path: Path, ha
     assert world.look() == before
     if harm == "no commit":
         # What the archive lost is archived again.
-        world.clock.sleep(61)
-        assert world.process().store(world.id).archive(SPACE).entries == len(before[0])
+        world.clock.sleep(3601)
+        report = world.process().store(world.id).archive(SPACE)
+        # As for the first time: the log lets go of it a grace later.
+        assert (report.entries, report.removed) == (len(before[0]), 0)
+        world.clock.sleep(3601)
+        assert world.process().store(world.id).archive(SPACE).removed == 20
         assert world.process().store(world.id).verify().ok
         assert world.look()[2] == before[2] or {entry.tier for entry in world.look()[0]} == {"cold"}
 
