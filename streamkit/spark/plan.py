@@ -79,6 +79,8 @@ class Piece:
     """Of what is read from the log; empty: as each entry is by then."""
     erased: bool = False
     """The file may have rows without payloads: they were erased."""
+    named: bool = False
+    """A stream's checkpoint names the place before it: it is an error if what comes after it was removed."""
 
     @property
     def owner(self) -> tuple[UUID, str, int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from ..archive.columns import as_ours
 from ..archive.table import schema as table_schema
 from ..client import Client
-from ..errors import PermanentError, StoreClosed
+from ..errors import EntriesRemoved, PermanentError, StoreClosed
+from ..log.partition import Partition
 from ..log.read import Batch, Bounds, intact, partition_batches
 from ..space import Space
 from ..store import Store, inner
@@ -19,7 +21,7 @@ from .plan import Piece
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["arrow_schema", "read_piece"]
+__all__ = ["arrow_schema", "loss", "loss_error", "read_piece", "removed"]
 
 _ROWS = 10_000
 
@@ -30,6 +32,22 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     kinds = {field.name: field.type for field in table_schema()}
     kinds |= dict.fromkeys(("store", "space", "tier"), pa.string())
     return pa.schema([pa.field(name, kinds[name]) for name in columns])
+
+
+def loss(store: UUID, space: str, what: str) -> str:
+    """What is said where entries are gone that a stream was to read."""
+    return f"the space {space!r} of the store {store} is not what the checkpoint goes on in: {what}"
+
+
+def removed(last: int, partition: int) -> str:
+    return f"transactions up to {last} of partition {partition} were removed before they were read"
+
+
+def loss_error(message: str) -> PermanentError:
+    return PermanentError(
+        f"{message}. Was the store trimmed, deleted, restored or set back? Begin with a new checkpoint, or set the "
+        "option failOnDataLoss to false to go on with what is there"
+    )
 
 
 _clients: dict[tuple[str, str | None], Client] = {}
@@ -130,7 +148,7 @@ def _hot(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.R
     kept = arrow_filter(piece, tests)
     gathered: list[Batch] = []
     rows = 0
-    for batch in intact(_up_to(piece, partition_batches(partition, (piece.first, piece.skip), piece.last, Bounds()))):
+    for batch in intact(_up_to(piece, _planned(piece, partition, options))):
         gathered.append(batch)
         rows += len(batch.entries)
         if rows >= _ROWS:
@@ -138,6 +156,17 @@ def _hot(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.R
             gathered, rows = [], 0
     if gathered:
         yield from _batch(piece, gathered, wanted, kept.expression, kept.columns)
+
+
+def _planned(piece: Piece, partition: Partition, options: Options) -> Iterator[Batch]:
+    """The piece's transactions. PermanentError where a stream was to read some that were removed since."""
+    strict = piece.named and options.fail_on_loss
+    bounds = Bounds(gaps="raise" if strict else "skip")
+    try:
+        yield from partition_batches(partition, (piece.first, piece.skip), piece.last, bounds, named=strict)
+    except EntriesRemoved as error:
+        what = removed(error.gap.last_sequence, piece.partition)
+        raise loss_error(loss(piece.store, piece.space, what)) from error
 
 
 def _up_to(piece: Piece, batches: Iterator[Batch]) -> Iterator[Batch]:

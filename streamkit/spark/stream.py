@@ -21,14 +21,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..client import Client
-from ..errors import PermanentError
 from ..log.partition import Partition
-from ..log.visible import floor_of
+from ..log.visible import floor_of, number_gap, raises
 from ..warn import warn
 from .filters import tests_of
 from .options import Options
 from .plan import Piece, begin_of, entries_until, partitions_of, reaching
-from .rows import read_piece
+from .rows import loss, loss_error, read_piece, removed
 from .source import Task
 from .stream_offset import SpaceOffset, StreamOffset, decode, encode
 
@@ -86,9 +85,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, partitions in self._look().items():
             for partition in partitions:
                 number, skip = begin_of(self.options.first, partition, partition.refresh())
+                if isinstance(self.options.first, int):
+                    # Behind a time nothing is missing, nor behind the beginning; behind an offset it is.
+                    number, skip = max((number, skip), (floor_of(partition).number, 0))
                 first.setdefault(key, []).append((number - 1, skip))
         spaces = {key: SpaceOffset(self._incarnation(key), tuple(read)) for key, read in first.items()}
-        return encode(StreamOffset(spaces, self.options.split))
+        return encode(StreamOffset(spaces, self.options.split, named=True))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.options.max_rows) if self.options.max_rows else ReadAllAvailable()
@@ -97,12 +99,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._end()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        first = decode(start)
         if self._target is None:
-            end = self._latest = self._end()
+            end = self._end()
         else:
-            end = self._latest = self._target
+            end = self._target
             self._spaces = self._spaces or self._look()
-        begin = self._continued(decode(start), end)
+        self._latest = end._replace(named=first.named)
+        begin = self._continued(first, end)
         reached = {key: list(place.read) for key, place in begin.items()}
         waiting = []
         for key, place in end.spaces.items():
@@ -114,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for each, number in self._admitted(waiting, limited) if limited else [(each, each.end) for each in waiting]:
             reached[each.key][each.partition.partition] = (number, 0)
         spaces = {key: SpaceOffset(begin[key].incarnation, tuple(read)) for key, read in reached.items()}
-        return encode(StreamOffset(spaces, self.options.split))
+        return encode(StreamOffset(spaces, self.options.split, first.named))
 
     def reportLatestOffset(self) -> Json | None:
         """As of the look that the last batch was planned with."""
@@ -160,19 +164,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                             f"at {until}",
                         )
                         until = partition.number
-                    tasks += [Task(piece) for piece in self._pieces(key, partition, number, skip, until, last.rows)]
+                    before = first.spaces.get(key)
+                    same = before is not None and before.incarnation in (None, place.incarnation)
+                    named = bool(number or skip) or (first.named and same)
+                    tasks += map(Task, self._pieces(key, partition, number, skip, until, last.rows, named))
         return tasks
 
-    def _pieces(self, key: Key, partition: Partition, begin: int, skip: int, end: int, rows: int) -> Iterator[Piece]:
-        """Ranges of transactions begin+1..end of about `rows` entries each."""
+    def _pieces(
+        self, key: Key, partition: Partition, begin: int, skip: int, end: int, rows: int, named: bool
+    ) -> Iterator[Piece]:
+        """Ranges of transactions begin+1..end of about `rows` entries each. `named`: nothing may be missing of them."""
         store, space = key
         low = self.options.first if isinstance(self.options.first, int) else 0
         incarnation = partition.settings.incarnation.hex()
-        floor = floor_of(partition).number - 1
-        if begin < floor:
-            if begin or skip:
-                self._lost(key, f"transactions up to {floor} of partition {partition.partition} were removed")
-            begin, skip = min(floor, end), 0
+        floor = floor_of(partition)
+        if begin + 1 < floor.number:
+            # What was read was trimmed, too, and so were transactions without entries: only entries are missed.
+            gap = number_gap(partition, (begin + 1, skip), floor)
+            if named and gap is not None and raises(gap):
+                self._lost(key, removed(gap.last_sequence, partition.partition))
+            begin, skip = min(floor.number - 1, end), 0
         parts, before, count = 1, 0, 0
         if end - begin > 1:
             before = self._position(partition, begin) + skip
@@ -184,7 +195,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 number = self._reaching(partition, begin, end, before + count * part // parts)
             if number > begin:
                 yield Piece(
-                    store, space, partition.partition, incarnation, begin + 1, number, None, skip, 0, low, tier=""
+                    store,
+                    space,
+                    partition.partition,
+                    incarnation,
+                    begin + 1,
+                    number,
+                    None,
+                    skip,
+                    0,
+                    low,
+                    tier="",
+                    named=named,
                 )
                 begin, skip = number, 0
 
@@ -234,7 +256,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if before is not None and before.incarnation is not None and before.incarnation != place.incarnation:
                 self._lost(key, "another space of its name was made in its place")
                 before = None
-            read = [before.of(at) if before is not None else (0, 0) for at in range(len(place.read))]
+            if before is not None:
+                read = [before.of(at) for at in range(len(place.read))]
+            else:
+                # It came later, and is read from its beginning: nothing is missing behind that, then or later.
+                floors = [floor_of(partition).number - 1 for partition in self._spaces.get(key, ())]
+                read = [(min(floor, end), 0) for floor, (end, _) in zip(floors, place.read, strict=False)]
+                read += [(0, 0)] * (len(place.read) - len(read))
             for at, (number, _) in enumerate(read):
                 if number > place.read[at][0]:
                     self._lost(
@@ -246,12 +274,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin
 
     def _lost(self, key: Key, what: str) -> None:
-        message = f"the space {key[1]!r} of the store {key[0]} is not the one that the checkpoint is of: {what}"
+        message = loss(*key, what)
         if self.options.fail_on_loss:
-            raise PermanentError(
-                f"{message}. Was the store deleted, restored or set back? Begin with a new checkpoint, or set the "
-                "option failOnDataLoss to false to go on with what is there"
-            )
+            raise loss_error(message)
         warn("%s; the stream goes on with what is there", message)
 
     # -- places in a partition ----------------------------------------------------------------------------------

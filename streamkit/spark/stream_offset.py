@@ -1,11 +1,13 @@
 """A stream's offset, as Spark keeps it in the checkpoint: how far each partition of each space was read.
 
-    {"version": 2, "rows": 100000, "spaces": {"[store, space]": {"incarnation": "…", "read": [17, [4, 2]]}}}
+    {"version": 2, "rows": 100000, "named": true,
+     "spaces": {"[store, space]": {"incarnation": "…", "read": [17, [4, 2]]}}}
 
 For each partition stands the last transaction that was read, or a pair: that transaction, and how many entries of the
 one after it were read too, as an offset of the log may have said. `rows` is for the tasks of the batch that ends there,
-so that a batch which Spark repeats has the tasks that it had, whatever the options are by then. Version 1 has one
-number for each [store, space, partition], and no incarnation.
+so that a batch which Spark repeats has the tasks that it had, whatever the options are by then. `named`: a 0 is a place
+like any other, behind which nothing may be missing; without it, of earlier releases, it may be the beginning of a
+partition that had been trimmed already. Version 1 has one number for each [store, space, partition], no incarnation.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ class SpaceOffset(NamedTuple):
 class StreamOffset(NamedTuple):
     spaces: dict[tuple[UUID, str], SpaceOffset]
     rows: int = _ROWS
+    named: bool = False
+    """Whether nothing may be missing behind (0, 0) either."""
 
 
 def encode(offset: StreamOffset) -> dict[str, Any]:
@@ -44,7 +48,8 @@ def encode(offset: StreamOffset) -> dict[str, Any]:
             "incarnation": incarnation or "",
             "read": [[number, skip] if skip else number for number, skip in read],
         }
-    return {"version": _VERSION, "rows": offset.rows, "spaces": spaces}
+    named = {"named": True} if offset.named else {}
+    return {"version": _VERSION, "rows": offset.rows, **named, "spaces": spaces}
 
 
 def decode(offset: dict[str, Any]) -> StreamOffset:
@@ -62,7 +67,7 @@ def decode(offset: dict[str, Any]) -> StreamOffset:
         store, space = json.loads(name)
         read = tuple((at[0], at[1]) if isinstance(at, list) else (at, 0) for at in place["read"])
         spaces[UUID(store), space] = SpaceOffset(place["incarnation"], read)
-    return StreamOffset(spaces, offset["rows"])
+    return StreamOffset(spaces, offset["rows"], offset.get("named", False))
 
 
 def _decode_first(offset: dict[str, Any]) -> StreamOffset:

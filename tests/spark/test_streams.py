@@ -265,6 +265,103 @@ def test_a_stream_does_not_pass_over_a_store_that_is_gone(url: str, client: Clie
     assert sum(map(len, batches)) == sum(1 for e in first.consume_space(SPACE) if e.trx.number > 10)
 
 
+def produce(store: Store, *payloads: bytes) -> None:
+    """A transaction of one segment."""
+    store.produce(SPACE, "s", [Record(payload) for payload in payloads])
+
+
+def payloads(source: StreamReader, start: Any) -> list[bytes]:
+    end = noted(source.latestOffset(start, ReadAllAvailable()))
+    found = [batch["payload"].to_pylist() for task in source.partitions(start, end) for batch in source.read(task)]
+    return [payload for some in found for payload in some]
+
+
+def test_what_was_trimmed_after_it_was_read_is_no_loss(url: str, client: Client) -> None:
+    """Nor is what held no entries: the records of the trims themselves, which the stream had not come to."""
+    store = client.store(uuid4())
+    produce(store, b"1", b"2")
+    _, read = everything(reader(url, store))
+    told = reader(url, store, **{"from": store.end_offset(SPACE).hex()})
+    start = noted(told.initialOffset())
+    for _ in range(3):
+        store.trim(SPACE, before=store.end_offset(SPACE))
+    produce(store, b"3")
+    for source, place in ((reader(url, store), read), (told, start)):
+        assert payloads(source, place) == [b"3"]
+
+
+def test_what_was_trimmed_before_it_was_read_is_a_loss(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    produce(store, b"1", b"2")
+    at = next(iter(store.consume_space(SPACE))).space_offset  # in the middle of a transaction
+    middle = noted(reader(url, store, **{"from": at.hex()}).initialOffset())
+    _, read = everything(reader(url, store))
+    produce(store, b"3")
+    store.trim(SPACE, before=store.end_offset(SPACE))
+    produce(store, b"4")
+    for place in (middle, read):
+        with pytest.raises(PermanentError, match="were removed"):
+            payloads(reader(url, store), place)
+        assert payloads(reader(url, store, failOnDataLoss="false"), place) == [b"4"]
+
+
+def test_a_stream_that_begins_behind_what_was_trimmed_has_lost_nothing(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    produce(store, b"1")
+    store.trim(SPACE, before=store.end_offset(SPACE))
+    produce(store, b"2")
+    for begin in ("earliest", "2000-01-01"):
+        source = reader(url, store, **{"from": begin})
+        assert payloads(source, noted(source.initialOffset())) == [b"2"]
+
+
+def test_a_stream_that_began_when_nothing_was_there_is_told_what_it_lost(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    store.create_space(SPACE)
+    start = noted(reader(url, store).initialOffset())
+    produce(store, b"1")
+    store.trim(SPACE, before=store.end_offset(SPACE))
+    produce(store, b"2")
+    with pytest.raises(PermanentError, match="were removed"):
+        payloads(reader(url, store), start)
+    # A checkpoint of an earlier release did not say whether nothing was there, or what was there was not asked for.
+    del start["named"]
+    assert payloads(reader(url, store), start) == [b"2"]
+
+
+def test_a_space_that_comes_later_has_lost_nothing_though_its_beginning_was_trimmed(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    store.produce("first", "s", [Record(b"1")])
+    options = {"space": "*", "maxRowsPerTrigger": 1}
+    _, place = everything(reader(url, store, **options))
+    store.produce("first", "s", [Record(b"2")])
+    client._clock.sleep(0.002)  # what waits longest comes first
+    produce(store, b"3")
+    store.trim(SPACE, before=store.end_offset(SPACE))
+    produce(store, b"4")
+    batches, place = everything(reader(url, store, **options), start=place)
+    assert [len(batch) for batch in batches] == [1, 1]
+    # Told again after a restart, and not of a partition that is known.
+    assert everything(reader(url, store, **options), start=place)[0] == []
+
+
+def test_what_is_trimmed_while_a_batch_is_read_is_a_loss(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    produce(store, b"1")
+    _, start = everything(reader(url, store))
+    produce(store, b"2")
+    produce(store, b"3")
+    planned = []
+    for loss in ("true", "false"):
+        source = reader(url, store, failOnDataLoss=loss)
+        planned.append((source, source.partitions(start, noted(source.latestOffset(start, ReadAllAvailable())))))
+    store.trim(SPACE, keep_entries=1)
+    (strict, tasks), (lenient, same) = planned
+    with pytest.raises(PermanentError, match="were removed"):
+        list(strict.read(tasks[0]))
+    assert [value for batch in lenient.read(same[0]) for value in batch["payload"].to_pylist()] == [b"3"]
+
+
 def test_a_checkpoint_beyond_the_end_is_of_something_else(url: str, client: Client) -> None:
     store = client.store(uuid4())
     fill(store, 10)
