@@ -141,9 +141,9 @@ class Doomed:
     def said(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def wait_until(self, holds: Callable[[], bool]) -> bool:
-        """False if it ended before. AssertionError if neither comes."""
-        ends = time.monotonic() + _PATIENCE
+    def wait_until(self, holds: Callable[[], bool], patience: float = _PATIENCE) -> bool:
+        """False if it ended before. AssertionError if neither comes for so many seconds."""
+        ends = time.monotonic() + patience
         while not holds():
             if self.process.poll() is not None:
                 return holds()

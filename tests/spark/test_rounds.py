@@ -32,7 +32,8 @@ KILLS = int(os.environ.get("STREAMKIT_SPARK_KILLS", "200" if EXHAUSTIVE else "4"
 KILLS_S3 = int(os.environ.get("STREAMKIT_SPARK_KILLS", "30" if EXHAUSTIVE else "1"))
 SECONDS = float(os.environ.get("STREAMKIT_SPARK_SECONDS", "inf"))
 """After so long no further one is killed."""
-_PATIENCE = 600.0
+_PATIENCE = float(os.environ.get("STREAMKIT_SPARK_PATIENCE", "600"))
+"""Seconds after which what does not end is stuck: more where the machine has other things to do."""
 _AFTERMATH = (
     "Stream closed",
     "Broken pipe",
@@ -64,7 +65,8 @@ class Driver:
         if self.program is None or self.program.process.poll() is not None:
             before = set(self.folder.glob("ready-*"))
             self.program = self.doomed(spark_rounds.__file__ or "", str(self.folder))
-            assert self.program.wait_until(lambda: set(self.folder.glob("ready-*")) > before), self.program.said()
+            ready = self.program.wait_until(lambda: set(self.folder.glob("ready-*")) > before, _PATIENCE)
+            assert ready, self.program.said()
         return self.program
 
     def question(self, kind: str) -> tuple[dict[str, Any], list[int] | None]:
