@@ -24,12 +24,31 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 import streamkit.aio
-from streamkit import Entry, InvalidName, InvalidOffset, Record
+from streamkit import (
+    EntriesRemoved,
+    Entry,
+    InvalidName,
+    InvalidOffset,
+    Record,
+    RecordTooLarge,
+    SequenceMismatch,
+    StreamkitError,
+    TransactionIdMismatch,
+)
 from streamkit.aio import AsyncStore
 
 STORE = os.environ.get("STREAMKIT_STORE", "7d9f2c1e-52a4-4c7b-9d40-0f6a3d1f8e55")
 SILENCE = 15.0
 """Seconds without an event after which a comment is sent, so that proxies keep the connection open."""
+REFUSALS: dict[type[StreamkitError], int] = {
+    InvalidName: 400,
+    InvalidOffset: 400,  # of another space, or one that was deleted since: a browser begins anew without it
+    SequenceMismatch: 412,
+    EntriesRemoved: 410,  # what came after Last-Event-ID was trimmed: the same
+    RecordTooLarge: 413,
+    TransactionIdMismatch: 422,  # the Idempotency-Key was used for something else
+}
+"""What the client can do something about, and the answer's status. Anything else is a 500."""
 
 
 @contextlib.asynccontextmanager
@@ -40,24 +59,30 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def append(request: Request) -> JSONResponse:
-    """POST /space/segment: the body is the payload; with an Idempotency-Key it can be sent again."""
+    """POST /space/segment: the body is the payload; with an Idempotency-Key it can be sent again.
+
+    With If-Match: "sequence" it is only appended if that is the segment's last one.
+    """
+    match = request.headers.get("If-Match", "").strip('"')
+    if match and not match.isdecimal():
+        return JSONResponse({"error": f"If-Match is a sequence, not {match!r}"}, 400)
     status = await request.app.state.store.produce(
         request.path_params["space"],
         request.path_params["segment"],
         [Record(await request.body())],
-        idempotency_key=request.headers.get("Idempotency-Key"),
+        expected_sequence=int(match) if match else None,
+        idempotency_key=request.headers.get("Idempotency-Key") or None,
     )
-    return JSONResponse({"sequence": status.last_sequence, "offset": status.space_offset.hex()}, 201)
+    told = {"sequence": status.last_sequence, "offset": status.space_offset.hex()}
+    return JSONResponse(told, 201, {"ETag": f'"{status.last_sequence}"'})
 
 
 async def follow(request: Request) -> StreamingResponse:
     """GET /space: everything after Last-Event-ID, and then what comes."""
     store: AsyncStore = request.app.state.store
     space, after = request.path_params["space"], request.headers.get("Last-Event-ID") or None
-    async for _ in store.consume_space(
-        space, offset=after, limit=1
-    ):  # InvalidOffset now, not in the middle of the answer
-        break
+    async for _ in store.consume_space(space, offset=after, limit=1):
+        break  # InvalidOffset or EntriesRemoved now, not in the middle of the answer
     return StreamingResponse(events(store, space, after), media_type="text/event-stream")
 
 
@@ -77,7 +102,8 @@ def data_of(entry: Entry) -> str:
 
 
 async def refused(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": str(error)}, 400)
+    status = next(status for kind, status in REFUSALS.items() if isinstance(error, kind))
+    return JSONResponse({"error": str(error)}, status)
 
 
 app = Starlette(
@@ -86,5 +112,5 @@ app = Starlette(
         Route("/{space}", follow, methods=["GET"]),
     ],
     lifespan=lifespan,
-    exception_handlers={InvalidName: refused, InvalidOffset: refused},
+    exception_handlers=dict.fromkeys(REFUSALS, refused),
 )

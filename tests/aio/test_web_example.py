@@ -143,6 +143,25 @@ async def test_a_client_that_reconnects_misses_nothing_and_gets_nothing_twice(tm
 
 
 @in_loop
+async def test_what_is_refused_has_a_status_that_a_client_understands(tmp_path: Path) -> None:
+    async with site(tmp_path) as web:
+        assert (await web.post("/orders/order-1", b"1", Idempotency_Key="k", If_Match='"0"'))[0] == 201
+        assert (await web.post("/orders/order-1", b"1", Idempotency_Key="k", If_Match='"0"'))[1]["sequence"] == 1
+        assert (await web.post("/orders/order-1", b"2", Idempotency_Key="k"))[0] == 422
+        assert (await web.post("/orders/order-1", b"2", If_Match='"0"'))[0] == 412
+        assert (await web.post("/orders/order-1", b"2", If_Match="*"))[0] == 400
+        assert (await web.post("/orders/order-1", b"2", Idempotency_Key=""))[1]["sequence"] == 2
+        _, third = await web.post("/orders/order-1", b"3")
+        async with web.get("/orders") as client:
+            first, _ = await client.event()
+        await web.store.trim("orders", before=third["offset"])
+        async with web.get("/orders", Last_Event_ID=first) as client:
+            assert client.status == 410
+        async with web.get("/orders", Last_Event_ID="no offset") as client:
+            assert client.status == 400
+
+
+@in_loop
 async def test_a_client_that_goes_away_leaves_no_follower(tmp_path: Path) -> None:
     async with site(tmp_path) as web:
         watch = web.store.watch
