@@ -37,7 +37,7 @@ def trim(
     archive: Archive = None,
 ) -> None:
     """Remove the first entries of a segment, or the first transactions of a space. One bound is given."""
-    place = int(before) if before is not None and segment is not None else before
+    place = before if before is None or segment is None else _sequence(before)
     with open_store(url, store, archive) as opened:
         check_space(opened, space)
         report = opened.trim(
@@ -52,6 +52,13 @@ def trim(
     what = "would go" if dry_run else "are gone"
     fields = msgspec.to_builtins(report)
     print_line(record_line(fields) if json else f"{report.entries:,} entries, {report.bytes:,} bytes {what}")
+
+
+def _sequence(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"--before of a segment takes a sequence, not {text[:60]!r}") from None
 
 
 def erase(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streamkit import PermanentError
+from streamkit import PermanentError, Store
 
 from .options import Archive, Json, StoreId, Url, check_space, open_client, open_store, resolved_url
 from .output import print_line, print_note, record_line
@@ -24,11 +24,7 @@ def verify(
     with open_store(url, store, archive) as opened, progress("verifying", unit="transactions") as bar:
         report = opened.verify(space, progress=bar.at)
         if report.ok and not report.transactions:
-            if space is not None:
-                check_space(opened, space)
-            with open_client(url, archive) as client:
-                if opened.id not in client.stores():
-                    raise PermanentError(f"there is no store {opened.id} at {resolved_url(url)}")
+            _check_there(opened, space, url, archive)
     for finding in report.findings:
         fields = {
             "space": finding.space,
@@ -55,6 +51,8 @@ def repair(
     """Build the index again from log and archive, which are never touched. Nobody may write or archive meanwhile."""
     with open_store(url, store, archive) as opened:
         rows = opened.repair(space)
+        if not rows:
+            _check_there(opened, space, url, archive)  # afterwards: what lists it may have been what was damaged
     print_line(
         record_line({"rows": rows}) if json else f"the index is built anew: {rows:,} rows were written or removed"
     )
@@ -66,3 +64,12 @@ def maintain(space: OneSpace = None, url: Url = None, store: StoreId = None, arc
         if space is not None:
             check_space(opened, space)
         opened.maintain(space)
+
+
+def _check_there(opened: Store, space: str | None, url: str | None, archive: str | None) -> None:
+    """PermanentError if there is no such store, or no such space in it: nothing was found, and nothing done."""
+    if space is not None:
+        check_space(opened, space)
+    with open_client(url, archive) as client:
+        if opened.id not in client.stores():
+            raise PermanentError(f"there is no store {opened.id} at {resolved_url(url)}")

@@ -17,8 +17,8 @@ from .output import print_note
 __all__ = ["work"]
 
 
-class _Failed(Exception):
-    pass
+class CommandFailed(Exception):
+    """Its name is in the warning that tells of an attempt."""
 
 
 def work(
@@ -47,9 +47,9 @@ def work(
         try:
             done = subprocess.run(command, input=entry.payload, env=environment, check=False)
         except OSError as error:
-            raise _Failed(f"cannot run {command[0]!r}: {error.strerror}") from None
+            raise CommandFailed(f"cannot run {command[0]!r}: {error.strerror}") from None
         if done.returncode:
-            raise _Failed(f"{command[0]} exited with {done.returncode}")
+            raise CommandFailed(f"{command[0]} exited with {done.returncode}")
 
     if shutil.which(command[0]) is None:
         raise typer.BadParameter(f"cannot run {command[0]!r}: there is no such command")

@@ -371,6 +371,7 @@ def test_stores_spaces_segments_and_status_tell_what_there_is(cli: CommandLine) 
         ("archive", "ordres"),
         ("compact", "ordres"),
         ("verify", "ordres"),
+        ("repair", "ordres"),
         ("maintain", "ordres"),
         ("status", "ordres"),
         ("status", "ordres", "a"),
@@ -386,12 +387,21 @@ def test_a_space_that_does_not_exist_is_not_taken_for_an_empty_one(cli: CommandL
     assert cli("consume", "ordres", "--json") == cli("segments", "ordres") == Result(0, "", "")
 
 
-def test_a_store_that_does_not_exist_is_not_verified(cli: CommandLine) -> None:
-    refused = cli("verify")
+@pytest.mark.parametrize("command", ["verify", "repair"])
+def test_a_store_that_does_not_exist_is_not_verified(cli: CommandLine, command: str) -> None:
+    refused = cli(command)
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.startswith(f"PermanentError: there is no store {cli.store} at file://")
     cli("create", "orders")
     assert cli("verify").out == "whole: 0 transactions, 0 entries, 0 segments\n"
+    assert cli("repair") == Result(0, "the index is built anew: 0 rows were written or removed\n", "")
+
+
+def test_trimming_a_segment_takes_a_sequence(cli: CommandLine) -> None:
+    cli("produce", "orders", "--segment-key", "order", stdin=ORDERS)
+    refused = cli("trim", "orders", "order-0", "--before", "2026-01-31")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--before of a segment takes a sequence, not '2026-01-31'" in refused.err
 
 
 # upkeep
