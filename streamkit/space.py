@@ -109,12 +109,13 @@ def create_space(backend: Backend, space: str, settings: Settings, *, exact: boo
         if not exact:
             settings = found
         elif found != settings:
+            others = [name for name in settings.__struct_fields__ if getattr(found, name) != getattr(settings, name)]
             changed = ", ".join(
-                f"{name} is {getattr(found, name)!r}, not {getattr(settings, name)!r}"
-                for name in settings.__struct_fields__
-                if getattr(found, name) != getattr(settings, name)
+                f"{name} is {getattr(found, name)!r}, not {getattr(settings, name)!r}" for name in others
             )
-            raise SpaceExists(f"space {space!r} exists with other settings ({changed}), and they cannot be changed")
+            fixed = {"partitions", "durability"} & {*others}
+            what = "and they cannot be changed" if fixed else "which change_space() can change; or create it with these"
+            raise SpaceExists(f"space {space!r} exists with other settings ({changed}), {what}")
     _put_once(backend, bytes(partition_key(space, 0)), bytes(HEAD), encode_row(HEAD, Head(settings)))
 
 

@@ -47,7 +47,9 @@ def limit_of(space: str, segment: str | None, before: Any, keep_entries: Any, ke
 def stored(retention: Retention) -> Retained:
     """As it is kept in the log. TypeError or ValueError for what is none."""
     if not isinstance(retention, Retention):
-        raise TypeError(f"a retention is streamkit.Retention, not {type(retention).__name__}")
+        raise TypeError(
+            f"a retention is streamkit.Retention, one without bounds to end it, not {type(retention).__name__}"
+        )
     if retention.max_age is not None:
         check_seconds("max_age", retention.max_age, positive=True)
     _count(retention.max_entries, "max_entries", 1)

@@ -9,7 +9,7 @@ import pytest
 from fix_stores import Subject
 
 import streamkit
-from streamkit import Record, SpaceExists
+from streamkit import Record, Retention, SpaceExists
 
 ANY: Any = None
 
@@ -61,8 +61,19 @@ def test_a_space_keeps_its_settings(filled: Subject) -> None:
             ({"idempotency_window": 60}, "idempotency_window is 86400.0, not 60.0"),
         ):
             for store in (filled.store, filled.stranger()):
-                with pytest.raises(SpaceExists, match=says):
+                with pytest.raises(SpaceExists, match=says) as refused:
                     store.create_space("space", **settings)  # type: ignore[arg-type]
+                assert ("change_space" in str(refused.value)) == ("idempotency_window" in settings)
+
+
+def test_a_retention_is_ended_by_one_without_bounds(filled: Subject) -> None:
+    filled.store.set_retention("space", Retention(max_entries=1))
+    with pytest.raises(TypeError, match="one without bounds to end it"):
+        filled.store.set_retention("space", ANY)
+    assert [entry.sequence for entry in filled.store.consume_space("space")] == [3]
+    filled.store.set_retention("space", Retention())
+    filled.store.produce("space", "s", [Record(b"4")])
+    assert [entry.sequence for entry in filled.store.consume_space("space")][-2:] == [3, 4]
 
 
 # -- readers ----------------------------------------------------------------------------------------------------------
