@@ -164,6 +164,8 @@ class Client:
         self._stores: dict[UUID, OpenStore] = {}
         self._resting: dict[UUID, OpenStore] = {}
         """Stores that nobody has a handle of, the latest last, where to open one again takes requests."""
+        self._lost: set[OpenStore] = set()
+        """Stores of which something was deleted while they were open, as the handles of before have them."""
         self._closed = False
         self._forget()
         _clients.add(self)
@@ -177,12 +179,16 @@ class Client:
 
         Each call gives another handle, which may be closed, by `with`, without closing others; all of this client's
         share what they have learned, and their commits go together. Where calls are requests, the client keeps that
-        of a few stores whose last handle was closed.
+        of a few stores whose last handle was closed. Where a handle was told that a space, or the store, was deleted,
+        the next call gives one that begins anew; those of before are told so for as long as they are open.
         """
         found = _uuid(store_id)
         with self._lock:
             self._check_open()
             shared = self._stores.get(found)
+            if shared is not None and shared.lost:
+                self._lost.add(self._stores.pop(found))
+                shared = None
             if shared is None:
                 shared = self._stores[found] = self._rested(found) or self._open(found)
             shared.handles += 1
@@ -197,6 +203,7 @@ class Client:
             shared.handles -= 1
             if shared.handles:
                 return
+            self._lost.discard(shared)
             if self._stores.get(shared.id) is shared:
                 del self._stores[shared.id]
                 if shared.backend.limits.remote:
@@ -241,6 +248,8 @@ class Client:
         found = _uuid(store_id)
         with self._lock:
             left = [store for stores in (self._stores, self._resting) if (store := stores.pop(found, None)) is not None]
+            left += [store for store in self._lost if store.id == found]
+            self._lost.difference_update(left)
         for store in left:
             store.close()
         ending = self._open(found)
@@ -264,9 +273,10 @@ class Client:
             if self._closed:
                 return
             self._closed = True
-            stores = [*self._stores.values(), *self._resting.values()]
+            stores = [*self._stores.values(), *self._resting.values(), *self._lost]
             self._stores.clear()
             self._resting.clear()
+            self._lost.clear()
         for store in stores:
             store.close()
         self._driver.close()

@@ -107,6 +107,11 @@ class OpenStore:
         if self.closed:
             raise StoreClosed(f"the store {self.id} is closed; open it again with client.store(…)")
 
+    @property
+    def lost(self) -> bool:
+        """It was found that a space, or the store, was deleted since it was opened: for its handles it stays so."""
+        return any(partition.lost for space in list(self.spaces.values()) for partition in space.partitions)
+
     def look_up(self, space: str, segments: tuple[str, ...] = ()) -> tuple[Space | None, int | None]:
         """The space, opened if it is not yet, and how old a look at it may be: for the latter see Partition.refresh.
 

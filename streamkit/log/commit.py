@@ -25,7 +25,7 @@ from threading import get_ident, main_thread
 from uuid import UUID
 
 from ..backend import NEXT, Ambiguous, Conflict
-from ..errors import AccessDenied, OutcomeUnknown, StreamkitError, Unavailable, UnsupportedVersion
+from ..errors import AccessDenied, OutcomeUnknown, StoreClosed, StreamkitError, Unavailable, UnsupportedVersion
 from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
 from .floors import join_controls
@@ -347,6 +347,8 @@ class Committer:
             else:
                 self._settle_left(left)
         except StreamkitError as error:
+            if isinstance(error, StoreClosed):
+                self.partition.lost = True
             flight = self._flight
             if flight is not None:
                 flight.failed = error

@@ -99,6 +99,8 @@ class Partition:
         self.answers = Answers()
         self.ended = False
         """The store was deleted: nothing is committed any more."""
+        self.lost = False
+        """It was found that the space, or the store, was deleted since it was opened: another one is to be opened."""
         self.tail: dict[str, list[Piece]] = {}
         """Pieces of each segment in transactions after the watermark."""
         self.records: dict[int, bytes] = {}
@@ -244,7 +246,11 @@ class Partition:
         Returns the number of the last transaction that is seen. `since` 0: a look that was completed by anyone at any
         time is late enough, as the caller began before the partition was opened.
         """
-        return self._refresher.refresh(segments, since, load=load)
+        try:
+            return self._refresher.refresh(segments, since, load=load)
+        except StoreClosed:
+            self.lost = True
+            raise
 
     @property
     def begun(self) -> int:
@@ -291,9 +297,10 @@ class Partition:
 
     def missing_head(self) -> CorruptData:
         """The head was there once, and is not, or is that of another space of this name."""
+        self.lost = True
         return CorruptData(
-            f"space {self.space!r}, partition {self.partition}: its head is gone; if the store was deleted, close it "
-            "and open it again"
+            f"space {self.space!r}, partition {self.partition}: its head is gone; if it or its store was deleted, open "
+            "the store again with client.store(…)"
         )
 
     def saw(self, look: Look) -> None:
@@ -380,8 +387,11 @@ class Partition:
                     f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}"
                 )
             if header.ended:
-                self.ended = True
-                raise StoreClosed(f"the store with {self.where(number)} was deleted: open it again to start anew")
+                self.ended = self.lost = True
+                raise StoreClosed(
+                    f"{self.where(number)}: the space, or its store, was deleted; open the store again with "
+                    "client.store(…)"
+                )
             self.advance(header, record)
 
     def advance(self, header: Header, record: bytes) -> int:

@@ -36,16 +36,19 @@ def deleted(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> I
     found.close()
 
 
-def refuses(ghost: Store) -> None:
-    """Nothing is acknowledged into nothing, and nothing that is gone is taken for an empty store."""
-    calls: list[Callable[[], object]] = [
+def calls(ghost: Store) -> list[Callable[[], object]]:
+    return [
         lambda: ghost.produce("space", "old 0", [Record(b"late")]),
         lambda: ghost.produce("space", "new", [Record(b"late")], expected_sequence=0),
         lambda: list(ghost.consume_space("space")),
         lambda: ghost.segment_status("space", "old 0"),
         lambda: list(ghost.follow_space("space", timeout=0)),
     ]
-    for call in calls:
+
+
+def refuses(ghost: Store) -> None:
+    """Nothing is acknowledged into nothing, and nothing that is gone is taken for an empty store."""
+    for call in calls(ghost):
         with pytest.raises((StoreClosed, CorruptData), match=r"deleted|gone"):
             call()
 
@@ -71,6 +74,31 @@ def test_who_still_has_a_deleted_store_open_is_told(deleted: Subject, again: boo
         assert deleted.stranger().verify().findings == ()
     else:
         assert deleted.id not in list(deleted.connect().stores())
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+@pytest.mark.parametrize("what", ["space", "store"])
+@pytest.mark.parametrize("first", range(5), ids=["append", "expect", "read", "status", "follow"])
+def test_a_handle_that_is_opened_after_another_was_told_begins_anew(
+    deleted: Subject, what: str, again: bool, first: int
+) -> None:
+    """As the message of the error says; the handles of before need not be closed for it, and go on being told."""
+    other = deleted.connect()
+    if what == "space":
+        other.store(deleted.id).delete_space("space")
+    else:
+        other.delete_store(deleted.id)
+    if again:
+        deleted.stranger().produce("space", "s", [Record(b"new")])
+    with pytest.raises((StoreClosed, CorruptData), match=r"deleted|gone"):
+        calls(deleted.store)[first]()
+    opened = deleted.client.store(deleted.id)
+    assert [entry.payload for entry in opened.consume_space("space")] == [b"new"] * again
+    assert opened.produce("space", "s", [Record(b"mine")], expected_sequence=int(again)).last_sequence == again + 1
+    refuses(deleted.store)
+    deleted.store.close()
+    assert deleted.client.store(deleted.id).peek("space", "s").payload == b"mine"
+    assert deleted.stranger().verify().findings == ()
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
