@@ -61,6 +61,8 @@ class Repository(Generic[A]):
         schema: int = 1,
     ) -> None:
         check_name(space, "space")
+        if not isinstance(store, Store):
+            raise TypeError(f"a repository is of a Store, of an AsyncStore its .sync, not of {type(store).__name__}")
         if not isinstance(aggregate, type) or not issubclass(aggregate, Aggregate):
             raise TypeError(f"a repository is of a subclass of Aggregate, not of {aggregate!r:.60}")
         for name, value in (("snapshot_every", snapshot_every), ("cache", cache)):

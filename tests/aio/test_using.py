@@ -27,6 +27,7 @@ from streamkit.errors import (
     TransactionIdMismatch,
     TransactionTooLarge,
 )
+from streamkit.eventsourcing import Aggregate, Repository, event
 
 
 def records(*payloads: str) -> list[Record]:
@@ -366,3 +367,26 @@ async def test_stores_are_apart(memory: AsyncSubject) -> None:
     async with memory.connect() as client:
         await client.store(memory.id).produce("s", "a", records("1"))
         assert [name async for name in client.store(uuid4()).get_spaces()] == []
+
+
+class Counter(Aggregate):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    @event
+    def add(self, number: int) -> None:
+        self.count += number
+
+
+@in_loop
+async def test_aggregates_are_of_the_same_store_for_threads(aio: AsyncSubject) -> None:
+    async with aio.store() as store:
+        with pytest.raises(TypeError, match=r"of an AsyncStore its \.sync"):
+            Repository(store, "counters", Counter)  # type: ignore[arg-type]
+        counters = Repository(store.sync, "counters", Counter)
+        await asyncio.gather(
+            *[asyncio.to_thread(counters.execute, "1", lambda counter: counter.add(1)) for _ in range(4)]
+        )
+        assert (await store.peek("counters", "1")).sequence == 4
+        assert (await asyncio.to_thread(counters.load, "1")).count == 4
