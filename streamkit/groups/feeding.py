@@ -140,20 +140,26 @@ class Feeder:
     def done(self) -> dict[Stream, int]:
         """By stream, the position up to which everything is done: below it nothing is needed any more."""
         # The feed first: what it hands out later is behind these.
-        self._core.feed.catch_up()
-        done = {stream: cursor.position for stream, cursor in self._core.feed.state.cursors.items()}
-        handed = {number: list(blocks) for number, blocks in self._core.feed.state.lanes.items()}
+        feed = self._core.feed
+        feed.catch_up()
+        with feed.lock:
+            epoch = feed.state.epoch
+            done = {stream: cursor.position for stream, cursor in feed.state.cursors.items()}
+            handed = {number: list(blocks) for number, blocks in feed.state.lanes.items()}
         waiting: list[Block] = []
         for lane in self._core.lanes():
             lane.chain.catch_up()
             with lane.chain.lock:
                 state = lane.chain.state
+                if state.epoch > epoch:
+                    return {}  # the group was moved meanwhile, and what was handed out is again to be
                 waiting += [block for block in handed.get(lane.number, ()) if block.ticket >= state.reached]
                 sites = [state.site(ticket) for ticket in (*state.pending, *state.waiting, *state.dead)]
                 opened = [each for each in state.blocks.values() if each.next < each.block.end]
                 sites += [state.site(each.next) for each in opened]
             for site in sites:
-                done[site.stream] = min(done[site.stream], site.position)
+                # Of before the group was moved it may be where the feed has not been again.
+                done[site.stream] = min(done.get(site.stream, 0), site.position)
         for block in waiting:
             done[block.stream] = min(done[block.stream], block.start.position)
         return done

@@ -201,7 +201,10 @@ def floor_of(partition: Partition) -> Floor:
         number = max(number, _search(partition, number, lambda header: header.size >= size))
     if number == floor.number:
         return floor
-    partition.expired = found = floor_at(partition, number, "expired")
+    found = floor_at(partition, number, "expired")
+    with partition.lock:
+        if partition.retention is retention:  # or another one was set meanwhile, which may keep more
+            partition.expired = found
     return found
 
 

@@ -8,6 +8,7 @@ import pytest
 from fix_stores import Subject
 
 from streamkit.groups import Consumer
+from streamkit.groups.events import Stream
 
 
 def take(consumer: Consumer, limit: int = 10, wait: float = 0.0) -> list[bytes]:
@@ -81,6 +82,38 @@ def test_dead_jobs_are_kept_and_redriven(subject: Subject) -> None:
         assert queue.redrive() == 1
         assert take(consumer) == [b"1"]
     assert (queue.status().dead, queue.status().acked) == (0, 2)
+
+
+def test_what_a_seek_brings_back_is_not_trimmed_by_who_looks_what_is_done(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group is moved by another process between that one's look at the feed and its look at the lanes."""
+    monkeypatch.setattr("streamkit.groups.feeding._FEEDS", 1)
+    monkeypatch.setattr("streamkit.groups.feeding._TRIM", 1)
+    queue, other = subject.store.queue("jobs"), subject.stranger().queue("jobs")
+    core = queue.group.core
+    look, find = core.feed.catch_up, core.feeder.done
+
+    def look_before_seek() -> bool:
+        monkeypatch.setattr(core.feed, "catch_up", look)
+        found = look()
+        other.group.seek("beginning")
+        return found
+
+    def done() -> dict[Stream, int]:
+        monkeypatch.setattr(core.feed, "catch_up", look_before_seek)
+        return find()
+
+    queue.put_many([b"%d" % number for number in range(10)])
+    held = queue.consumer("held", linger=0)
+    assert len(held.receive(10)) == 10
+    monkeypatch.setattr(core.feeder, "done", done)
+    queue.put(b"10")
+    held.receive(1)
+    assert core.feed.catch_up == look
+    with other.consumer() as consumer:
+        again = {delivery.entry.payload for delivery in consumer.receive(20)}
+    assert {b"%d" % number for number in range(10)} <= again
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -264,6 +265,26 @@ def test_what_a_retention_has_given_back_stays_gone_when_it_is_taken_away(
         assert isinstance(gap, Gap)
         assert gap.reason == "expired"
     assert store.verify("a").findings == ()
+
+
+def test_a_reader_that_goes_by_a_retention_of_before_hides_nothing_from_those_after_it(subject: Subject) -> None:
+    store = subject.store
+    for at in range(20):
+        store.produce("a", "s", [Record(b"%d" % at)])
+    store.set_retention("a", Retention(max_entries=5, per="space"))
+    from streamkit.log.visible import floor_at
+
+    def changed(*arguments: Any, **options: Any) -> Any:
+        found = floor_at(*arguments, **options)
+        with patch("streamkit.log.visible.floor_at", floor_at):
+            store.set_retention("a", Retention(max_entries=15, per="space"))
+        return found
+
+    with patch("streamkit.log.visible.floor_at", changed):
+        assert len(list(store.consume_space("a"))) == 5
+    assert len(list(store.consume_space("a"))) == 15
+    store.maintain()
+    assert read(store, "s") == list(range(6, 21))
 
 
 @pytest.mark.parametrize("per", ["segment", "space"])
