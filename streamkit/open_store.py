@@ -112,8 +112,9 @@ class OpenStore:
         """It was found that a space, or the store, was deleted since it was opened: for its handles it stays so."""
         return any(partition.lost for space in list(self.spaces.values()) for partition in space.partitions)
 
-    def look_up(self, space: str, segments: tuple[str, ...] = ()) -> tuple[Space | None, int | None]:
+    def look_up(self, space: str, segments: tuple[str, ...] | None = ()) -> tuple[Space | None, int | None]:
         """The space, opened if it is not yet, and how old a look at it may be: for the latter see Partition.refresh.
+        What is opened for `segments` is read with what their statuses take; None: no log is read yet.
 
         Only the call that opened it has seen all that was there when the call began. The look of another thread may be
         older than this call.
@@ -145,7 +146,7 @@ class OpenStore:
                 opening.absent = look
             return opened
 
-    def _open(self, space: str, segments: tuple[str, ...]) -> tuple[Space | None, int | None]:
+    def _open(self, space: str, segments: tuple[str, ...] | None) -> tuple[Space | None, int | None]:
         found = open_space(self.context, space, self.node, self.most_bytes, segments)
         if found is None:
             return None, None

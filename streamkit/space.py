@@ -73,16 +73,16 @@ class Space:
 
 
 def open_space(
-    context: Context, space: str, node: bytes, most_bytes: int, segments: tuple[str, ...] = ()
+    context: Context, space: str, node: bytes, most_bytes: int, segments: tuple[str, ...] | None = ()
 ) -> Space | None:
     """The space, or None if nobody created it. Its first partition's head says what it is made of; the log of that one
-    is read too, unless `segments` are on another one."""
+    is read too, unless `segments` are on another one, or None."""
     first = Partition(context, space, 0, Settings())
     first.read_head()
     if first.head_etag is None:
         return None
     settings = first.settings
-    if not segments or partition_of(segments[0], settings.partitions) == 0:
+    if segments is not None and (not segments or partition_of(segments[0], settings.partitions) == 0):
         first.refresh(segments)
     others = [Partition(context, space, number, settings) for number in range(1, settings.partitions)]
     return Space([first, *others], node, most_bytes)

@@ -87,7 +87,7 @@ def _exists(store: Store, space: str, state: FeedState) -> bool:
     """Whether it is a group of the space as that is now: one of a space that was deleted is none of the next."""
     if state.deleted or not state.created:
         return False
-    found, _ = inner(store).look_up(space)
+    found, _ = inner(store).look_up(space, None)
     return not state.incarnation or (found is not None and found.settings.incarnation == state.incarnation)
 
 
@@ -99,7 +99,7 @@ def _core(store: Store, internal: InternalName, space: str) -> Core | None:
         core = cores.get(internal)
         if core is not None and core.pid == os.getpid() and not core.is_stale():
             return core
-        if shared.look_up(internal)[0] is None:
+        if shared.look_up(internal, None)[0] is None:
             return None
         # The handle outlives that of the caller: consumers of other handles share the core.
         core = Core(_own_handle(store), space, internal)

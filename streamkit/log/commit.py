@@ -402,7 +402,7 @@ class Committer:
             inbox.arrive()
         looked = partition.looked
         # On a disk no number that was taken is ever free again.
-        if looked is None or (partition.remote and not partition.is_fresh(looked)):
+        if looked is None or not partition.completed or (partition.remote and not partition.is_fresh(looked)):
             partition.refresh(_segments(requests))
         alone = len(requests) == 1 and not self._submitted
         lost = 0

@@ -191,3 +191,20 @@ def test_an_acknowledgement_is_written_alone_only_if_no_claim_takes_it_along(
     group.core._flush_later()
     assert chain.sequence == written + 1
     assert chain.state.acked == 2
+
+
+def test_opening_a_group_reads_no_more_than_what_it_is(opened: Callable[[], Store]) -> None:
+    """Two heads and the group's own log; the source's is read by who receives, or writes to it."""
+    store = opened()
+    for number in range(15):
+        put(store, 10, f"s{number}")
+    with store.group("orders", "billing").consumer() as consumer:
+        assert done(consumer, 10) == 150
+    fresh = opened()
+    group = fresh.group("orders", "billing")
+    assert requests(fresh) <= 2 + 21
+    assert fresh.statistics().requests["get"] == 2
+    put(fresh, 1)
+    assert fresh.statistics().conflicts == 0
+    with group.consumer() as consumer:
+        assert [delivery.entry.segment for delivery in consumer.receive()] == ["a"]
