@@ -7,8 +7,10 @@ are counted. A stream's tasks are those of its source, which are the same when a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -155,8 +157,13 @@ class _Transactions:
     def __init__(self, options: Options, client: Any) -> None:
         self._options = options
         self._client = client
-        self._made: dict[tuple[UUID, str], int] = {}
-        self._open: dict[tuple[UUID, str, int], _Open] = {}
+        self._places: dict[tuple[UUID, str], tuple[int, int]] = {}
+        """For each store and space its place among them, and how many partitions it has."""
+        self._place: tuple[UUID, str] | None = None
+        self._number = self._count = 0
+        """The last one, and what is known of it: mostly there is one."""
+        self._open: dict[tuple[int, int], _Open] = {}
+        """By the space's place, and the partition."""
         self._bytes = 0
 
     def cut(self, runs: Iterator[_Run]) -> Iterator[tuple[int | None, _Open]]:
@@ -166,7 +173,7 @@ class _Transactions:
                 for full in self._rest():
                     yield bucket, full
                 bucket = run.bucket
-            gathered = self._open.get((*run.place, self._partition(run)))
+            gathered = self._open.get(self._key(run))
             if gathered is not None and self._fits(gathered, run.segment, len(run.records), run.size):
                 gathered.add(run.segment, run.records, run.size)
                 self._bytes += run.size
@@ -176,12 +183,15 @@ class _Transactions:
         for full in self._rest():
             yield bucket, full
 
-    def _partition(self, run: _Run) -> int:
-        count = self._made.get(run.place)
-        if count is None:
-            store, space = run.place
-            count = self._made[run.place] = _partitions(self._client.store(store), space, self._options.partitions)
-        return partition_of(run.segment, count)
+    def _key(self, run: _Run) -> tuple[int, int]:
+        if run.place is not self._place:
+            known = self._places.get(run.place)
+            if known is None:
+                store, space = run.place
+                count = _partitions(self._client.store(store), space, self._options.partitions)
+                known = self._places[run.place] = (len(self._places), count)
+            self._place, (self._number, self._count) = run.place, known
+        return self._number, partition_of(run.segment, self._count)
 
     def _rest(self) -> list[_Open]:
         rest = list(self._open.values())
@@ -191,20 +201,35 @@ class _Transactions:
 
     def _add(self, run: _Run) -> Iterator[_Open]:
         """Take in what may not fit as it is. What has to be written before."""
-        key = (*run.place, self._partition(run))
-        whole = self._fits(self._open.get(key), run.segment, len(run.records), run.size)
-        parts = [(run.records, run.size)] if whole else [([record], len(record.payload)) for record in run.records]
-        for records, size in parts:
-            while self._open and not self._fits(self._open.get(key), run.segment, len(records), size):
+        key, segment, records = self._key(run), run.segment, run.records
+        if self._fits(self._open.get(key), segment, len(records), run.size):
+            self._put(key, run, records, run.size)
+            return
+        sizes = [len(record.payload) for record in records]
+        begin = 0
+        while begin < len(records):
+            while self._open and not self._fits(self._open.get(key), segment, 1, sizes[begin]):
                 # Its own, if that is what is full; else the largest.
-                full = key if self._full(self._open.get(key), run.segment, len(records), size) else self._largest()
+                full = key if self._full(self._open.get(key), segment, 1, sizes[begin]) else self._largest()
                 self._bytes -= self._open[full].bytes
                 yield self._open.pop(full)
-            gathered = self._open.get(key)
-            if gathered is None:
-                gathered = self._open[key] = _Open(*run.place)
-            gathered.add(run.segment, records, size)
-            self._bytes += size
+            end = begin + self._room(self._open.get(key), sizes, begin)
+            self._put(key, run, records[begin:end], sum(sizes[begin:end]))
+            begin = end
+
+    def _put(self, key: tuple[int, int], run: _Run, records: list[Record], size: int) -> None:
+        gathered = self._open.get(key)
+        if gathered is None:
+            gathered = self._open[key] = _Open(*run.place)
+        gathered.add(run.segment, records, size)
+        self._bytes += size
+
+    def _room(self, gathered: _Open | None, sizes: list[int], begin: int) -> int:
+        """How many records from `begin` on a transaction takes that takes the first of them, however large it is."""
+        rows, size = (gathered.rows, gathered.bytes) if gathered is not None else (0, 0)
+        most = min(_BYTES - size, _HELD - self._bytes)
+        totals = list(accumulate(sizes[begin : begin + _ROWS - rows]))
+        return max(1, bisect_right(totals, most))
 
     def _fits(self, gathered: _Open | None, segment: str, rows: int, size: int) -> bool:
         return not self._full(gathered, segment, rows, size) and self._bytes + size <= _HELD
@@ -219,7 +244,7 @@ class _Transactions:
             or (len(gathered.parts) >= _SEGMENTS and gathered.parts[-1][0] != segment)
         )
 
-    def _largest(self) -> tuple[UUID, str, int]:
+    def _largest(self) -> tuple[int, int]:
         return max(self._open, key=lambda key: self._open[key].bytes)
 
 

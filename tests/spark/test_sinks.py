@@ -79,17 +79,17 @@ def write(url: str, store: UUID, rows: pa.Table, size: int = 10_000, dies_after:
         writer._write(iter(rows.to_batches(max_chunksize=size)), "k", 0)
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize(("partitions", "most"), [(1, 100), (3, 100), (1, 10_000)], ids=["bytes", "spread", "rows"])
 def test_where_transactions_are_cut_follows_from_the_rows(
-    url: str, client: Client, partitions: int, monkeypatch: pytest.MonkeyPatch
+    url: str, client: Client, partitions: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink, "_ROWS", 40)
     monkeypatch.setattr(sink, "_SEGMENTS", 5)
-    monkeypatch.setattr(sink, "_BYTES", 100)
-    monkeypatch.setattr(sink, "_HELD", 150)
+    monkeypatch.setattr(sink, "_BYTES", most)
+    monkeypatch.setattr(sink, "_HELD", most + 50)
     store = client.store(uuid4())
     store.create_space(SPACE, partitions)
-    rows = table(1000, 30)
+    rows = table(1000, 9 if most > 100 else 30)
     for dies_after, size in ((3, 10_000), (0, 7), (17, 1), (40, 1000), (10**9, 13), (10**9, 10_000)):
         try:
             write(url, store.id, rows, size, dies_after)
