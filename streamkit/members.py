@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -67,7 +68,10 @@ class Members:
                 raise TypeError("a member's metadata maps str to str")
         # who looks whether somebody is gone has the lease for a moment
         lease = self._store.lease(self._lease_name(name), ttl=max(ttl, _LEAST_TTL), wait=0.5)
-        lease.__enter__()
+        try:
+            lease.__enter__()
+        except LeaseNotAcquired as error:
+            raise LeaseNotAcquired(f"a member {name!r} of {self.group!r} is there: join under another name") from error
         try:
             self._note(_Note(name, found, ttl))
         except BaseException:
@@ -76,7 +80,10 @@ class Members:
         return Membership(self, name, found, lease)
 
     def list(self) -> list[Member]:
-        """Who is there, by name. Costs a look at the log, and at the lease of each."""
+        """Who is there, by name. Costs a look at the log, and at the lease of each.
+
+        TransientError where that cannot be told, as from all that reads.
+        """
         self._read()
         found = []
         for name in sorted(self._noted):
@@ -128,15 +135,17 @@ class Members:
             self._seen = entry.sequence
 
     def _is_there(self, name: str) -> bool:
-        """Nobody is whose lease can be had; it is given back at once."""
+        """Nobody is whose lease can be had; it is given back at once. Where that cannot be told, the error says so."""
+        lease = self._store.lease(self._lease_name(name), ttl=_LEAST_TTL)
         try:
-            with self._store.lease(self._lease_name(name), ttl=_LEAST_TTL):
-                self._note(_Note(name, gone=True))
+            lease.__enter__()
         except LeaseNotAcquired:
             return True
-        except (LeaseLost, TransientError):
-            return False
-        self._noted.pop(name, None)
+        with contextlib.ExitStack() as held:
+            held.push(lease)
+            with contextlib.suppress(LeaseLost, TransientError):  # the next one to look notes it
+                self._note(_Note(name, gone=True))
+                self._noted.pop(name, None)
         return False
 
 

@@ -7,10 +7,10 @@ from uuid import uuid4
 import pytest
 from fix_stores import Subject
 
-from streamkit import LeaseNotAcquired
+from streamkit import LeaseNotAcquired, TransientError
 from streamkit.client import Client
 from streamkit.members import Membership
-from streamkit.testing import ManualClock
+from streamkit.testing import Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
 
 
@@ -20,7 +20,7 @@ def test_who_joins_is_there_until_it_leaves(subject: Subject) -> None:
     with here.join("a", {"host": "one"}) as member, there.join("b"):
         for members in (here, there):
             assert [(one.name, one.metadata) for one in members.list()] == [("a", {"host": "one"}), ("b", {})]
-        with pytest.raises(LeaseNotAcquired):
+        with pytest.raises(LeaseNotAcquired, match="a member 'a' of 'workers' is there"):
             there.join("a")
         assert isinstance(member, Membership)
         assert subject.store.members("others").list() == []
@@ -60,3 +60,17 @@ def test_who_stops_is_gone_after_its_ttl() -> None:
     clock.sleep(2)
     assert other.members("workers").list() == []
     assert member.lost.is_set() or member._lease.remaining() == 0
+
+
+@pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.UNAVAILABLE, Fault.LOST_REQUEST], ids=str)
+def test_a_member_is_not_gone_because_nobody_could_ask(fault: Fault) -> None:
+    driver = FaultyDriver(MemoryDriver(uuid4().hex), Plan.at(2, fault, kind="acquire"))  # after one join, one look
+    clock = ManualClock()
+    id = uuid4()
+    with Client("memory://", driver, 30.0, None, 64 << 20, clock) as client:
+        members = client.store(id).members("workers")
+        with members.join("a"):
+            assert [one.name for one in members.list()] == ["a"]
+            with pytest.raises(TransientError):
+                members.list()
+            assert [one.name for one in members.list()] == ["a"]
