@@ -25,6 +25,7 @@ from starlette.routing import Route
 
 import streamkit.aio
 from streamkit import (
+    CorruptData,
     EntriesRemoved,
     Entry,
     InvalidName,
@@ -32,6 +33,7 @@ from streamkit import (
     Record,
     RecordTooLarge,
     SequenceMismatch,
+    StoreClosed,
     StreamkitError,
     TransactionIdMismatch,
 )
@@ -54,7 +56,7 @@ REFUSALS: dict[type[StreamkitError], int] = {
 @contextlib.asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     async with streamkit.aio.connect() as client:  # STREAMKIT_URL
-        app.state.store = client.store(STORE)
+        app.state.client, app.state.store = client, client.store(STORE)
         yield
 
 
@@ -106,11 +108,17 @@ async def refused(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": str(error)}, status)
 
 
+async def deleted(request: Request, error: Exception) -> JSONResponse:
+    """Somebody deleted the space, or the store, while it was open here: the next request has what is there by then."""
+    request.app.state.store = request.app.state.client.store(STORE)
+    return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
+
+
 app = Starlette(
     routes=[
         Route("/{space}/{segment}", append, methods=["POST"]),
         Route("/{space}", follow, methods=["GET"]),
     ],
     lifespan=lifespan,
-    exception_handlers=dict.fromkeys(REFUSALS, refused),
+    exception_handlers={**dict.fromkeys(REFUSALS, refused), StoreClosed: deleted, CorruptData: deleted},
 )

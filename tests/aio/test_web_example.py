@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from fix_aio import in_loop
 
+import streamkit.aio
 from streamkit.aio import AsyncStore
 
 uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'streamkit-store[dev]'")
@@ -159,6 +160,16 @@ async def test_what_is_refused_has_a_status_that_a_client_understands(tmp_path: 
             assert client.status == 410
         async with web.get("/orders", Last_Event_ID="no offset") as client:
             assert client.status == 400
+
+
+@in_loop
+async def test_it_goes_on_after_another_process_has_deleted_the_space(tmp_path: Path) -> None:
+    async with site(tmp_path) as web:
+        await web.post("/orders/order-1", b"1")
+        async with streamkit.aio.connect(f"file://{tmp_path}/stores") as other:
+            await other.store(web.example.STORE).delete_space("orders")
+        assert (await web.post("/orders/order-1", b"2"))[0] == 503
+        assert (await web.post("/orders/order-1", b"2"))[1]["sequence"] == 1
 
 
 @in_loop
