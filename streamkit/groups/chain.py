@@ -95,6 +95,14 @@ class Chain(Generic[S, B]):
         """A snapshot is written after so many records, at the latest."""
         self._since = self._bytes = self._saved = 0
         self._heard = clock.monotonic()
+        self._applying = False
+        """Under the lock: somebody was stopped while it applied a record."""
+
+    def renew(self) -> None:
+        """Before anything is decided by the state, under the lock: read it anew if somebody was stopped while it
+        applied a record."""
+        if self._applying:
+            self.catch_up()
 
     def now(self) -> int:
         """Milliseconds since the epoch, never before what is in the log; and where a clock was set back, or somebody's
@@ -108,6 +116,8 @@ class Chain(Generic[S, B]):
     def catch_up(self) -> bool:
         """Apply what others have written; whether there was something. Asks the storage."""
         with self.lock:
+            if self._applying:
+                self.loaded = False
             before: int | None = self.sequence if self.loaded else None
             while True:
                 last, snapshot = look_at(self._store, self.space, (self.segment, self._snapshots))
@@ -123,6 +133,7 @@ class Chain(Generic[S, B]):
                     self.loaded = False  # others are further, and what was between is in their snapshot
 
     def _load(self, snapshot: int) -> None:
+        self.state, self.sequence = self._make(None), 0
         if snapshot:
             entry = next(entries_after(self._store, self.space, self._snapshots, snapshot - 1))
             saved = _snapshots.decode(entry.payload)
@@ -130,18 +141,21 @@ class Chain(Generic[S, B]):
             self.sequence = saved.sequence
             self._saved = len(entry.payload)
         self._since = self._bytes = 0
+        self._applying = False
         self.loaded = True
 
     def _read(self) -> None:
         for entry in entries_after(self._store, self.space, self.segment, self.sequence):
-            self.state.apply(self._decoder.decode(entry.payload))
-            self._applied(entry.sequence, len(entry.payload))
+            self._apply(self._decoder.decode(entry.payload), entry.sequence, len(entry.payload))
 
-    def _applied(self, sequence: int, size: int) -> None:
+    def _apply(self, batch: B, sequence: int, size: int) -> None:
+        self._applying = True
+        self.state.apply(batch)
         self.sequence = sequence
         self._since += 1
         self._bytes += size
         self._heard = self._clock.monotonic()
+        self._applying = False
 
     def commit(self, at: int, events: list[Any]) -> None:
         """Write a record that was decided by the present state, and apply it.
@@ -161,19 +175,23 @@ class Chain(Generic[S, B]):
             except OutcomeUnknown as error:
                 self._settle(error, expected, payload)
                 return
-            self.state.apply(batch)
-            self._applied(expected + 1, len(payload))
+            self._apply(batch, expected + 1, len(payload))
         self._snapshot()
 
     def _settle(self, error: OutcomeUnknown, expected: int, payload: bytes) -> None:
         """Returns if the record is in the log after all; SequenceMismatch if it never will be."""
-        if self._store.outcome(error.transaction_id) == "unknown":
+        outcome = self._store.outcome(error.transaction_id)
+        if outcome == "unknown":
             raise error
         self.catch_up()
         found = self._store.consume_segment(
             self.space, self.segment, min_sequence=expected + 1, max_sequence=expected + 1
         )
-        if next((entry.payload for entry in found), b"") != payload:
+        try:
+            written = next((entry.payload for entry in found), b"") == payload
+        except EntriesRemoved:  # others have written on, and a snapshot
+            written = outcome == "committed"
+        if not written:
             raise SequenceMismatch("the record was not written", expected, self.sequence) from error
 
     def _trim(self, snapshot: int) -> None:

@@ -226,6 +226,7 @@ class Core:
         with chain.lock:
             if not chain.loaded:
                 self.look_at(lane)
+            chain.renew()
             while True:
                 at = chain.now()
                 acks = lane.acks[:]
@@ -251,6 +252,7 @@ class Core:
     def write_feed(self, decide: Callable[[FeedState, int], tuple[list[FeedEvent], T]]) -> T:
         losses = 0
         with self.feed.lock:
+            self.feed.renew()
             while True:
                 at = self.feed.now()
                 events, result = decide(self.feed.state, at)

@@ -11,8 +11,12 @@ from uuid import UUID, uuid4
 import pytest
 from fix_stores import Subject
 
-from streamkit import Client, DeliveryLost, GroupExists, Record, Store, StoreClosed
+from streamkit import Client, DeliveryLost, GroupExists, OutcomeUnknown, Record, Store, StoreClosed
 from streamkit.groups import Consumer, Delivery, Group
+from streamkit.groups.events import LaneBatch
+from streamkit.groups.lane import LaneState
+from streamkit.names import InternalName
+from streamkit.store import append_expected
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
 
@@ -189,6 +193,54 @@ def test_what_is_acknowledged_late_and_not_written_yet_does_not_come_again(
         time.sleep(0.4)
         assert consumer.receive() == []
     assert group.status().acked == 5
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_an_interrupt_while_a_record_is_applied_leaves_the_state_as_the_log_says(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    put(subject.store, 6)
+    group = subject.store.group("orders", "billing", lanes=1)
+    with group.consumer(linger=0) as consumer:
+        first = consumer.receive(3)
+        apply = LaneState.apply
+
+        def interrupted(state: LaneState, batch: LaneBatch) -> None:
+            monkeypatch.setattr(LaneState, "apply", apply)
+            if where == "after":
+                apply(state, batch)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(LaneState, "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.ack(first[0])
+        consumer.ack(first[1])
+        assert payloads(consumer.receive(10)) == [4, 5, 6]
+    for status in (group.status(), subject.stranger().group("orders", "billing").status()):
+        assert (status.acked, status.pending, status.ready) == (2, 0, 4)
+
+
+def test_a_lost_answer_is_settled_though_others_have_written_a_snapshot_since(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(subject.store, 6)
+    group, other = (store.group("orders", "billing", lanes=1) for store in (subject.store, subject.stranger()))
+    other.core.lane(0).chain._records = 1
+
+    def lost(store: Store, space: InternalName, segment: str, payload: bytes, expected: int) -> None:
+        monkeypatch.undo()
+        append_expected(store, space, segment, payload, expected)
+        trx = store.peek(space, segment).trx
+        with other.consumer(linger=0) as two:
+            two.ack(two.receive(1)[0])
+        raise OutcomeUnknown("the answer was lost", trx.id)
+
+    with group.consumer(linger=0) as one:
+        first, second = one.receive(2)
+        monkeypatch.setattr("streamkit.groups.chain.append_expected", lost)
+        one.ack(first)
+        one.ack(second)
+        assert group.status().acked == 3
 
 
 def test_what_is_acknowledged_in_time_is_written_in_time_however_long_it_lingers(
