@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from .errors import CorruptData, LeaseLost, LeaseNotAcquired, TransientError
+from .errors import CorruptData, Fenced, LeaseLost, LeaseNotAcquired, TransientError
 from .leases import Lease
 from .model import Record
 from .names import check_name, internal_name
@@ -73,7 +73,7 @@ class Members:
         except LeaseNotAcquired as error:
             raise LeaseNotAcquired(f"a member {name!r} of {self.group!r} is there: join under another name") from error
         try:
-            self._note(_Note(name, found, ttl))
+            self._note(_Note(name, found, ttl), lease)
         except BaseException:
             lease.__exit__(None, None, None)
             raise
@@ -119,8 +119,9 @@ class Members:
         digest = hashlib.blake2b(f"{self.group}\0{name}".encode(), digest_size=16).hexdigest()
         return f"members/{digest}"
 
-    def _note(self, note: _Note) -> None:
-        self._store.produce(_SPACE, self.group, [Record(msgspec.json.encode(note))])
+    def _note(self, note: _Note, lease: Lease) -> None:
+        """Fenced where another one has had the name since."""
+        self._store.produce(_SPACE, self.group, [Record(msgspec.json.encode(note))], lease=lease)
 
     def _read(self) -> None:
         for entry in self._store.consume_segment(_SPACE, self.group, min_sequence=self._seen + 1):
@@ -141,11 +142,15 @@ class Members:
             lease.__enter__()
         except LeaseNotAcquired:
             return True
-        with contextlib.ExitStack() as held:
+        with ExitStack() as held:
             held.push(lease)
-            with contextlib.suppress(LeaseLost, TransientError):  # the next one to look notes it
-                self._note(_Note(name, gone=True))
+            try:
+                self._note(_Note(name, gone=True), lease)
                 self._noted.pop(name, None)
+            except Fenced:
+                return True  # somebody of that name has come meanwhile
+            except (LeaseLost, TransientError):
+                pass  # the next one to look notes it
         return False
 
 
@@ -167,7 +172,8 @@ class Membership:
         self._left = True
         try:
             if self._lease.remaining() > 0:  # or the name may be another's by now
-                self._members._note(_Note(self.name, gone=True))
+                with suppress(Fenced):  # as it may also be from now on
+                    self._members._note(_Note(self.name, gone=True), self._lease)
         finally:
             self._lease.__exit__(None, None, None)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from fix_stores import Subject
 
-from streamkit import LeaseNotAcquired, TransientError
+from streamkit import LeaseNotAcquired, Store, TransientError
 from streamkit.client import Client
 from streamkit.members import Membership
 from streamkit.testing import Fault, FaultyDriver, ManualClock, Plan
@@ -42,16 +43,21 @@ def test_watching_tells_each_change_once(subject: Subject) -> None:
     assert list(members.watch(timeout=0)) == [[]]
 
 
-def test_who_stops_is_gone_after_its_ttl() -> None:
-    clock = ManualClock()
-    name = uuid4().hex
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
-    def store():  # type: ignore[no-untyped-def]
-        driver = MemoryDriver(name, clock=clock, sleep=clock.sleep, remote=True)
-        return Client("memory://", driver, 30.0, None, 64 << 20, clock).store(stores)
 
-    stores = uuid4()
-    dying, other = store(), store()
+@pytest.fixture
+def stores(clock: ManualClock) -> list[Store]:
+    """One store, as two processes have it open."""
+    name, id = uuid4().hex, uuid4()
+    drivers = [MemoryDriver(name, clock=clock, sleep=clock.sleep, remote=True) for _ in range(2)]
+    return [Client("memory://", driver, 30.0, None, 64 << 20, clock).store(id) for driver in drivers]
+
+
+def test_who_stops_is_gone_after_its_ttl(clock: ManualClock, stores: list[Store]) -> None:
+    dying, other = stores
     member = dying.members("workers").join("a", ttl=15.0)
     member._lease._released.set()  # the process stops, and renews nothing any more
     assert [one.name for one in other.members("workers").list()] == ["a"]
@@ -74,3 +80,21 @@ def test_a_member_is_not_gone_because_nobody_could_ask(fault: Fault) -> None:
             with pytest.raises(TransientError):
                 members.list()
             assert [one.name for one in members.list()] == ["a"]
+
+
+def test_who_is_slow_in_leaving_does_not_take_the_next_one_of_its_name_along(
+    clock: ManualClock, stores: list[Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, other = stores
+    member = slow.members("workers").join("a", {"host": "one"}, ttl=15.0)
+    member._lease._released.set()
+    produce = slow.produce
+
+    def stopped(*arguments: Any, **options: Any) -> Any:
+        clock.sleep(20)
+        other.members("workers").join("a", {"host": "two"})
+        return produce(*arguments, **options)
+
+    monkeypatch.setattr(slow, "produce", stopped)
+    member.leave()
+    assert [one.metadata for one in other.members("workers").list()] == [{"host": "two"}]
