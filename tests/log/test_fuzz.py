@@ -47,7 +47,18 @@ from streamkit.log.record_format import (
     encode_transaction,
     split_frames,
 )
-from streamkit.log.rows import ArchiveRow, DataRow, Head, KeyRow, Piece, SegmentRow, Settings, decode_row, encode_row
+from streamkit.log.rows import (
+    ArchiveRow,
+    DataRow,
+    GraceRow,
+    Head,
+    KeyRow,
+    Piece,
+    SegmentRow,
+    Settings,
+    decode_row,
+    encode_row,
+)
 
 COUNT = 1_000_000 if EXHAUSTIVE else 10_000
 SEED = 5
@@ -184,7 +195,7 @@ def test_a_frame(covered: Callable[[str, int], None]) -> None:
 
 
 FILE = RunFile(b"i" * 16, "etag", 7, 900, 60, b"first", b"last", 12)
-ROWS: list[Settings | Head | ArchiveRow] = [
+ROWS: list[Settings | Head | ArchiveRow | GraceRow] = [
     Settings(3, "buffered"),
     Head(
         Settings(),
@@ -199,6 +210,7 @@ ROWS: list[Settings | Head | ArchiveRow] = [
         ((40, 6),),
     ),
     ArchiveRow(3, ((1, 2), (3, 4))),
+    GraceRow(b"i" * 16, (ArchiveRow(), ArchiveRow(3, ((1, 2),)))),
 ]
 INDEX_ROWS: list[SegmentRow | DataRow | KeyRow] = [
     SegmentRow(1, 2, 3, 4),
@@ -209,7 +221,7 @@ VERSION = bytes([rows.VERSION])
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row).__name__)
-def test_a_row(row: Settings | Head | ArchiveRow, covered: Callable[[str, int], None]) -> None:
+def test_a_row(row: Settings | Head | ArchiveRow | GraceRow, covered: Callable[[str, int], None]) -> None:
     kind, key = type(row), bytes(HEAD)
 
     def wrap(dice: Random, body: bytes) -> bytes:

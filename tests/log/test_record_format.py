@@ -253,6 +253,7 @@ ROWS: dict[str, Any] = {
         ((40, 1_700_000_000_000),),
     ),
     "archive": rows.ArchiveRow(3, ((4, 1_700_000_000_000), (9, 1_700_000_000_001))),
+    "grace": rows.GraceRow(b"i" * 16, (rows.ArchiveRow(), rows.ArchiveRow(3, ((4, 1_700_000_000_000),)))),
 }
 
 
