@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from .backend import Backend
 from .clock import Clock
-from .errors import CorruptData, StoreClosed, StreamkitError, TransientError
+from .errors import CorruptData, PermanentError, StoreClosed, StreamkitError, TransientError
 from .index.block_cache import BlockCache
 from .index.runs import Runs
 from .log.archive_reader import ArchiveReader
@@ -256,6 +256,23 @@ class OpenStore:
         """Open it anew when it is asked for next."""
         for known in (self.spaces, self.archives, self.readers):
             known.pop(space, None)
+
+    def has_archive(self, space: str) -> bool:
+        """Whether there is anything of an archive of the space; heads do not know of what an archiver left that was
+        stopped before it told them. What this process lacks the libraries for is not seen.
+        """
+        if isinstance(space, InternalName):
+            return False
+        try:
+            root = self.archive_root()
+        except PermanentError:  # there is no place for one
+            return False
+        from .archive.location import ArchiveLocation
+
+        try:
+            return ArchiveLocation(*root).has(self.id, space)
+        except ImportError:
+            return False
 
     def delete_archive(self, space: str) -> None:
         """Remove the archive of a space. None is fine."""

@@ -410,9 +410,12 @@ class Store:
         partitions = list(self._shared.unread_partitions(space))
         if partitions:
             archived = any(partition.head.archived for partition in partitions)
-            delete_space(self._backend, space, partitions)
-            if archived:
-                self._shared.delete_archive(space)
+
+            def delete_archive() -> None:
+                if archived or self._shared.has_archive(space):
+                    self._shared.delete_archive(space)
+
+            delete_space(self._backend, space, partitions, delete_archive)
         self._shared.forget_space(space)
 
     def size(self, space: str | None = None) -> StoreSize:
@@ -490,7 +493,8 @@ class Store:
             return 0  # it has none of them
         self._erase_snapshots(partition.space, {segment: parts[0][0] for segment, parts in ranges.by_segment.items()})
         self._clean_published()
-        if not partition.head.archived:
+        # An archiver may have been stopped before it said so in the head, and the next one takes over what it did.
+        if not partition.head.archived and not self._shared.has_archive(partition.space):
             return 0
         from .archive.erase import erase_archived
 

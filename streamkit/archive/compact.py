@@ -109,10 +109,11 @@ def _replace(archive: Archive, old: Sequence[File], new: Sequence[File]) -> None
     for _ in range(_TRIES):
         there = table.snapshot()
         if there is None or not paths <= there.paths:
-            # Someone else compacted them; ours are in no version, and go with the next vacuum.
-            return
+            break
         if table.replace(there.state, old, new):
             return
+    # Someone else replaced them: an erasure perhaps, of what ours still hold.
+    table.discard(new)
 
 
 def scattered_files(archive: Archive, snapshot: Snapshot) -> list[list[File]]:

@@ -7,7 +7,7 @@ versions of the table lose their files too, and so do files that no version name
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unavailable
@@ -35,10 +35,14 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
     """Files that hold nothing of it."""
     made: dict[str, File] = {}
     """By the path of one that does, the file that is to take its place."""
+    fenced = False
+    """Whether the table has a version of this erasure: an archiver that looked at it before its lease ended, and goes
+    on now, adds nothing more of what it read."""
     for _ in range(_TRIES):
         table.forget()
         snapshot = table.snapshot()
         if snapshot is None:
+            _delete_old(archive, set(), spans)
             return count
         try:
             foreign, old = False, list[File]()
@@ -57,11 +61,12 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
                     old.append(file)
             if foreign:
                 continue
-            if not old:
-                _delete_old(archive, snapshot, spans)
+            if not old and fenced:
+                _delete_old(archive, snapshot.paths, spans)
                 return count
             # All in one version, so that each is one more however many files there are.
             if table.replace(snapshot.state, old, [made[file.path] for file in old]):
+                fenced = True
                 count += len(old)
                 clean.update(made[file.path].path for file in old)
         except Gone:
@@ -156,10 +161,11 @@ def _groups_with(source: Any, path: str, spans: Spans) -> Iterator[int]:
         yield group
 
 
-def _delete_old(archive: Archive, snapshot: Snapshot, spans: Spans) -> None:
-    """Delete files that this version does not name and that hold what is erased.
+def _delete_old(archive: Archive, named: Set[str], spans: Spans) -> None:
+    """Delete files that hold what is erased and are not `named` by the present version.
 
-    Nobody can come to need one: what would name it takes the place of a file that had the same rows and is replaced.
+    Nobody can come to need one: what would name it takes the place of a file that had the same rows and is replaced,
+    or it builds on an earlier version.
     """
     import pyarrow.fs as fs
 
@@ -170,7 +176,7 @@ def _delete_old(archive: Archive, snapshot: Snapshot, spans: Spans) -> None:
         path = info.path
         if info.type != fs.FileType.File or path.startswith(DIRECTORY) or not path.endswith(".parquet"):
             continue
-        if path in snapshot.paths:
+        if path in named:
             continue
         try:
             if _holds(archive, path, spans):

@@ -61,18 +61,20 @@ class ArchiveLocation(NamedTuple):
         put = self.put
         return None if put is None else lambda path, data: put(f"{store}/{path_name(space)}/{path}", data)
 
-    def has(self, store: UUID) -> bool:
-        """Whether there is anything of the store's archives here."""
+    def has(self, store: UUID, space: str | None = None) -> bool:
+        """Whether there is anything of the store's archives here, or of that of one of its spaces."""
+        url = self.store(store) if space is None else self.table(store, space)
         if self.root.startswith("file://"):
             try:
-                return bool(os.listdir(unquote(self.store(store).removeprefix("file://"))))
+                return bool(os.listdir(unquote(url.removeprefix("file://"))))
             except FileNotFoundError:
                 return False
         import pyarrow.fs as fs
         from deltalake.fs import DeltaStorageHandler
 
-        system = fs.PyFileSystem(DeltaStorageHandler(self.store(store), self.options))
-        return bool(system.get_file_info(fs.FileSelector("", allow_not_found=True)))
+        with mapped(url, self.options):
+            system = fs.PyFileSystem(DeltaStorageHandler(url, self.options))
+            return bool(system.get_file_info(fs.FileSelector("", allow_not_found=True)))
 
     def missing(self, store: UUID, space: str, archived: int) -> Damaged | Elsewhere:
         """What to raise where transactions up to `archived` of a space are archived and there is no table."""

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -41,6 +41,8 @@ _STORE = "streamkit.store"
 _SPACE = "streamkit.space"
 _PARTITIONS = "streamkit.partitions"
 _SETTINGS = "streamkit.settings"
+_INCARNATION = "streamkit.incarnation"
+"""Of the space; tables of earlier releases do not say."""
 _KEPT = ("durability", "idempotency_window", "archive_grace")
 _CHECKED = "streamkit/checked"
 """The application transaction of the version up to which nobody else has changed rows."""
@@ -259,6 +261,15 @@ class Table(TableFiles):
         """How many partitions the space has."""
         return int(state.configuration.get(_PARTITIONS) or 1)
 
+    def check_incarnation(self, state: LogState, settings: Settings) -> None:
+        """CorruptData if the table is that of a space of this name that was deleted, or made anew since."""
+        found = state.configuration.get(_INCARNATION)
+        if found and settings.incarnation and found != settings.incarnation.hex():
+            raise CorruptData(
+                f"{self.url} is the archive of another space of the name {self._space!r}, which was deleted: an "
+                "archiver that was stopped meanwhile has left it. Remove that directory, and archive again"
+            )
+
     def settings(self, state: LogState) -> Settings:
         """The space's settings; of earlier releases' tables only how many partitions it has."""
         try:
@@ -289,6 +300,7 @@ class Table(TableFiles):
                     _STORE: str(self._store),
                     _SPACE: self._space,
                     _PARTITIONS: str(settings.partitions),
+                    **({_INCARNATION: settings.incarnation.hex()} if settings.incarnation else {}),
                     _SETTINGS: json.dumps({name: getattr(settings, name) for name in _KEPT}),
                     "delta.checkpointInterval": str(_INTERVAL),
                 },
@@ -365,6 +377,15 @@ class Table(TableFiles):
         marks = [self._verified(state)]
         with self.mapped():
             return self._append(state, actions, CommitProperties(max_commit_retries=0, app_transactions=marks))
+
+    def discard(self, files: Iterable[File]) -> None:
+        """Delete files that were written for a commit which is not made any more; what the table names stays."""
+        state = self.state()
+        named = {self.path_of(added.path) for added in state.added.values()} if state is not None else set()
+        for file in files:
+            if file.path not in named:
+                with self.mapped(), contextlib.suppress(FileNotFoundError):
+                    self.filesystem.delete_file(file.path)
 
     def drop(self, state: LogState, old: Sequence[File], partition: int) -> bool:
         """Forget files of a partition, whose transactions were trimmed. False if the table has moved on."""

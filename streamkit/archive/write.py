@@ -85,17 +85,24 @@ def archive_partitions(
     for partition in partitions:
         _index_all(partition)
     state = table.state()
+    if state is not None:
+        table.check_incarnation(state, partitions[0].settings)
     growing = [_begin(partition, table, state) for partition in partitions]
     total = Archived()
-    for one in growing:
-        last = one.partition.watermark
-        for file, number in _files(one.partition, table, one.reached, last, until, target_bytes):
-            one.number = number
-            if file is not None:
-                one.files.append(file)
-            if sum(len(other.files) for other in growing) >= _FILES:
-                total = _commit(table, lease, growing, total, progress)
-    return _commit(table, lease, growing, total, progress)
+    try:
+        for one in growing:
+            last = one.partition.watermark
+            for file, number in _files(one.partition, table, one.reached, last, until, target_bytes):
+                one.number = number
+                if file is not None:
+                    one.files.append(file)
+                if sum(len(other.files) for other in growing) >= _FILES:
+                    total = _commit(table, lease, growing, total, progress)
+        return _commit(table, lease, growing, total, progress)
+    except LeaseLost:
+        # They may hold what was erased meanwhile, and nobody will look for it again.
+        table.discard(file for one in growing for file in one.files)
+        raise
 
 
 def _begin(partition: Partition, table: Table, state: LogState | None) -> _Growing:
@@ -127,14 +134,16 @@ def _commit(
         return total
     parts = [one.part for one in some]
     while True:
-        lease.check()
         state = table.create(some[0].partition.settings)
+        table.check_incarnation(state, some[0].partition.settings)
         for one in some:
             if table.archived(state, one.partition.partition) != one.reached:
                 raise LeaseLost(
                     f"{table.url}: another archiver has gone on from transaction {one.reached} of partition "
                     f"{one.partition.partition}; stop this one"
                 )
+        # After the look: who has the lease by then moves the table on, and this commit fails.
+        lease.check()
         if table.commit(state, parts):
             break
         # Another partition's archiver, or a compaction, was faster; or another archiver of one of these.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..backend import Backend
 from ..log.cleared_inbox import drop_inbox
@@ -18,9 +18,12 @@ _LATER = 0.002
 """Seconds, so that a space of the same name gets a later incarnation."""
 
 
-def delete_space(backend: Backend, space: str, partitions: Sequence[Partition]) -> None:
+def delete_space(
+    backend: Backend, space: str, partitions: Sequence[Partition], delete_archive: Callable[[], None]
+) -> None:
     """Interrupted, it is completed by the next call: the space is there until the end, and refuses to be written to."""
     kept = [set(end_log(partition)) for partition in partitions]
+    delete_archive()
     for partition, ends in reversed(list(zip(partitions, kept, strict=True))):
         keys: list[bytes] = []
         for row in list(backend.scan(partition.key, b"\x00", b"\xff" * 300, values=False)):
@@ -34,5 +37,6 @@ def delete_space(backend: Backend, space: str, partitions: Sequence[Partition]) 
             backend.delete(partition.key, [bytes(HEAD)])
     if partitions:
         backend.delete(bytes(CATALOG), [bytes(space_key(space))])
+        delete_archive()  # an archiver may have been at work until now
         backend.delete(partitions[0].key, [bytes(HEAD)])
         time.sleep(_LATER)

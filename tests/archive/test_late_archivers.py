@@ -1,0 +1,204 @@
+"""Archivers and compactions that are stopped, or sleep, while others erase, or delete the space and make it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+import streamkit
+from streamkit import CorruptData, LeaseLost, Record, Store
+from streamkit.archive import compact, write
+from streamkit.archive.table import Table
+from streamkit.leases import Lease
+
+pytest.importorskip("deltalake")
+
+SPACE = "a"
+
+
+class Stop(Exception):
+    """The process ends here."""
+
+
+class World:
+    """Processes with one store on a local disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id: UUID = uuid4()
+        self.clients: list[streamkit.Client] = []
+
+    def process(self) -> Store:
+        self.clients.append(streamkit.connect(self.path.as_uri()))
+        return self.clients[-1].store(self.id)
+
+    def files(self) -> list[Path]:
+        return sorted(self.path.rglob("*.parquet"))
+
+    def archived_payloads(self) -> set[bytes]:
+        """In whatever file there is, also those that no version of the table names."""
+        import pyarrow.parquet as pq
+
+        files = [path for path in self.files() if "_delta_log" not in path.parts]
+        return {one for path in files for one in pq.read_table(path)["payload"].to_pylist() if one is not None}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    found = World(tmp_path)
+    yield found
+    for client in found.clients:
+        client.close()
+
+
+def fill(store: Store, text: str, count: int, segment: str = "s") -> None:
+    for at in range(count):
+        store.produce(SPACE, segment, [Record(b"%s %d" % (text.encode(), at))])
+
+
+def texts(store: Store) -> list[str]:
+    return [entry.payload.decode() for entry in store.consume_space(SPACE, gaps="skip")]
+
+
+def stop_before_the_watermark(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archive; the table has it then, and the head does not know."""
+
+    def stop(*arguments: Any) -> None:
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write, "move_watermark", stop)
+        with pytest.raises(Stop):
+            store.archive(SPACE)
+
+
+def once_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, first: Callable[[], None]) -> None:
+    """`first()` happens when the function is called the first time, before it does anything."""
+    inner = getattr(owner, name)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(owner, name, inner)
+        first()
+        return inner(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def test_a_space_made_again_has_nothing_of_an_archive_whose_archiver_was_stopped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.process()
+    fill(store, "old", 5)
+    stop_before_the_watermark(store, monkeypatch)
+    store.delete_space(SPACE)
+    assert world.files() == []
+    fill(store, "new", 7)
+    store.archive(SPACE)
+    assert texts(store) == texts(world.process()) == [f"new {at}" for at in range(7)]
+
+
+def test_a_deletion_that_was_stopped_is_completed_with_the_archive(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.process()
+    fill(store, "old", 5)
+    store.archive(SPACE)
+
+    def stop(space: str) -> None:
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._shared, "delete_archive", stop)
+        with pytest.raises(Stop):
+            store.delete_space(SPACE)
+    other = world.process()
+    other.delete_space(SPACE)
+    assert world.files() == []
+    fill(other, "new", 7)
+    other.archive(SPACE)
+    assert texts(world.process()) == [f"new {at}" for at in range(7)]
+
+
+def test_what_is_erased_does_not_come_back_with_what_the_head_does_not_know(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.process()
+    fill(store, "secret", 5)
+    fill(store, "other", 2, "t")
+    stop_before_the_watermark(store, monkeypatch)
+    store.erase(SPACE, "s")
+    assert world.archived_payloads() == {b"other 0", b"other 1"}
+    store.archive(SPACE)
+    assert texts(store) == texts(world.process()) == ["other 0", "other 1"]
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["an archive", "nothing archived"])
+@pytest.mark.parametrize(("owner", "point"), [(write, "write_file"), (Table, "create"), (Table, "commit")])
+def test_an_archiver_that_slept_through_an_erasure_leaves_nothing_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, owner: Any, point: str, before: bool
+) -> None:
+    """It has read what is erased, its lease ends, and it goes on when all is done."""
+    slow, fast = world.process(), world.process()
+    if not before:
+        fill(slow, "first", 3, "t")
+        slow.archive(SPACE)
+    fill(slow, "secret", 5)
+    fill(slow, "other", 2, "t")
+    expected = [text for text in texts(slow) if not text.startswith("secret")]
+    leases: list[Lease] = []
+    held = slow._archiver_lease
+
+    def lease(name: str) -> Lease:
+        leases.append(held(name))
+        return leases[-1]
+
+    def erase() -> None:
+        leases[0].lost.set()
+        monkeypatch.setattr(fast, "_eraser_lease", lambda name, wait: fast.lease(f"other {name}"))
+        fast.erase(SPACE, "s")
+
+    monkeypatch.setattr(slow, "_archiver_lease", lease)
+    once_before(monkeypatch, owner, point, erase)
+    with pytest.raises(LeaseLost):
+        slow.archive(SPACE)
+    assert not any(payload.startswith(b"secret") for payload in world.archived_payloads())
+    monkeypatch.setattr(fast, "_archiver_lease", lambda name: fast.lease(f"other {name}"))
+    fast.archive(SPACE)
+    assert texts(fast) == texts(world.process()) == expected
+    assert not fast.verify().findings
+
+
+def test_a_compaction_that_slept_through_an_erasure_leaves_nothing_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = world.process(), world.process()
+    for at in range(2):
+        fill(store, f"secret {at}", 2)
+        fill(store, f"other {at}", 2, "t")
+        store.archive(SPACE)
+    once_before(monkeypatch, compact, "write_file", lambda: other.erase(SPACE, "s") and None)
+    store.compact(SPACE)
+    assert not any(payload.startswith(b"secret") for payload in world.archived_payloads())
+    assert len(texts(world.process())) == 4
+
+
+def test_the_archive_of_an_archiver_that_slept_through_a_deletion_is_not_taken_for_that_of_the_next_space(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = world.process(), world.process()
+    fill(slow, "old", 5)
+
+    def again() -> None:
+        fast.delete_space(SPACE)
+        fill(fast, "new", 7)
+
+    once_before(monkeypatch, Table, "create", again)
+    with pytest.raises(CorruptData, match="deleted"):
+        slow.archive(SPACE)
+    with pytest.raises(CorruptData, match="which was deleted"):
+        fast.archive(SPACE)
+    assert texts(fast) == texts(world.process()) == [f"new {at}" for at in range(7)]
