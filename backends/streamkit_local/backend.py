@@ -120,6 +120,8 @@ class LocalBackend:
                 # A record that is written anew where it is, just now; or a damaged one.
                 if attempt > 3:
                     raise
+                if attempt == 3:
+                    log.complete()
                 continue
             except FileNotFoundError as error:
                 missing = str(error.filename)

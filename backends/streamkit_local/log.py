@@ -13,6 +13,7 @@ from streamkit.checksum import crc32
 from streamkit.errors import CorruptData, PermanentError, StreamkitError, Unavailable
 from streamkit.reentry import Mutex
 
+from .anew import complete, is_noted, read_note, write_anew
 from .faults import damage, system_fault
 from .files import (
     OpenFile,
@@ -41,6 +42,8 @@ _SMALL: Final = 256 << 10
 """A file that is written to is given up when nothing in it is needed any more, if it has more than this."""
 _ROOM: Final = 1 << 20
 """At most so much is filled with zeros in advance."""
+_TOGETHER: Final = 4 << 20
+"""Records of so many bytes are overwritten at once."""
 _LARGEST: Final = (1 << 32) - 1
 _TRIES: Final = 100
 _EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -97,6 +100,7 @@ class PartitionLog:
                         return
                     continue
                 if self._file is None or self._base != seal(base):
+                    self._complete()
                     self._load(base)
                 if end > self.state.end:
                     follow(self.reader, self.state, end)
@@ -104,11 +108,38 @@ class PartitionLog:
                 if words[BASE] == seal(base) and words[END] == word:
                     if not os.path.exists(os.path.join(self.path, log_name(base))) and os.path.exists(self.head.path):
                         raise damage(os.path.join(self.path, log_name(base)), "is missing") from None
+                    if self._complete():
+                        continue
                     raise
                 continue  # others went on to another file meanwhile
             self.word = word
             return
         raise Unavailable(f"{self.path} is written too fast to follow: try again")
+
+    def complete(self) -> None:
+        """Have done what another process writes anew where it is; it may have been stopped in the middle."""
+        with self.mutex():
+            try:
+                self._complete()
+            except OSError as error:
+                raise system_fault(error, self.path) from error
+
+    def _complete(self) -> bool:
+        """Whether it may be otherwise now."""
+        if self._locked or not is_noted(self.path):
+            return False  # who has the lock has seen to it
+        if self._readonly:
+            before, self.reader.anew = self.reader.anew, read_note(self.path)
+            return self.reader.anew != before
+        base = self.words[BASE]
+        file = OpenFile(os.open(os.path.join(self.path, log_name(self.head.position(base))), os.O_RDWR))
+        try:
+            lock_file(file.fd, self._timeout, self.path)
+            if self.words[BASE] == base:
+                complete(self.path)
+        finally:
+            file.close()
+        return True
 
     def _load(self, base: int) -> None:
         name = os.path.join(self.path, log_name(base))
@@ -176,6 +207,8 @@ class PartitionLog:
             raise Unavailable(f"{self.path} is written too fast to follow: try again")
         if not file.is_at(self.path, self._name):
             raise moved(self.path)
+        if words[DIRTY]:
+            complete(self.path)
         if words[END] != self.word:
             self._refresh()
         if words[DIRTY]:
@@ -211,20 +244,16 @@ class PartitionLog:
         there = self._find(key)
         if there is None or there[1].size != len(value):
             return False
-        self._overwrite(there[0], there[1], value)
+        self._overwrite(there[0], [(there[1], value)])
         return True
 
-    def _overwrite(self, file: LogFile, found: Found, value: bytes) -> None:
-        """Give a record another value of the same length."""
-        data = encode(found.position, found.kind, found.key, value, self.reader.seed)
-        own = file.base == self.state.base and self._file is not None
-        fd = self._file.fd if own and self._file else os.open(os.path.join(self.path, log_name(file.base)), os.O_RDWR)
-        try:
-            write_all(fd, data, found.position - file.base)
-            os.fsync(fd)
-        finally:
-            if not own:
-                os.close(fd)
+    def _overwrite(self, file: LogFile, records: Sequence[tuple[Found, bytes]]) -> None:
+        """Give records of a file other values of the same lengths."""
+        seed = self.reader.seed
+        anew = [(found.position, encode(*found[:3], value, seed)) for found, value in records]
+        self.words[DIRTY] = 1  # if this does not come to its end, who takes the lock next completes it
+        write_anew(self.path, file.base, anew)
+        self.words[DIRTY] = 0
 
     def scrub(self) -> None:
         """Overwrite with zeros what was replaced or deleted, and is in the files still."""
@@ -235,14 +264,22 @@ class PartitionLog:
                 state = self.state
                 dropped = state.view.dropped
                 for file in state.files:
+                    room = 0
+                    dead: list[tuple[Found, bytes]] = []
                     for found in self.reader.walk(file, file.base + START, file.end or state.end):
                         name = found.key[8:] if found.kind == MOVED else found.key
                         row = state.rows.get(name)
-                        dead = (found.kind == NEXT_ROW and dropped.end(found.position)) or (
+                        is_dead = (found.kind == NEXT_ROW and dropped.end(found.position)) or (
                             found.kind in (ROW, MOVED) and (row is None or row.position != found.position)
                         )
-                        if dead and any(self.reader.value(file, found)):
-                            self._overwrite(file, found, bytes(found.size))
+                        if is_dead and any(self.reader.value(file, found)):
+                            dead.append((found._replace(buffer=b""), bytes(found.size)))
+                            room += found.size
+                            if room > _TOGETHER:
+                                self._overwrite(file, dead)
+                                room, dead = 0, []
+                    if dead:
+                        self._overwrite(file, dead)
             except OSError as error:
                 raise system_fault(error, self.path) from error
             finally:

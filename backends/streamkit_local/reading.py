@@ -12,11 +12,12 @@ from streamkit.backend import Row, Value
 from streamkit.checksum import crc32
 from streamkit.errors import CorruptData
 
+from .anew import Note, patched
 from .faults import damage
 from .files import OpenFile, cached_file
 from .record import BLOCK, FIELDS, HEADER, INDEX, NEXT_ROW, WHOLE, Found, blocks_are_right, parse, table_size, walk
 from .rowfile import open_row
-from .state import START, LogFile, RowAt, State, View
+from .state import START, LogFile, RowAt, State, View, log_name
 
 __all__ = ["LOGGED", "Reader", "etag_of", "log_name"]
 
@@ -38,10 +39,6 @@ def etag_of(row: RowAt, identity: str) -> str:
     return f"{identity}-{row.version:x}"
 
 
-def log_name(base: int) -> str:
-    return f"{base:016x}.log"
-
-
 class Reader:
     """Reads what a State says is there. A FileNotFoundError means that the state is old: others removed the file.
 
@@ -53,6 +50,8 @@ class Reader:
         self.identity = identity
         self.seed = seed
         self.current: tuple[int, OpenFile] | None = None
+        self.anew: Note | None = None
+        """What is to be written anew, for who may not write."""
         self._number = next(_numbers)
         """Whose the files are that it opens: a store that is made again at the same path has logs of the same names."""
         self._indexed: list[LogFile] = []
@@ -63,9 +62,11 @@ class Reader:
         """Up to `length` bytes of a file of the log; fewer, or none, if it ends before."""
         current = self.current
         if current is not None and current[0] == file.base:
-            return os.pread(current[1].fd, length, position - file.base)
-        held = cached_file(os.path.join(self.path, log_name(file.base)), self._number)
-        return os.pread(held.fd, length, position - file.base)
+            held = current[1]
+        else:
+            held = cached_file(os.path.join(self.path, log_name(file.base)), self._number)
+        data = os.pread(held.fd, length, position - file.base)
+        return data if self.anew is None else patched(self.anew, file.base, position, data)
 
     def damaged(self, position: int, key: bytes | None = None) -> CorruptData:
         """The error for what is not as it was written."""

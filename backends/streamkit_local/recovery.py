@@ -12,6 +12,7 @@ import msgspec
 
 from streamkit.errors import CorruptData
 
+from .anew import complete, read_note
 from .faults import damage
 from .files import OpenFile, sync_data, unlink
 from .head import BASE, DIRTY, END, SYNCED, Head, seal, unseal
@@ -103,6 +104,10 @@ def recover(reader: Reader, head: Head, *, readonly: bool) -> tuple[State, OpenF
         raise damage(head.path, "is damaged")
     if copied:
         published = synced = 0
+    if readonly:
+        reader.anew = read_note(path)
+    else:
+        complete(path)
     state: State | None = None
     file: OpenFile | None = None
     bases = bases_in(path)

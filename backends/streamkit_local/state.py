@@ -10,7 +10,18 @@ import msgspec
 
 from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, Found
 
-__all__ = ["START", "LogFile", "Ranges", "RowAt", "State", "View", "pack_file", "pack_ranges", "unpack_ranges"]
+__all__ = [
+    "START",
+    "LogFile",
+    "Ranges",
+    "RowAt",
+    "State",
+    "View",
+    "log_name",
+    "pack_file",
+    "pack_ranges",
+    "unpack_ranges",
+]
 
 START: Final = 16
 """A file begins with so many bytes of its own; then comes the record of the state when it was begun."""
@@ -19,6 +30,10 @@ _STEP: Final = 4096
 _FAR: Final = 1 << 63
 _PAIR: Final = struct.Struct("<QQ")
 _VERSION: Final = struct.Struct(">Q")
+
+
+def log_name(base: int) -> str:
+    return f"{base:016x}.log"
 
 
 class RowAt(NamedTuple):

@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fix_covered import EXHAUSTIVE
 from fix_local import Append, Delete, LocalStore, P, Put, in_child, write
 
 import streamkit_local
@@ -26,6 +28,7 @@ from streamkit_local import log
 from streamkit_local.record import NEXT_ROW, encode
 
 LARGE = bytes(range(256)) * 400
+CHANGES = ["pwrite", "fdatasync", "fsync", "ftruncate", "rename", "unlink", "mkdir", "open"]
 
 
 def fill(local: LocalStore, count: int, *, durable: bool = False) -> dict[bytes, bytes]:
@@ -38,7 +41,7 @@ def fill(local: LocalStore, count: int, *, durable: bool = False) -> dict[bytes,
 # Ends of processes
 
 
-def end_at_call(number: int, half: bool) -> None:
+def end_at_call(number: int, half: bool, names: Sequence[str] = CHANGES) -> None:
     """End this process at its `number`th call that changes the disk, before it or in the middle of it."""
     calls = 0
 
@@ -60,7 +63,7 @@ def end_at_call(number: int, half: bool) -> None:
 
         return counted
 
-    for name in ["pwrite", "fdatasync", "fsync", "ftruncate", "rename", "unlink", "mkdir", "open"]:
+    for name in names:
         setattr(os, name, wrapped(name))
 
 
@@ -130,6 +133,76 @@ def test_a_process_that_ends_at_any_call_loses_nothing(
     else:
         pytest.fail("the work never came to its end")
     assert ended > 60
+
+
+@pytest.mark.parametrize("then", ["read beside", "written beside", "opened", "started anew", "copied"])
+def test_a_process_that_ends_while_it_writes_a_row_anew_harms_no_other(local: LocalStore, then: str) -> None:
+    """A transaction is written anew where it is, without what was erased: all others are whole."""
+    rows = {b"%d" % number: bytes([number + 1]) * 9000 * number for number in range(1, 5)}
+    new = b"new" * 3000
+
+    def work(call: int) -> None:
+        local.open()
+        write(local.backend, P, [*(Append(*row) for row in rows.items()), Put(b"row", b"x" * 9000)])
+        local.backend.delete(P, [b"row", b"3"])
+        before = local.backend.get(P, [b"1"])[0]
+        assert before is not None
+        end_at_call(call, half=True, names=CHANGES if EXHAUSTIVE else ["pwrite"])
+        local.backend.put(P, b"1", new, before.etag)
+        local.backend.scrub(P)  # type: ignore[attr-defined]
+
+    ended = 0
+    for call in range(1, 100):
+        local.close()
+        shutil.rmtree(local.root, ignore_errors=True)
+        write(local.open(), P, [Append(b"0", b"first")])
+        code = in_child(partial(work, call))
+        assert code in (0, 77)
+        if then == "opened":
+            local.open()
+        elif then == "started anew":
+            local.cut_power()
+            local.open()
+        elif then == "copied":
+            local.copy()
+            local.open()
+        elif then == "written beside":
+            write(local.backend, P, [Append(b"9", b"last"), Put(b"other", b"x")])
+        found = local.rows()
+        assert found.pop(b"9", b"last") == b"last"
+        assert found.pop(b"other", b"x") == b"x"
+        first = found.pop(b"1")
+        assert first in (rows[b"1"], new)
+        assert found == {b"0": b"first", b"2": rows[b"2"], b"4": rows[b"4"]}
+        write(local.backend, P, [Append(b"A", b"next")])
+        assert local.rows_anew()[b"1"] in (first, new)  # the next writer has completed it
+        assert not list(local.path.rglob("anew"))
+        if code == 0:
+            break
+        ended += 1
+    assert 3 < ended < 99
+
+
+def test_what_is_written_anew_and_fails_is_completed(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = fill(local, 3) | {b"4": LARGE, b"5": LARGE}
+    write(local.backend, P, [Append(b"4", LARGE), Append(b"5", LARGE)])
+    before = local.backend.get(P, [b"4"])[0]
+    assert before is not None
+    call, new = os.pwrite, LARGE[::-1]
+
+    def failing(fd: int, data: Any, at: int) -> int:
+        if at == 0 or len(data) < 1000:  # what is noted
+            return call(fd, data, at)
+        if len(data) == len(LARGE) // 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return call(fd, data[: len(data) - len(LARGE) // 2], at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", failing)
+        with pytest.raises(Unavailable):
+            local.backend.put(P, b"4", new, before.etag)
+    write(local.backend, P, [Append(b"6", b"x")])
+    assert local.rows() == {**rows, b"4": new, b"6": b"x"}
 
 
 def test_what_killed_writers_left_behind_is_removed(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
