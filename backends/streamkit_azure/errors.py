@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,19 +56,24 @@ def _code_in(response: Any) -> str:
 @contextmanager
 def foreign(where: str, *, writing: bool = False) -> Iterator[None]:
     """Nothing that the SDK raises leaves the block. `where` is the endpoint, for the message."""
+    handled = sys.exception()
     try:
         yield
     except (StreamkitError, Reentered):
         raise
     except Exception as error:  # also what its parsers make of an answer that is none
-        raise mapped(error, where, writing=writing) from None
+        raise mapped(error, where, handled, writing=writing) from None
 
 
-def mapped(error: Exception, where: str, *, writing: bool) -> StreamkitError:
-    """The error to raise instead. With `writing`, what may have been applied is Ambiguous."""
+def mapped(error: Exception, where: str, handled: BaseException | None = None, *, writing: bool) -> StreamkitError:
+    """The error to raise instead. With `writing`, what may have been applied is Ambiguous.
+
+    `handled`: what was being handled when the call began. Who tries again in an `except` clause makes the failure of
+    before the context of this one, of which it says nothing.
+    """
     if isinstance(error, HttpResponseError) and error.status_code:
         return _refused(error, where, error.status_code, writing)
-    causes = list(_causes(error))
+    causes = list(_causes(error, handled))
     # Where an entity is created the SDK fails over such an error.
     if credentials := next((cause for cause in causes if isinstance(cause, ClientAuthenticationError)), None):
         return AccessDenied(
@@ -93,7 +99,8 @@ def _refused(error: HttpResponseError, where: str, status: int, writing: bool) -
     if status in (401, 403):
         hint = _ACCESS.get(code, "check the credentials and permissions")
         return AccessDenied(f"{answer}: {hint}{_skew(error)}")
-    if status == 429 or (status == 503 and code in ("ServerBusy", "OperationTimedOut")):
+    # What timed out there may have been done.
+    if status == 429 or (status == 503 and (code == "ServerBusy" or (code == "OperationTimedOut" and not writing))):
         return Throttled(f"{answer}: over the limits of the account or the partition")
     if isinstance(error, RequestTooLargeError):
         return PermanentError(f"{where} found a batch too large that is within its limits")
@@ -116,9 +123,10 @@ def _skew(error: HttpResponseError) -> str:
     return f"; this machine's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the service's: set it"
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that it wraps, in whichever of the ways that the SDK, requests and urllib3 wrap."""
-    seen: set[int] = set()
+def _causes(error: BaseException, handled: BaseException | None) -> Iterator[BaseException]:
+    """The error and all that it wraps, in whichever of the ways that the SDK, requests and urllib3 wrap; but not
+    `handled`."""
+    seen = {id(handled)}
     todo: list[object] = [error]
     while todo:
         found = todo.pop()

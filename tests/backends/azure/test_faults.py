@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -110,7 +111,7 @@ class TestAnswers:
         [
             (429, "TooManyRequests", Throttled),
             (503, "ServerBusy", Throttled),
-            (503, "OperationTimedOut", Throttled),
+            (503, "OperationTimedOut", Ambiguous),
             (503, "", Ambiguous),
             (500, "OperationTimedOut", Ambiguous),
             (500, "InternalError", Ambiguous),
@@ -147,12 +148,31 @@ class TestAnswers:
         setting.store.put(PARTITION, b"a", b"1", expect)
         assert setting.row() == b"1", "work goes on when the cause is gone"
 
+    def test_to_a_write_that_is_made_while_an_error_is_handled(self, setting: Setting) -> None:
+        """What failed before says nothing of this one, though Python makes it the context of all that is raised."""
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            port = unused.getsockname()[1]
+        nowhere = streamkit_azure.connect(Azurite(port, port).url("faults"), timeout=30)
+        try:
+            write(nowhere.open(setting.id))
+        except Unavailable:
+            setting.tables.once(DROP_ANSWER, is_write)
+            with pytest.raises(Ambiguous):
+                write(setting.store)
+        else:
+            pytest.fail("nobody listens there")
+        finally:
+            nowhere.close()
+        assert setting.row() == b"1"
+
     @pytest.mark.parametrize("read", READS.values(), ids=READS)
     @pytest.mark.parametrize(
         ("code", "name", "expected"),
         [
             (429, "TooManyRequests", Throttled),
             (503, "ServerBusy", Throttled),
+            (503, "OperationTimedOut", Throttled),
             (500, "OperationTimedOut", Unavailable),
             (502, "", Unavailable),
             (403, "AuthorizationPermissionMismatch", AccessDenied),
