@@ -87,8 +87,8 @@ class Members:
         self._read()
         found = []
         for name in sorted(self._noted):
-            note, since = self._noted[name]
             if self._is_there(name):
+                note, since = self._noted[name]
                 found.append(Member(name, dict(note.metadata), since))
         return found
 
@@ -120,7 +120,7 @@ class Members:
         return f"members/{digest}"
 
     def _note(self, note: _Note, lease: Lease) -> None:
-        """Fenced where another one has had the name since."""
+        """Fenced, LeaseLost: another one has had the name since. Nobody is noted as gone by one who slept."""
         self._store.produce(_SPACE, self.group, [Record(msgspec.json.encode(note))], lease=lease)
 
     def _read(self) -> None:
@@ -148,7 +148,8 @@ class Members:
                 self._note(_Note(name, gone=True), lease)
                 self._noted.pop(name, None)
             except Fenced:
-                return True  # somebody of that name has come meanwhile
+                self._read()  # somebody of that name has come meanwhile, or has noted it
+                return name in self._noted
             except (LeaseLost, TransientError):
                 pass  # the next one to look notes it
         return False
@@ -172,7 +173,7 @@ class Membership:
         self._left = True
         try:
             if self._lease.remaining() > 0:  # or the name may be another's by now
-                with suppress(Fenced):  # as it may also be from now on
+                with suppress(Fenced, LeaseLost):  # as it may also be from now on
                     self._members._note(_Note(self.name, gone=True), self._lease)
         finally:
             self._lease.__exit__(None, None, None)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from fix_stores import Subject
 
-from streamkit import LeaseNotAcquired, Store, TransientError
+from streamkit import Lease, LeaseNotAcquired, Store, TransientError
 from streamkit.client import Client
 from streamkit.members import Membership
 from streamkit.testing import Fault, FaultyDriver, ManualClock, Plan
@@ -98,3 +98,31 @@ def test_who_is_slow_in_leaving_does_not_take_the_next_one_of_its_name_along(
     monkeypatch.setattr(slow, "produce", stopped)
     member.leave()
     assert [one.metadata for one in other.members("workers").list()] == [{"host": "two"}]
+
+
+def test_who_joins_is_not_missed_because_somebody_slept_who_had_found_the_one_before_gone(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = subject.store, subject.stranger()
+    here.members("workers").join("a", {"host": "one"})._lease.__exit__(None, None, None)  # its process was killed
+    lease, produce, held, joined = Store.lease, Store.produce, list[Lease](), list[Membership]()
+
+    def hold(self: Store, *arguments: Any, **options: Any) -> Lease:
+        held.append(lease(self, *arguments, **options))
+        return held[-1]
+
+    def sleep(self: Store, *arguments: Any, **options: Any) -> Any:
+        """Whoever writes sleeps, and its lease ends before it knows."""
+        monkeypatch.undo()
+        grant = held[0]._grant
+        assert grant is not None
+        held[0]._backend.release(grant)
+        joined.append(there.members("workers").join("a", {"host": "two"}))
+        return produce(self, *arguments, **options)
+
+    monkeypatch.setattr(Store, "lease", hold)
+    monkeypatch.setattr(Store, "produce", sleep)
+    for members in (here.members("workers"), there.members("workers")):
+        assert [(one.name, one.metadata) for one in members.list()] == [("a", {"host": "two"})]
+    joined[0].leave()
+    assert here.members("workers").list() == []
