@@ -61,6 +61,10 @@ class Rules:
             return None
         return via if self._source in visited else f"{via} {self._source}".lstrip()
 
+    def mark(self, entry: Entry) -> str:
+        """What its copy has as FROM."""
+        return f"{self._source}/{quote(entry.segment, safe='')}/{entry.sequence}?route={self._route}"
+
     def copies(self, entries: Iterable[Entry]) -> Copies:
         """Of those that are passed on, in order. Failed for one that cannot be."""
         found: Copies = []

@@ -220,20 +220,14 @@ class Route:
                 if lost_entries:
                     state = msgspec.structs.replace(state, missing=state.missing + lost_entries)
                     lost_entries = 0
-                end = after({self.source: state.position}, chunk)[self.source]
                 found = self._passed_on(state, chunk)
                 if found is None:
                     return self._read()
-                if not found:
-                    state = msgspec.structs.replace(state, position=end)
-                else:
-                    begun = msgspec.structs.replace(state, batch=self._batch(end, len(found)))
-                    if not self._register.write(begun):
-                        lost = True
-                        break
-                    if not self._commit(begun, chunk, found):
-                        return self._read()
-                    state = _done(begun)
+                done = self._pass_on(state, chunk, found)
+                if done is None:
+                    lost = True
+                    break
+                state = done
                 progress(state.position.entries)
                 if stop():
                     break
@@ -241,7 +235,7 @@ class Route:
                 return state
             if not lost and self._register.write(state):
                 return state
-            # Another process runs the route too, and was faster.
+            # Another process runs the route too, and was faster; or it is paused now.
 
     def _batch(self, end: SpacePosition, copied: int) -> Batch:
         target = self._target_store
@@ -261,17 +255,33 @@ class Route:
             at = next(at for at, entry in enumerate(entries) if entry is failed.entry)
             if at:
                 # What comes before it is copied first.
-                end = after({self.source: state.position}, entries[:at])[self.source]
-                found = self._rules(state).copies(entries[:at])
-                begun = msgspec.structs.replace(state, batch=self._batch(end, len(found)) if found else None)
-                if found and not (self._register.write(begun) and self._commit(begun, entries[:at], found)):
+                done = self._pass_on(state, entries[:at], self._rules(state).copies(entries[:at]))
+                if done is None:
                     return None
-                state = _done(begun) if found else msgspec.structs.replace(state, position=end)
+                state = done
             entry = failed.entry
             said = f"{type(failed.cause).__name__}: {failed.cause}"[:2000]
             failure = RouteFailure(said, entry.segment, entry.sequence, entry.timestamp)
             self._register.write(msgspec.structs.replace(state, failure=failure))
             return None
+
+    def _pass_on(self, state: RouteState, entries: list[Entry], copies: Copies) -> RouteState | None:
+        """Write `copies`, those of `entries`; where the route is then. None if another process was faster, or it is
+        paused.
+
+        In batches of which each partition of the target gets one transaction. It is there as a whole or not at all,
+        so what is copied of a batch after a crash is told also where some of its source was removed meanwhile.
+        """
+        for part, found in _pieces(self._rules(state), entries, copies):
+            end = after({self.source: state.position}, part)[self.source]
+            if not found:
+                state = msgspec.structs.replace(state, position=end)
+                continue
+            begun = msgspec.structs.replace(state, batch=self._batch(end, len(found)))
+            if not self._register.write(begun) or not self._commit(begun, part, found):
+                return None
+            state = _done(begun)
+        return state
 
     def _commit(self, state: RouteState, entries: list[Entry], copies: Copies | None = None) -> bool:
         """Write a batch to the target, each partition's part as transactions with keys of their own. False: paused."""
@@ -478,6 +488,23 @@ def _done(state: RouteState) -> RouteState:
     batch = state.batch
     assert batch is not None
     return msgspec.structs.replace(state, position=batch.end, batch=None, copied=state.copied + batch.copied)
+
+
+def _pieces(rules: Rules, entries: list[Entry], copies: Copies) -> Iterator[tuple[list[Entry], Copies]]:
+    """Entries that follow each other with their copies, together no larger than a transaction should be."""
+    if sum([copy[2] for copy in copies]) <= _BYTES:
+        yield entries, copies
+        return
+    begin = first = at = size = 0
+    for number, entry in enumerate(entries):
+        if at == len(copies) or (copies[at][1].metadata or {})[FROM] != rules.mark(entry):
+            continue  # it is left out
+        if size and size + copies[at][2] > _BYTES:
+            yield entries[begin:number], copies[first:at]
+            begin, first, size = number, at, 0
+        size += copies[at][2]
+        at += 1
+    yield entries[begin:], copies[first:]
 
 
 def _within(store: Store, position: SpacePosition, end: SpacePosition, source: str) -> Iterator[Entry]:

@@ -157,3 +157,33 @@ def test_a_target_that_was_made_again_gets_what_comes_after(subject: Subject) ->
     store.produce("a", "s", [Record(b"3")])
     again.catch_up()
     assert read(subject.stranger(), "b") == ["2", "3"]
+
+
+@pytest.mark.parametrize(("number", "after"), [(1, True), (2, False), (2, True)])
+def test_what_is_erased_between_a_crash_and_its_completion_takes_nothing_else_with_it(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, number: int, after: bool
+) -> None:
+    """What is copied at once is more than one transaction takes, and the process ends within."""
+    from streamkit.routes import route as routes
+
+    monkeypatch.setattr(routes, "_BYTES", 100)
+    store = subject.store
+    store.produce("a", "s", [Record(b"%d" % at * 40) for at in range(1, 6)])
+    write, calls = routes.Route._write, [0]
+
+    def stop(self: routes.Route, key: str, copies: object) -> None:
+        calls[0] += 1
+        if calls[0] == number and not after:
+            raise Unavailable("the process ends here")
+        write(self, key, copies)  # type: ignore[arg-type]
+        if calls[0] == number:
+            raise Unavailable("the process ends here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(routes.Route, "_write", stop)
+        with pytest.raises(Unavailable):
+            store.route("copy", "a", "b").catch_up()
+    other = subject.stranger()
+    other.erase("a", "s", first=1, last=1)
+    assert other.route("copy", "a", "b").catch_up().state == "current"
+    assert [text[0] for text in read(other, "b")] == ["1", "2", "3", "4", "5"]
