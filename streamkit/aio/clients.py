@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +90,18 @@ class AsyncMembers:
         self._calls = calls
 
     async def join(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> AsyncMembership:
-        """See Members.join."""
-        return AsyncMembership(await self._calls.call(lambda: self._sync.join(name, metadata, ttl)), self._calls)
+        """See Members.join. Cancelled, nobody is there by that name who was not before."""
+        joining = self._calls.submit(lambda: self._sync.join(name, metadata, ttl))
+        try:
+            return AsyncMembership(await asyncio.wrap_future(joining), self._calls)
+        except asyncio.CancelledError:
+            # It may succeed yet, and its lease would be renewed for as long as the process lives.
+            joining.add_done_callback(self._leave)
+            raise
+
+    def _leave(self, joining: Future[Membership]) -> None:
+        if not joining.cancelled() and joining.exception() is None:
+            self._calls.start(self._calls.threads.long, joining.result().leave)
 
     async def list(self) -> list[Member]:
         """Who is there, by name."""

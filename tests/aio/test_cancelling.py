@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from fix_aio import AsyncSubject, in_loop
+from fix_aio import PATIENCE, AsyncSubject, in_loop
 from fix_covered import EXHAUSTIVE
 
 from harness.cuts import Cut, Interrupt
@@ -22,6 +22,7 @@ from streamkit.aio.writing import Lane
 from streamkit.client import Client
 from streamkit.errors import OutcomeUnknown, Unavailable
 from streamkit.log import plan
+from streamkit.members import Members, Membership
 from streamkit.testing import ManualClock
 
 KINDS = ("memory", "remote")
@@ -426,3 +427,36 @@ async def _drive_with(kind: str, cut: Cut) -> None:
                 assert [entry.trx for entry in there] == [one.trx], (cut.where, payload)
         assert entries[-1].payload == b"after", cut.where
         assert (await store.verify()).ok, cut.where
+
+
+@in_loop
+async def test_a_member_whose_joining_is_cancelled_is_not_there_for_ever(
+    aio: AsyncSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was on its way, and succeeds when nobody waits for it any more."""
+    entered, go_on, left = threading.Event(), threading.Event(), threading.Event()
+    join, leave = Members.join, Membership.leave
+
+    def slow(self: Members, *arguments: Any) -> Membership:
+        found = join(self, *arguments)
+        entered.set()
+        go_on.wait(PATIENCE)
+        return found
+
+    def leaving(self: Membership) -> None:
+        leave(self)
+        left.set()
+
+    monkeypatch.setattr(Members, "join", slow)
+    monkeypatch.setattr(Membership, "leave", leaving)
+    async with aio.store() as store:
+        members = store.members("workers")
+        joining = asyncio.create_task(members.join("a"))
+        await asyncio.to_thread(entered.wait, PATIENCE)
+        assert [one.name for one in await members.list()] == ["a"]
+        joining.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await joining
+        go_on.set()
+        assert await asyncio.to_thread(left.wait, 10)
+        assert await members.list() == []
