@@ -85,6 +85,8 @@ def translate(error: Exception, request: Request, target: Target) -> Exception:
             answer: Mapping[str, Any] = error.response.get("Error", {})
             status = int(metadata.get("HTTPStatusCode", 0))
             return refused(request, target, status, answer, metadata.get("HTTPHeaders", {}))
+        case sdk.ProxyConnectionError() if not _has_no_proxy(error):
+            return lost(request, target, type(error).__name__)
         case sdk.EndpointConnectionError() | sdk.ConnectTimeoutError() | sdk.ProxyConnectionError():
             return Unavailable(
                 f"{what}: no connection ({target}); check endpoint_url and region in the URL, and the network"
@@ -197,6 +199,17 @@ def _is_credentials(error: Exception) -> bool:
         | sdk.TokenRetrievalError
         | sdk.SSOError,
     )
+
+
+def _has_no_proxy(error: Exception) -> bool:
+    """Whether there was no connection to the proxy, or none through it, so that nothing was sent.
+
+    A connection that breaks later is called the same: urllib3 has forgotten by then that it was there.
+    """
+    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+    cause = getattr(getattr(error, "kwargs", {}).get("error"), "original_error", None)
+    return isinstance(cause, NewConnectionError | ConnectTimeoutError) or str(cause).startswith("Tunnel connection")
 
 
 def lost(request: Request, target: Target, why: str) -> StreamkitError:

@@ -498,6 +498,44 @@ def test_no_error_says_a_secret(at: Setting, monkeypatch: pytest.MonkeyPatch) ->
         assert SECRET not in f"{store!r} {at.driver!r}"
 
 
+@pytest.mark.parametrize("listens", [True, False])
+def test_behind_a_proxy_a_lost_answer_is_not_a_connection_that_failed(
+    monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    """urllib3 says of both that it could not connect to the proxy."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import ProxyConnectionError
+
+    def hear_and_hang_up() -> None:
+        connection = proxy.accept()[0]
+        with connection:
+            heard.append(connection.recv(1 << 16))
+
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        there = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        if listens:
+            thread = threading.Thread(target=hear_and_hang_up)
+            thread.start()
+        else:
+            proxy.close()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        config = Config(proxies={"http": there}, retries={"total_max_attempts": 1}, read_timeout=10)
+        s3 = boto3.client("s3", region_name="us-east-1", endpoint_url="http://nowhere.invalid", config=config)
+        with pytest.raises(ProxyConnectionError) as raised:
+            s3.delete_object(Bucket="bucket", Key="name")
+        if listens:
+            thread.join()
+        s3.close()
+    assert (heard and heard[0][:6]) == (b"DELETE" if listens else [])
+    target = Target("bucket", None, None)
+    on_write = translate(raised.value, Request("DELETE", "name", write=True), target)
+    assert type(on_write) is (Ambiguous if listens else Unavailable)
+    assert type(translate(raised.value, Request("GET", "name"), target)) is Unavailable
+
+
 def test_no_exception_of_the_sdk_gets_out() -> None:
     import botocore.exceptions
     import urllib3.exceptions
@@ -518,7 +556,7 @@ def test_no_exception_of_the_sdk_gets_out() -> None:
     [
         ("EndpointConnectionError", Unavailable),
         ("ConnectTimeoutError", Unavailable),
-        ("ProxyConnectionError", Unavailable),
+        ("ProxyConnectionError", Ambiguous),  # it may be one that was there
         ("ReadTimeoutError", Ambiguous),
         ("ConnectionClosedError", Ambiguous),
         ("ConnectionError", Ambiguous),
