@@ -27,11 +27,9 @@ def row_path(path: str, name: int) -> str:
 
 def write_row(path: str, key: bytes, value: bytes, seed: int) -> tuple[int, OpenFile]:
     """Make such a file durable; its name, and the file. While that is open, nobody takes it for left behind."""
-    name = secrets.randbits(63) | 1
+    name, file = _begin(path)
     final = row_path(path, name)
-    file = OpenFile(create_file(final + ".new"))
     try:
-        fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         head = pack(name, FILE, key, value, seed)
         write_all(file.fd, head, 0)
         write_all(file.fd, value, len(head))
@@ -44,6 +42,19 @@ def write_row(path: str, key: bytes, value: bytes, seed: int) -> tuple[int, Open
         unlink(final)
         raise
     return name, file
+
+
+def _begin(path: str) -> tuple[int, OpenFile]:
+    """An empty one, locked. Before it was, another process may have taken it for left behind: then another one."""
+    while True:
+        name = secrets.randbits(63) | 1
+        file = OpenFile(create_file(row_path(path, name) + ".new"))
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        if os.fstat(file.fd).st_nlink:
+            return name, file
 
 
 def remove_orphans(path: str, rows: Collection[int], names: Collection[str]) -> None:

@@ -219,6 +219,27 @@ def test_what_killed_writers_left_behind_is_removed(local: LocalStore, monkeypat
     assert not busy.exists()
 
 
+def test_a_file_that_is_removed_before_its_writer_has_locked_it_is_begun_again(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = fill(local, 2)
+    drafts = []
+    lock = fcntl.flock
+
+    def locking(fd: int, how: int) -> None:
+        found = list(local.log_path().glob("*.row.new"))
+        if found and not drafts:
+            drafts.extend(found)
+            local.run("b.delete(P, [b'0000'])")  # and removes what was left behind
+            assert not found[0].exists()
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", locking)
+    write(local.backend, P, [Put(b"row", LARGE)])
+    assert drafts
+    assert local.rows_anew() == {b"0001": rows[b"0001"], b"row": LARGE}
+
+
 def test_a_record_that_a_dead_writer_did_not_publish_never_appears(local: LocalStore) -> None:
     rows = fill(local, 3)
     local.close()
