@@ -107,6 +107,39 @@ def test_it_sees_what_is_written_meanwhile(shared: LocalStore) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.parametrize("started", [False, True], ids=["beside", "started anew"])
+def test_what_is_half_written_anew_is_read_as_it_will_be(shared: LocalStore, started: bool) -> None:
+    old, new = b"old" * 20_000, b"new" * 20_000
+
+    def killed() -> None:
+        shared.open()
+        write(shared.backend, P, [Append(b"1", old), Append(b"2", b"x" * 30_000)])
+        before = shared.backend.get(P, [b"1"])[0]
+        assert before is not None
+        whole = os.pwrite
+
+        def half(fd: int, data: Any, at: int) -> int:
+            if at:
+                whole(fd, data[: len(data) // 2], at)
+                os._exit(77)
+            return whole(fd, data, at)
+
+        os.pwrite = half
+        shared.backend.put(P, b"1", new, before.etag)
+
+    shared.backend.put(P, b"row", b"x")
+    assert in_child(killed) == 77
+    if started:
+        shared.cut_power()
+    publish(shared)
+
+    def read(backend: Backend) -> None:
+        assert rows(backend) == {b"1": new, b"2": b"x" * 30_000, b"row": b"x"}
+
+    as_reader(shared, read)
+    assert shared.rows_anew() == {b"1": new, b"2": b"x" * 30_000, b"row": b"x"}
+
+
 def test_what_a_killed_writer_left_is_read_and_not_repaired(shared: LocalStore) -> None:
     write(shared.backend, P, [Append(b"1", b"one"), Put(b"row", b"x")])
     shared.close()
