@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -18,6 +20,8 @@ __all__ = ["ArchiveLocation", "path_name", "space_name"]
 
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 _LONGEST = 180
+_TRIES = 50
+_PAUSE = 0.02
 _ESCAPE = re.compile(r"~([0-9A-F]{2})")
 
 
@@ -93,12 +97,18 @@ class ArchiveLocation(NamedTuple):
         url = self.store(store) if space is None else self.table(store, space)
         if self.root.startswith("file://"):
             path = unquote(url.removeprefix("file://"))
-            try:
-                shutil.rmtree(path)
-            except FileNotFoundError:
-                return
-            except OSError as error:
-                raise AccessDenied(f"the archive {path} cannot be removed: {error.strerror}") from error
+            for attempt in range(_TRIES):
+                if not os.path.lexists(path):
+                    return
+                try:
+                    shutil.rmtree(path)
+                except FileNotFoundError:
+                    continue  # somebody else removes it as well
+                except OSError as error:
+                    # An archiver that has not yet heard of the deletion may be writing to it.
+                    if error.errno != errno.ENOTEMPTY or attempt == _TRIES - 1:
+                        raise AccessDenied(f"the archive {path} cannot be removed: {error.strerror}") from error
+                    time.sleep(_PAUSE)
             return
         import pyarrow.fs as fs
         from deltalake.fs import DeltaStorageHandler
