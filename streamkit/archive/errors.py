@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from ..errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Throttled, Unavailable
 
-__all__ = ["UNDECODABLE", "UNREADABLE", "Damaged", "Elsewhere", "foreign", "mapped"]
+__all__ = ["UNDECODABLE", "UNREADABLE", "Damaged", "Elsewhere", "foreign", "mapped", "says_no_bucket"]
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -89,6 +89,11 @@ def _is_foreign(error: Exception) -> bool:
     return isinstance(error, (DeltaError, OSError, pa.ArrowException, *UNDECODABLE))
 
 
+def says_no_bucket(error: Exception) -> bool:
+    """Whether there is no bucket, or container, of that name."""
+    return any(code in str(error) for code in _NO_BUCKET)
+
+
 def foreign(error: Exception, url: str, options: Mapping[str, str]) -> StreamkitError:
     """The error that says the same."""
     from deltalake.exceptions import CommitFailedError
@@ -96,7 +101,7 @@ def foreign(error: Exception, url: str, options: Mapping[str, str]) -> Streamkit
     whole = str(error)
     said = _said(error, options)
     status = int(found[1][:3]) if (found := _STATUS.search(_ESCAPE.sub("", whole))) else 0
-    if any(code in whole for code in _NO_BUCKET):
+    if says_no_bucket(error):
         return PermanentError(f"{url}: its bucket or container does not exist ({said}): create it, or correct the URL")
     if isinstance(error, PermissionError) or status in (401, 403) or any(word in whole for word in _DENIED):
         return AccessDenied(f"{url}: the storage refused the access ({said}): check the credentials and permissions")

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from uuid import UUID
 
 from ..errors import AccessDenied
-from .errors import Damaged, Elsewhere, mapped
+from .errors import Damaged, Elsewhere, mapped, says_no_bucket
 
 __all__ = ["ArchiveLocation", "path_name", "space_name"]
 
@@ -78,7 +78,12 @@ class ArchiveLocation(NamedTuple):
 
         with mapped(url, self.options):
             system = fs.PyFileSystem(DeltaStorageHandler(url, self.options))
-            return bool(system.get_file_info(fs.FileSelector("", allow_not_found=True)))
+            try:
+                return bool(system.get_file_info(fs.FileSelector("", allow_not_found=True)))
+            except OSError as error:
+                if says_no_bucket(error):
+                    return False  # a container is made when something is put into it
+                raise
 
     def missing(self, store: UUID, space: str, archived: int) -> Damaged | Elsewhere:
         """What to raise where transactions up to `archived` of a space are archived and there is no table."""
