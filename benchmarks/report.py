@@ -33,8 +33,8 @@ _START = "The limit was set on a processor that starts Python in three quarters 
 _WHY = {
     "import streamkit": _START,
     "open a store and peek": _START,
-    "append, 1000 a commit": "Half of a commit's time is the processor's, as the buffered row shows, and that half alone "
-    "is longer than the bare file's write and sync.",
+    "append, 1000 a commit": "Half of a commit's time is the processor's, as the buffered row shows, and that half "
+    "alone is longer than the bare file's write and sync.",
     "peek": "In the time of a round most of ten thousand segments are peeked at for the first time, which takes a "
     "block of statuses and one of entries; from the second time on a peek is a look into memory.",
     "append, 1 a commit": _APPEND,
