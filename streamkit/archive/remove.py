@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ..backend import Ambiguous
 from ..errors import Unavailable
 from ..index.upkeep import purge, release
-from ..log.held import TOGETHER, archive_row, grace_partition, grace_row
-from ..log.keys import ARCHIVE, GRACE
+from ..log.held import TOGETHER, archive_row, grace_row, put_grace_row
+from ..log.keys import ARCHIVE
 from ..log.marks import reached, with_mark
 from ..log.partition import Partition
 from ..log.rows import ArchiveRow, GraceRow, encode_row
@@ -75,9 +75,7 @@ def _noted(partition: Partition, note: ArchiveRow, now: float) -> ArchiveRow:
 
 
 def _keep_notes(partition: Partition, rows: Sequence[ArchiveRow]) -> None:
-    row = encode_row(GRACE, GraceRow(partition.settings.incarnation, tuple(rows)))
-    key = grace_partition(partition.space, partition.partition)
-    _send(partition, partial(partition.backend.put, key, bytes(GRACE), row))
+    _send(partition, partial(put_grace_row, partition, GraceRow(partition.settings.incarnation, tuple(rows))))
 
 
 def _remove(partition: Partition, archive: Archive, note: ArchiveRow) -> tuple[int, ArchiveRow]:

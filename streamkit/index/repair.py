@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from ..backend import ABSENT, Ambiguous, Backend, Conflict, Etag
 from ..errors import CorruptData, MissingDependency, PermanentError, Unavailable
 from ..log.archive_reader import Contents
-from ..log.held import TOGETHER, archive_row, grace_partition, grace_row, whole_from
+from ..log.held import TOGETHER, archive_row, grace_row, put_grace_row, whole_from
 from ..log.idempotency import key_row
 from ..log.index_rows import decode_index_row, encode_index_row
 from ..log.keys import (
     ARCHIVE,
     CATALOG,
     FENCES,
-    GRACE,
     HEAD,
     KEYS,
     SEGMENTS,
@@ -319,8 +318,7 @@ def _mend_grace(partition: Partition, removed: int, archived: int) -> bool:
     mended = GraceRow(incarnation, tuple(rows))
     if mended == found:
         return False
-    key, row = grace_partition(partition.space, partition.partition), encode_row(GRACE, mended)
-    _send(lambda: partition.backend.put(key, bytes(GRACE), row))
+    _send(lambda: put_grace_row(partition, mended))
     return True
 
 

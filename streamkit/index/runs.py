@@ -311,21 +311,20 @@ class Runs:
                 else:
                     block.used = True
                     blocks[at] = block
-        if len(missing) == 1:
-            ((at, place),) = missing.items()
-            blocks[at] = self._block(*place)
-        elif missing:
+        if missing:
             for at, body in self._bodies(missing).items():
-                file, tail, number = missing[at]
-                blocks[at] = block = decode_block(body, file, tail.offsets[number], self._seed)
-                cache.put_block((partition, *at), block)
+                blocks[at] = self._kept(*missing[at], body)
         return blocks
 
     def _block(self, file: RunFile, tail: Tail, number: int) -> Block:
         """Read one that is not cached."""
         start, end = tail.offsets[number], tail.offsets[number + 1]
         (data,) = self._read([Range(run_key(file.id), file.start + start, end - start, file.etag or None)])
-        block = decode_block(data, file, start, self._seed)
+        return self._kept(file, tail, number, data)
+
+    def _kept(self, file: RunFile, tail: Tail, number: int, body: bytes) -> Block:
+        """What was read, which is in the cache from now on."""
+        block = decode_block(body, file, tail.offsets[number], self._seed)
         self._cache.put_block((self._partition, file.id, number), block)
         return block
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from .keys import ARCHIVE, GRACE, partition_key, transaction_number
 from .packs import Packs
 from .partition import Partition
-from .rows import ArchiveRow, GraceRow, decode_row
+from .rows import ArchiveRow, GraceRow, decode_row, encode_row
 
-__all__ = ["TOGETHER", "archive_row", "grace_partition", "grace_row", "held_from", "whole_from"]
+__all__ = ["TOGETHER", "archive_row", "grace_row", "held_from", "put_grace_row", "whole_from"]
 
 TOGETHER = 64
 """Partitions that one archiver's lease is for, and one row that tells since when what is archived has been so."""
@@ -19,17 +19,22 @@ def archive_row(partition: Partition) -> ArchiveRow:
     return ArchiveRow() if value is None else decode_row(ArchiveRow, ARCHIVE, value.data)
 
 
-def grace_partition(space: str, partition: int) -> bytes:
+def _grace_partition(partition: Partition) -> bytes:
     """Where the backend has the row that tells of the partition, and of others, since when what is archived is so."""
-    return bytes(partition_key(space, partition - partition % TOGETHER))
+    return bytes(partition_key(partition.space, partition.partition - partition.partition % TOGETHER))
 
 
 def grace_row(partition: Partition) -> GraceRow:
     """That row, of the partition's own incarnation. CorruptData for a damaged one."""
-    value = partition.backend.get(grace_partition(partition.space, partition.partition), [bytes(GRACE)])[0]
+    value = partition.backend.get(_grace_partition(partition), [bytes(GRACE)])[0]
     incarnation = partition.settings.incarnation
     found = None if value is None else decode_row(GraceRow, GRACE, value.data)
     return found if found is not None and found.incarnation == incarnation else GraceRow(incarnation)
+
+
+def put_grace_row(partition: Partition, row: GraceRow) -> None:
+    """In its place; twice is as once. The caller holds the archiver's lease, or repairs."""
+    partition.backend.put(_grace_partition(partition), bytes(GRACE), encode_row(GRACE, row))
 
 
 def held_from(partition: Partition, first: int, last: int) -> int | None:

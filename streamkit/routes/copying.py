@@ -48,7 +48,7 @@ class Rules:
     ) -> None:
         self._source = source
         self._target = target
-        self._route = route
+        self._suffix = f"?route={route}"
         self._where = where
         self._segment = segment
         self._transform = transform
@@ -63,14 +63,16 @@ class Rules:
 
     def mark(self, entry: Entry) -> str:
         """What its copy has as FROM."""
-        return f"{self._source}/{quote(entry.segment, safe='')}/{entry.sequence}?route={self._route}"
+        return f"{self._path(entry.segment)}{entry.sequence}{self._suffix}"
+
+    def _path(self, segment: str) -> str:
+        return f"{self._source}/{quote(segment, safe='')}/"
 
     def copies(self, entries: Iterable[Entry]) -> Copies:
         """Of those that are passed on, in order. Failed for one that cannot be."""
         found: Copies = []
         where, segment, transform = self._where, self._segment, self._transform
-        suffix, prefix = f"?route={self._route}", f"{self._source}/"
-        name, path = None, ""
+        name, path, suffix = None, "", self._suffix
         plain = self._next_via("")
         for entry in entries:
             metadata = entry.metadata
@@ -93,7 +95,7 @@ class Rules:
                 raise Failed(entry, error) from error
             if entry.segment != name:
                 name = entry.segment
-                path = f"{prefix}{quote(name, safe='')}/"
+                path = self._path(name)
             marks = {FROM: f"{path}{entry.sequence}{suffix}", VIA: via}
             found.append((target, Record(payload, {**metadata, **marks} if metadata else marks), len(payload)))
         return found

@@ -323,6 +323,7 @@ class Route:
             if part and sum([copy[2] for copy in part]) <= _BYTES:
                 yield f"{prefix}/{partition}.0", part
                 continue
+            # One record that is larger, or a batch that an earlier release began.
             begin = size = number = 0
             for at, copy in enumerate(part):
                 if size and size + copy[2] > _BYTES:

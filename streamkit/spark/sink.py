@@ -173,12 +173,11 @@ class _Transactions:
                 for full in self._rest():
                     yield bucket, full
                 bucket = run.bucket
-            gathered = self._open.get(self._key(run))
-            if gathered is not None and self._fits(gathered, run.segment, len(run.records), run.size):
-                gathered.add(run.segment, run.records, run.size)
-                self._bytes += run.size
+            key = self._key(run)
+            if self._fits(self._open.get(key), run.segment, len(run.records), run.size):
+                self._put(key, run, run.records, run.size)
             else:
-                for full in self._add(run):
+                for full in self._split(key, run):
                     yield bucket, full
         for full in self._rest():
             yield bucket, full
@@ -199,12 +198,9 @@ class _Transactions:
         self._bytes = 0
         return rest
 
-    def _add(self, run: _Run) -> Iterator[_Open]:
-        """Take in what may not fit as it is. What has to be written before."""
-        key, segment, records = self._key(run), run.segment, run.records
-        if self._fits(self._open.get(key), segment, len(records), run.size):
-            self._put(key, run, records, run.size)
-            return
+    def _split(self, key: tuple[int, int], run: _Run) -> Iterator[_Open]:
+        """Take in what does not fit as it is. What has to be written before."""
+        segment, records = run.segment, run.records
         sizes = [len(record.payload) for record in records]
         begin = 0
         while begin < len(records):

@@ -9,11 +9,12 @@ from uuid import UUID, uuid4
 from streamkit import Client, Record, Store
 from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Value
 from streamkit.lexkey import LexKey
+from streamkit.log.inbox import Inbox
 from streamkit.log.partition import Partition
 from streamkit.testing import ManualClock
 from streamkit_memory.driver import MemoryDriver
 
-__all__ = ["Hooks", "Shared", "partition_of"]
+__all__ = ["Hooks", "Shared", "inbox_of", "partition_of"]
 
 _INBOX = b"\x00" + bytes(LexKey.encode("INB"))
 Hook = Callable[[], None]
@@ -74,6 +75,15 @@ def partition_of(store: Store, number: int = 0) -> Partition:
     known = store._handle.look_up("s")[0]
     assert known is not None
     return known.partitions[number]
+
+
+def inbox_of(store: Store) -> Inbox:
+    """How its process deals with the first partition's inbox."""
+    known = store._handle.look_up("s")[0]
+    assert known is not None
+    inbox = known.committers[0].inbox
+    assert inbox is not None
+    return inbox
 
 
 class _HookedDriver:

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from harness.combining import combine, posting
-from harness.posted import Hooks, Shared, partition_of
+from harness.posted import Hooks, Shared, inbox_of, partition_of
 from streamkit import Client, Record
 from streamkit.backend import Backend, Driver
 from streamkit.clock import SYSTEM_CLOCK
@@ -189,10 +189,7 @@ def test_who_takes_over_a_log_that_stood_still_counts_those_that_wait_now(shared
 def test_the_log_goes_on_when_it_is_written_and_not_when_the_callers_come_back(shared: Shared) -> None:
     store = shared.process()
     shared.write(store, "a")
-    known = store._handle.look_up("s")[0]
-    assert known is not None
-    found = known.committers[0].inbox
-    assert found is not None
+    found = inbox_of(store)
     written = shared.clock.monotonic()
     shared.clock.sleep(1.0)
     assert found._pace.moved == written
@@ -202,10 +199,7 @@ def test_the_log_goes_on_when_it_is_written_and_not_when_the_callers_come_back(s
 def test_looks_while_the_log_stands_still_say_nothing_of_when_to_look(shared: Shared) -> None:
     store = shared.process()
     shared.write(store, "a")
-    known = store._handle.look_up("s")[0]
-    assert known is not None
-    found = known.committers[0].inbox
-    assert found is not None
+    found = inbox_of(store)
     before = store.statistics().requests["get"]
     partition_of(store).answers.lead = Lead(b"another", 256, partition_of(store).number, shared.clock.now())
     shared.write(store, "b")

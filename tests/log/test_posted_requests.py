@@ -10,7 +10,7 @@ import pytest
 
 from harness.combining import combine, posting
 from harness.deep_search import found_in
-from harness.posted import Hooks, Shared, partition_of
+from harness.posted import Hooks, Shared, inbox_of, partition_of
 from streamkit import Record, Retention, Store
 from streamkit.errors import OutcomeUnknown, SequenceMismatch, SpaceFull, StreamkitError, Unavailable
 from streamkit.log.policy import NEVER
@@ -361,7 +361,7 @@ def test_large_payloads_are_not_posted_and_the_lead_is_asked_for(shared: Shared)
 
 def test_a_bid_that_was_passed_over_is_made_again(shared: Shared) -> None:
     poster, hooks, other = begun(shared)
-    inbox = poster._handle.look_up("s")[0].committers[0].inbox  # type: ignore[union-attr]
+    inbox = inbox_of(poster)
     assert inbox is not None
     bids = []
 
