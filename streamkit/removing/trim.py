@@ -188,7 +188,7 @@ def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
                 heads[at] = (header.timestamp, amount)
         if not heads:
             return numbers
-        at = max(heads, key=lambda at: heads[at][0])
+        at = max(heads, key=lambda at: (heads[at][0], at))  # as they are read
         left -= heads.pop(at)[1]
         if left < 0:
             return numbers
