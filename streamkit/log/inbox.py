@@ -49,6 +49,8 @@ _SPENT = 200
 """Letters that are settled are removed when there are so many."""
 _PASSED = 6
 """Transactions without a request that was posted before them; then its process does not rely on who leads."""
+_SKIPPED = 3
+"""The same; then it is posted again: who has begun to lead since cannot know whether an older letter is settled."""
 _LATE = 4
 """Transactions that were there already, one after the other: then the head is asked for the rest."""
 _GATHER = 0.002
@@ -194,28 +196,38 @@ class Inbox:
     # -- those that wait ----------------------------------------------------------------------------------------
 
     def _post(self, plan: Plan) -> None:
-        """Put what is not posted yet into the inbox, as one letter."""
+        """Put what is not posted yet into the inbox, as one letter, or what has to be posted again."""
         partition, since = self._partition, plan.snapshot.number
+        skipped = not self._late and self._pace.is_passed(self._passes, _SKIPPED)
+        letter: list[Request] = []
         fresh: list[Request] = []
         size = 0
         for request in plan.posted:
-            size += 0 if request.id else sum(part.size for part in request.parts)
-            if request.id is None and size <= _LARGE:
-                id = self._new_id()
-                if request.board(id, 0):
-                    request.since = request.checked = since
-                    request.id = id
-                    if request.withdrawn:  # whoever withdrew it may not have seen the id
-                        request.id = None
-                        request.leave()
-                    else:
-                        fresh.append(request)
-        if not fresh:
+            if request.id is not None and not (skipped and since >= request.since + _SKIPPED):
+                continue
+            size += sum(part.size for part in request.parts)
+            if size > _LARGE:
+                continue
+            if request.id is not None:
+                request.since = request.checked = since  # first of all: from now on it may be committed for longer
+                letter.append(request)
+                continue
+            id = self._new_id()
+            if request.board(id, 0):
+                request.since = request.checked = since
+                request.id = id
+                if request.withdrawn:  # whoever withdrew it may not have seen the id
+                    request.id = None
+                    request.leave()
+                else:
+                    letter.append(request)
+                    fresh.append(request)
+        if not letter:
             if self._is_bidding() or not plan.posted or any(request.id for request in plan.posted):
                 return
             self._bid, self._bid_since = self._new_id(), since
-        id = (fresh[0].id if fresh else None) or self._bid
-        key, value = encode_letter(partition.settings.incarnation, partition.seed, since, id, self._node[:4], fresh)
+        id = (letter[0].id if letter else None) or self._bid
+        key, value = encode_letter(partition.settings.incarnation, partition.seed, since, id, self._node[:4], letter)
         try:
             partition.backend.put(self._key, key, value)
         except Ambiguous:
@@ -227,7 +239,8 @@ class Inbox:
                 request.leave()
             raise
         partition.counters["posted"] += len(fresh)
-        self._passes = 0
+        if fresh or not letter:
+            self._passes = 0
 
     def _is_bidding(self) -> bool:
         """Whether its bid is still there, and was not passed over."""

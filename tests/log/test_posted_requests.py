@@ -442,6 +442,27 @@ def test_a_combiner_that_slept_commits_nothing_again(shared: Shared) -> None:
     assert status.last_sequence == 1
 
 
+def test_what_who_leads_has_to_skip_is_posted_again(shared: Shared) -> None:
+    """It began when the letter was there already, and cannot know whether it is settled; and is always faster."""
+    poster, hooks, _ = begun(shared)
+    leads: list[Store] = []
+
+    def begin_another() -> None:
+        with posting(1 << 60):
+            direct = shared.process()
+            for turn in range(40):
+                shared.write(direct, f"{turn}")
+            direct.maintain()
+        leads.append(shared.process())
+        shared.write(leads[0], "leads")
+        hooks.looking = hooks.committing = lambda: combine(leads[0], "s", 0)
+
+    once(hooks, "posted", begin_another)
+    number = shared.write(poster, "a", b"passed by").trx.number
+    assert number < 42 + 30, number
+    assert shared.payloads("a") == [b"passed by"]
+
+
 def test_a_combiner_whose_transaction_fails_takes_the_requests_along_with_the_next(shared: Shared) -> None:
     poster, hooks, _ = begun(shared)
     leader, faults = faulty_process(shared)
