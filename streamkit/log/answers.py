@@ -20,6 +20,8 @@ class Answers:
         self.lead = Lead()
         self.since = 0
         """Every header above this number was seen, and is remembered."""
+        self.taken = 0
+        """The last transaction that another one wrote than who was to lead."""
         self._found: dict[bytes, tuple[Header, int]] = {}
         self._headers: deque[Header] = deque()
 
@@ -29,6 +31,9 @@ class Answers:
 
     def apply(self, header: Header) -> None:
         """The next transaction of the log, if it says anything. One that was applied already is fine."""
+        lead = self.lead.name
+        if lead and lead != header.node and all(id != lead for id, _ in header.answers):
+            self.taken = header.number
         if header.lead:
             name = b"" if header.lead == NOBODY else header.lead
             self.lead = Lead(name, header.waiting, header.number, header.timestamp)

@@ -63,7 +63,7 @@ class Pace:
         if number == self._number:
             return
         known = self._number > 0 and not self.is_old()
-        if known:
+        if known and partition.answers.taken <= self._number:  # else it stood still until somebody else wrote it
             least, _, most = _ROUND
             took = min((now - self.moved) / (number - self._number), 2 * self.round)  # it may have stood still
             self.round += (min(max(took, least), most) - self.round) / 8

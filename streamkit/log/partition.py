@@ -429,7 +429,7 @@ class Partition:
             self.tail_keys[use.key] = key_row(header, use)
         if header.fences:
             self.fences.apply(number, header.fences)
-        if header.answers or header.lead:
+        if header.answers or header.lead or self.answers.lead.name:
             self.answers.apply(header)
         self.timestamp = timestamp
         self.position = header.position + count

@@ -88,6 +88,27 @@ def test_a_log_that_stood_still_does_not_make_the_rounds_long(shared: Shared) ->
     assert pace.round < 1.2 * before
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_how_long_rounds_are_is_learned_from_those_that_were_to_lead(shared: Shared, leads: bool) -> None:
+    """Where another one writes, the log had stood still, which says nothing of how fast the service is."""
+    store, other = shared.process(), shared.process()
+    shared.write(store, "a")
+    shared.write(other, "b")
+    known, partition = other._handle.look_up("s")[0], partition_of(store)
+    assert known is not None
+    name = known.committers[0].node if leads else b"another"
+    partition.refresh()
+    pace = Pace(partition)
+    before = pace.round
+    for _ in range(8):
+        pace.observe()
+        partition.answers.lead = Lead(name, 10, partition.number, shared.clock.now())
+        shared.clock.sleep(0.3)
+        shared.write(other, "b")
+        partition.refresh()
+    assert (pace.round > 2 * before) == leads
+
+
 @pytest.mark.usefixtures("_posting")
 def test_a_process_that_begins_where_somebody_leads_posts_and_does_not_compete(shared: Shared) -> None:
     """It learns it from the head, if nothing came after the index."""
