@@ -15,13 +15,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from fix_covered import EXHAUSTIVE
 
 import streamkit
 from streamkit import Entry, Record, Store
 from streamkit.testing.store_checks.agreement import agree
 
 SEED = 20_240_712
-ROUNDS = 100
+ROUNDS = 100 if EXHAUSTIVE else 40
 
 WRITER = '''
 import json, os, random, sys, threading

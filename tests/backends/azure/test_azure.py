@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from azure.storage.blob import BlobLeaseClient
 from fix_azurite import Azurite
+from fix_covered import EXHAUSTIVE
 
 import streamkit_azure
 from streamkit.backend import ABSENT, NEXT, ArchiveHost, Backend, Conflict, Driver, Range
@@ -28,6 +29,8 @@ MIB = 1024 * KIB
 
 
 class TestAzure(BackendConformance):
+    rounds = 20 if EXHAUSTIVE else 8
+
     @pytest.fixture(autouse=True)
     def _server(self, azurite: Azurite) -> None:
         self.url = azurite.url("conformance")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from uuid import UUID, uuid4
 
 import pytest
+from fix_covered import EXHAUSTIVE
 from fix_proxy import PASS, Fault, Proxy, Request, hold
 from fix_s3 import S3Bucket
 
@@ -26,6 +27,8 @@ PARTITION = b"orders\x00" + bytes(8)
 
 
 class TestS3(BackendConformance):
+    rounds = 20 if EXHAUSTIVE else 8
+
     @pytest.fixture(autouse=True)
     def _bucket(self, s3_bucket: S3Bucket) -> None:
         self.target = Target(s3_bucket.name, "us-east-1", s3_bucket.server.endpoint)
