@@ -710,8 +710,9 @@ class Store:
         `columns`: those to read, None for all: store, space, partition, number, index, position, segment, sequence,
         timestamp (UTC), trx_id, trx_node, payload, metadata, tier. `offset`: what is after it; `tier`: "cold" for what
         is in the archive alone, "hot" for what is not yet. What is committed when this is called is what is read.
-        An unknown space is empty. InvalidOffset, ValueError for an unknown column; MissingDependency without the extra
-        `archive`. pandas, Polars and DuckDB take what it returns.
+        An unknown space is empty. InvalidOffset, ValueError for an unknown column; EntriesRemoved where entries after
+        the offset were trimmed, or are while it is read; MissingDependency without the extra `archive`. pandas, Polars
+        and DuckDB take what it returns.
         """
         from .archive.arrow import read_arrow
 

@@ -7,10 +7,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ..errors import CorruptData
+from ..errors import CorruptData, EntriesRemoved
 from ..log.offsets import Offset
-from ..log.read import Batch, Bounds, intact, partition_batches, position_of
-from ..log.visible import floor_of, hides
+from ..log.read import Batch, Bounds, intact, is_named, partition_batches, position_of
+from ..log.visible import floor_of, hides, number_gap, raises
 from .schema import check_installed, schema
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def read_arrow(
     columns: Sequence[str] | None,
     tier: str,
 ) -> pa.RecordBatchReader:
-    """The entries after `offset` that are committed now. ValueError for an unknown column or tier, InvalidOffset."""
+    """The entries after `offset` that are committed now. ValueError for an unknown column or tier, InvalidOffset,
+    EntriesRemoved where some behind it were trimmed."""
     check_installed()
     import pyarrow as pa
 
@@ -71,6 +72,12 @@ def read_arrow(
         raise ValueError(f'tier is "all", "cold" or "hot", not {tier!r}')
     ends = [partition.refresh() for partition in partitions]
     starts = [position_of(partition, offset, end) for partition, end in zip(partitions, ends, strict=True)]
+    for partition, start in zip(partitions, starts, strict=True):
+        gap = number_gap(partition, start, floor_of(partition)) if is_named(partition, offset, start) else None
+        if gap is not None and raises(gap):
+            raise EntriesRemoved(
+                f"{gap}: what comes after the offset is not all there. Without an offset it begins with what is", gap
+            )
     several = len(partitions) > 1
     needed = [*names, "timestamp"] if several else names
     logs = [
@@ -124,7 +131,9 @@ def _tables(
                         continue
                     rows = batches_as_table(rest, columns)
                 else:
-                    rows = part.filter(part["payload"].is_valid()) if erased else part
+                    # Erased before this began, or in the middle of it.
+                    holes = "payload" in part.column_names and part["payload"].null_count
+                    rows = part.filter(part["payload"].is_valid()) if holes else part
                     if not rows.num_rows:
                         continue
                 yield _with_constant(_with_constant(rows, "tier", "cold"), "partition", partition.partition)

@@ -63,7 +63,9 @@ class ArchiveOrLog:
             return
         except UNREADABLE as error:
             damage = error
-        if batch is not None:
+        if batch is not None and batch.gap is not None:
+            start = (batch.gap.last_sequence + 1, 0)
+        elif batch is not None:
             index = batch.entries[-1].sequence - batch.origin.first_sequence
             start = (batch.number, batch.origin.index + index + 1)
         held = held_from(partition, start[0], last)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from ..errors import CorruptData, StreamkitError
+from ..gaps import Gap
 from ..log.archive_reader import Contents
-from ..log.read import Batch, Bounds, Needles
+from ..log.read import Batch, Bounds, Needles, told
+from ..log.visible import floor_of, number_gap, row_of
 from . import scattered
 from .batches import batches, batches_backwards, with_texts
 from .errors import UNDECODABLE, Damaged, Elsewhere
@@ -155,6 +157,9 @@ class Archive:
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
             nonlocal here
+            gap, here = _trimmed(snapshot, partition, here)
+            if gap is not None and (batch := told(gap, bounds.gaps)) is not None:
+                yield batch
             for rows in self.in_order(snapshot, partition.partition, here[0], last, bounds):
                 after = 0
                 if needles is not None and rows.num_rows:
@@ -174,7 +179,8 @@ class Archive:
     def tables(
         self, partition: Partition, start: tuple[int, int], last: int, columns: Sequence[str]
     ) -> Iterator[pa.Table]:
-        """As `transactions`, as tables of `columns` and what they are ordered by. Segments and ids are dictionaries."""
+        """As `transactions`, as tables of `columns` and what they are ordered by. Segments and ids are dictionaries.
+        EntriesRemoved where a trim has overtaken it."""
         import pyarrow.compute as pc
 
         here = start
@@ -182,6 +188,9 @@ class Archive:
 
         def walk(snapshot: Snapshot) -> Iterator[pa.Table]:
             nonlocal here
+            gap, here = _trimmed(snapshot, partition, here)
+            if gap is not None:
+                told(gap, "raise")
             for rows in self.in_order(snapshot, partition.partition, here[0], last, Bounds(), wanted):
                 number, index = here
                 if index:
@@ -413,6 +422,9 @@ class Archive:
                         if batch.number > partition.head.archived:
                             return
                         if batch.entries[0].sequence != expected:
+                            partition.refresh()
+                            if row_of(partition, segment).first_sequence > expected:
+                                return  # trimmed meanwhile: who asked looks again, and is told
                             raise CorruptData(
                                 f"{self.table.url}, version {snapshot.version}: sequence {expected} of segment "
                                 f"{segment!r} is not where it must be; check the store with `streamkit verify`"
@@ -451,6 +463,19 @@ class Archive:
             low = max(first, min(file.sequences[0] for file in files))
             high = min(last, max(file.sequences[1] for file in files))
             yield from windows(self.table, files, Wanted(partition, "sequence", low, high, segment), COLUMNS)
+
+
+def _trimmed(snapshot: Snapshot, partition: Partition, here: tuple[int, int]) -> tuple[Gap | None, tuple[int, int]]:
+    """What a trim has taken from the table since a reader was told to go on `here`, and where it goes on then.
+
+    A reader from the beginning begins at the floor, wherever that is by now.
+    """
+    files = next(iter(snapshot.clusters(partition.partition)), [])
+    if here <= (1, 0) or any(file.numbers[0] <= here[0] for file in files):
+        return None, here
+    partition.refresh()
+    floor = floor_of(partition)
+    return number_gap(partition, here, floor), max(here, (floor.number, 0))
 
 
 def _alone(files: Sequence[File]) -> bool:

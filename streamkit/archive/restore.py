@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from ..clock import SYSTEM_CLOCK
 from ..errors import CorruptData, PermanentError
-from ..log.floors import Control, Removal, Removed
+from ..log.floors import Control, Floor, Removal, Removed
 from ..log.idempotency import all_uses
 from ..log.read import Batch, Bounds, merge, partition_batches
 from ..log.record_format import encode_body, encode_holes
@@ -65,6 +65,11 @@ class _Lost:
         self.settings = settings
         self.head = Head(settings, archived=archived)
         self.clock = SYSTEM_CLOCK
+        self.floor = Floor()
+        self.retention = None
+
+    def refresh(self) -> int:
+        return self.head.archived
 
 
 def read_archived(archive: Archive, bounds: Bounds) -> list[Iterator[Batch]]:
