@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def compact_space(
             progress(done, total)
     after = table.snapshot()
     # Files that no version names may be those of an archiver at work: they must be a day old.
-    gone = table.vacuum(int(retention_hours), full=retention_hours >= 24)
+    gone = table.vacuum(math.ceil(retention_hours), full=retention_hours >= 24)
     return before, len(after.paths) if after else 0, len(gone)
 
 

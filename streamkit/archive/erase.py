@@ -6,6 +6,7 @@ versions of the table lose their files too, and so do files that no version name
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["erase_archived"]
 
 _TRIES = 20
+_FOOTER = b"PAR1"
+"""What a Parquet file ends with."""
+_LEFT = 60.0
+"""Seconds after which nobody is taken to be writing any more to a file that lacks it."""
 
 Spans = Mapping[str, Sequence[tuple[int, int]]]
 """Of segments, the first and last sequences of what is erased."""
@@ -179,8 +184,23 @@ def _delete_old(archive: Archive, named: Set[str], spans: Spans) -> None:
         if path in named:
             continue
         try:
-            if _holds(archive, path, spans):
+            if _is_left_behind(archive, info) or _holds(archive, path, spans):
                 with table.mapped():
                     table.filesystem.delete_file(path)
         except Gone:
             continue
+
+
+def _is_left_behind(archive: Archive, info: Any) -> bool:
+    """Whether a file was left half written by a process that was killed: nobody can tell what is in it. Unavailable if
+    that process may be at it yet."""
+    table = archive.table
+    with table.reading(info.path), table.filesystem.open_input_file(info.path) as source:
+        size = source.size()
+        if size >= len(_FOOTER) and source.read_at(len(_FOOTER), size - len(_FOOTER)) == _FOOTER:
+            return False
+    if time.time() - (info.mtime_ns or 0) / 1e9 < _LEFT:
+        raise Unavailable(
+            f"{table.url}: {info.path} is being written, or was until a process was killed: erase again in a minute"
+        )
+    return True

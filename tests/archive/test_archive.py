@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from streamkit.errors import (
     MissingDependency,
     SequenceMismatch,
     StreamkitError,
+    Unavailable,
 )
 from streamkit.log.keys import DATA
 from streamkit.log.records import all_records
@@ -704,4 +706,27 @@ def test_what_is_in_very_many_files_is_erased_from_all_of_them_in_one_version(tm
         assert after.state.version == before.state.version + 1
         assert not any(b"secret" in path.read_bytes() for path in (tmp_path / "cold").rglob("*.parquet"))
         assert len(list(store.consume_space(SPACE))) == 25
+        assert store.verify(SPACE).ok
+
+
+def test_an_erasure_is_completed_beside_what_a_killed_process_left_half_written(tmp_path: Path) -> None:
+    with streamkit.connect(tmp_path.as_uri(), archive=f"file://{tmp_path / 'cold'}") as client:
+        store = client.store(uuid4())
+        for at in range(8):
+            store.produce(SPACE, "s", [Record(b"secret%d" % at)])
+        store.archive(SPACE)
+        (file,) = (tmp_path / "cold").rglob("*[0-9a-f].parquet")
+        left = [file.with_name(f"00-0-{at}-12-0123456789ab-0123456789abcdef.parquet") for at in range(2)]
+        left[0].write_bytes(b"")
+        left[1].write_bytes(file.read_bytes()[:-40])
+        with pytest.raises(Unavailable, match="is being written, or was .* erase again in a minute"):
+            store.erase(SPACE, "s", first=3, last=3)
+        assert [entry.sequence for entry in store.consume_space(SPACE)] == [1, 2, 4, 5, 6, 7, 8]
+        assert all(path.exists() for path in left)
+        for path in left:
+            os.utime(path, (0, 0))
+        store.maintain(SPACE)
+        assert not any(path.exists() for path in left)
+        assert not any(b"secret2" in path.read_bytes() for path in (tmp_path / "cold").rglob("*.parquet"))
+        store.erase(SPACE, "s", first=5, last=5)
         assert store.verify(SPACE).ok

@@ -191,9 +191,10 @@ def test_wrong_arguments_of_restore_are_named(client: streamkit.Client, store: S
 def test_compaction_brings_small_files_together_and_removes_the_old(client: streamkit.Client, store: Store) -> None:
     before, files = content(store), len(list(table(client, store).glob("*.parquet")))
     steps: list[tuple[int, int]] = []
-    report = store.compact(SPACE, retention_hours=0, progress=lambda *at: steps.append(at))
-    assert (report.space, report.before, report.after, report.removed) == (SPACE, files, 2, files)
+    report = store.compact(SPACE, retention_hours=0.9, progress=lambda *at: steps.append(at))
+    assert (report.space, report.before, report.after, report.removed) == (SPACE, files, 2, 0)
     assert steps[-1] == (files, files)
+    assert store.compact(SPACE, retention_hours=0).removed == files
     assert content(store) == before
     assert content(client.store(store.id)) == before
     assert store.compact(SPACE) == type(report)(SPACE, 2, 2, 0)
