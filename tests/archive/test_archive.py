@@ -719,7 +719,7 @@ def test_an_erasure_is_completed_beside_what_a_killed_process_left_half_written(
         left = [file.with_name(f"00-0-{at}-12-0123456789ab-0123456789abcdef.parquet") for at in range(2)]
         left[0].write_bytes(b"")
         left[1].write_bytes(file.read_bytes()[:-40])
-        with pytest.raises(Unavailable, match="is being written, or was .* erase again in a minute"):
+        with pytest.raises(Unavailable, match="erase again in a minute"):
             store.erase(SPACE, "s", first=3, last=3)
         assert [entry.sequence for entry in store.consume_space(SPACE)] == [1, 2, 4, 5, 6, 7, 8]
         assert all(path.exists() for path in left)
