@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
 __all__ = ["BAD", "is_bad", "parse_payloads", "struct"]
 
 BAD = "bad_payload"
-_PARSED, _TEXT = "streamkit_parsed", "streamkit_bad"
+_PARSED, _DOCUMENT, _TEXT = "streamkit_parsed", "document", "bad"
+_BLANK = " \t\r\n"
+"""What may stand before a document."""
 
 
 def parse_payloads(frame: DataFrame, schema: StructType | str) -> DataFrame:
@@ -38,7 +41,7 @@ def parse_payloads(frame: DataFrame, schema: StructType | str) -> DataFrame:
     rows = frame.withColumn(_PARSED, _parsed(schema))
     rows = rows.withColumn(BAD, F.when(_bad(F.col(_PARSED)), F.col("payload")))
     good = F.col(BAD).isNull()
-    columns = [F.when(good, F.col(_PARSED)[name]).alias(name) for name in names]
+    columns = [F.when(good, F.col(_PARSED)[_DOCUMENT][name]).alias(name) for name in names]
     return rows.select(*(F.col(name) for name in kept), *columns, F.col(BAD))
 
 
@@ -57,15 +60,25 @@ def struct(schema: StructType | str) -> StructType:
 
 
 def _parsed(schema: StructType | str) -> Column:
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StringType, StructField, StructType
+    """The document as a field of another one: Spark reads a document, and looks at nothing that follows on it.
 
-    fields = [StructField(field.name, field.dataType) for field in struct(schema)]
-    return F.from_json(
-        F.col("payload").cast("string"),
-        StructType([*fields, StructField(_TEXT, StringType())]),
+    What follows on the payload's may be more fields, or elements: it stands where the one is wrong, and where the other
+    is, before a field that must be reached.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+
+    fields = StructType([StructField(field.name, field.dataType) for field in struct(schema)])
+    end = f"end-{token_hex(8)}"  # no payload knows it
+    text = F.col("payload").cast("string")
+    whole = F.concat(F.lit(f'{{"{_DOCUMENT}":'), text, F.lit(',"":['), text, F.lit(f'],"{end}":true}}'))
+    kinds = {_DOCUMENT: fields, end: BooleanType(), _TEXT: StringType()}
+    found = F.from_json(
+        whole,
+        StructType([StructField(name, kind) for name, kind in kinds.items()]),
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _TEXT},
     )
+    return F.when(found[end], found)
 
 
 def _bad(parsed: Column) -> Column:
@@ -73,4 +86,5 @@ def _bad(parsed: Column) -> Column:
 
     text = F.col("payload").cast("string")
     # To Spark, what is empty or null is no corrupt record, and neither is text of another encoding, which it mends.
-    return parsed.isNull() | parsed[_TEXT].isNotNull() | ~F.is_valid_utf8(text) | ~F.ltrim(text).startswith("{")
+    none = parsed.isNull() | parsed[_TEXT].isNotNull() | ~F.is_valid_utf8(text)
+    return none | ~F.ltrim(text, F.lit(_BLANK)).startswith("{")

@@ -24,11 +24,15 @@ SCHEMA = "item string, price double, at timestamp, tags array<string>"
 GOOD = {
     b'{"item":"a","price":2.5,"at":"2026-01-31T08:00:00Z","tags":["x"]}': ("a", 2.5, ["x"]),
     b'  {"item":"b","price":1,"unknown":{"more":1}}': ("b", 1.0, None),
+    b'\r\n\t{"item":"c"}\n': ("c", None, None),
     b"{}": (None, None, None),
     '{"item":"ü"}'.encode(): ("ü", None, None),
 }
 BAD = [b"", b" ", b"null", b"[]", b'[{"item":"a"}]', b"7", b'"text"', b"nonsense", b'{"item":', b"\xff", b"{\xff}",
-       b'{"item":"\xc3"}', b'{"price":"dear"}', b'{"tags":1}', b'{"at":"some day"}']  # fmt: skip
+       b'{"item":"\xc3"}', b'{"price":"dear"}', b'{"tags":1}', b'{"at":"some day"}', b'{"item":"a"}{"item":"b"}',
+       b'{"item":"a"}]', b'{"item":"a"}}', b'{"item":"a"},', b'{"item":"a"} and more', b'{"item":"a"},"more":{}',
+       b'{"item":"a"},{}', b'{"item":"a"}],"more":[{}',
+       b"{}\x00"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,7 @@ def test_payloads_become_columns_and_bad_ones_are_kept(spark: Any, url: str, sto
     # Whatever is asked of it, the same are bad.
     assert frame.where("bad_payload IS NOT NULL").count() == 2 * len(BAD)
     assert frame.select("bad_payload").where("bad_payload IS NULL").count() == 2 * len(GOOD)
-    assert frame.where("item IS NOT NULL").count() == 2 * 3
+    assert frame.where("item IS NOT NULL").count() == 2 * 4
 
 
 def test_a_field_is_no_column_twice(spark: Any, url: str, store: Store) -> None:
