@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 import streamkit
-from streamkit import Record
+from streamkit import Record, Retention
 
 pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
@@ -113,3 +113,25 @@ def test_verify_looks_at_all_spaces_at_once_and_names_the_one(
     next((tmp_path / "archive" / place / "_delta_log").glob("*.json")).write_text("{")
     found = find(spark, url, work).collect()
     assert {(row.store, row.space) for row in found} == {(store, space)}
+
+
+def test_what_was_removed_is_no_finding(spark: Any, tmp_path: Path) -> None:
+    from streamkit.spark.jobs.verify import find
+
+    url = tmp_path.as_uri()
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        for space in ("whole", "trimmed", "by segment", "erased", "deleted", "kept"):
+            for at in range(12):
+                store.produce(space, f"s{at % 2}", [Record(b"x")])
+            store.archive(space)
+        store.trim("trimmed", keep_entries=5)
+        store.trim("by segment", "s1", before=3)
+        store.erase("erased", "s0", first=2, last=3)
+        store.delete_segment("deleted", "s1")
+        store.set_retention("kept", Retention(max_entries=3))
+        work = [(str(store.id), space) for space in store.get_spaces()]
+        assert len(work) == 6
+        assert find(spark, url, work).collect() == []
+        store.maintain()
+        assert find(spark, url, work).collect() == []

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...client import connect
 from ...errors import StreamkitError
+from ...log.partition import Partition
+from ...log.visible import floor_of
+from ...store import Store
 from ..native import Plan, frame_of, plan
 from ..options import parse
+from ..plan import partitions_of
 from ..session import register
 from .command import arguments, existing, main, on_executors, say, start, targets
 
@@ -40,24 +44,28 @@ def find(spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive
     say(f"checking the entries of both tiers: {len(work)} spaces")
     known = {(store, space) for store, space, *_ in rows}
     # What is known to be damaged would end the query over all the others.
-    frame, failed = _together(spark, url, [pair for pair in work if pair not in known], archive)
+    frame, failed, thinned = _together(spark, url, [pair for pair in work if pair not in known], archive)
     whole = spark.createDataFrame(rows + failed, _SCHEMA)
-    for part in _entries(frame):
+    for part in _entries(frame, thinned):
         whole = whole.unionByName(part)
     return whole
 
 
 def _together(
     spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive: str | None
-) -> tuple[DataFrame, list[tuple[str, str, str, str]]]:
-    """The entries of all of them as one frame, which costs less than one for each; and those that cannot be read."""
-    whole, failed = Plan([], [], {}, set()), []
+) -> tuple[DataFrame, list[tuple[str, str, str, str]], list[str]]:
+    """The entries of all of them as one frame, which costs less than one for each; those that cannot be read; and those
+    of which something was removed."""
+    whole, failed, thinned = Plan([], [], {}, set()), [], []
     given = {"url": url, "columns": ",".join(_COLUMNS), **({"archive": archive} if archive else {})}
     register(spark)
     with connect(url, archive=archive) as client:
         for store, space in work:
+            options = parse({**given, "store": store, "space": space})
             try:
-                one = plan(client, parse({**given, "store": store, "space": space}))
+                one = plan(client, options)
+                if any(map(_is_thinned, partitions_of(client, options))):
+                    thinned.append(f"{store}/{space}")
             except (StreamkitError, ValueError) as error:
                 failed.append((store, space, "archive", f"{type(error).__name__}: {error}"))
             else:
@@ -65,17 +73,30 @@ def _together(
                 whole.cold.extend(one.cold)
                 whole.tables.update(one.tables)
                 whole.entries.update(one.entries)
-    return frame_of(spark, {**given, "store": "*", "space": "*"}, whole), failed
+    return frame_of(spark, {**given, "store": "*", "space": "*"}, whole), failed, thinned
 
 
-def _entries(frame: DataFrame) -> list[DataFrame]:
+def _is_thinned(found: tuple[Store, str, Partition]) -> bool:
+    """Whether entries of the partition were trimmed, erased or deleted, or have expired."""
+    *_, partition = found
+    return bool(floor_of(partition).number > 1 or partition.thinned or partition.erasing or partition.head.erased) or (
+        partition.retention is not None
+    )
+
+
+def _entries(frame: DataFrame, thinned: Sequence[str]) -> list[DataFrame]:
+    """What is there more than once, or not; of spaces of which something was removed only the former, as nobody but the
+    log can tell what is missing there."""
     from pyspark.sql import functions as F
+
+    some = F.concat_ws("/", "store", "space").isin(*thinned)
 
     def findings(grouped: DataFrame, place: Any, problem: Any) -> DataFrame:
         return grouped.select("store", "space", place.alias("place"), problem.alias("problem"))
 
     def sparse(first: int) -> Any:
-        return (F.col("least") != first) | (F.col("count") != F.col("most") - first + 1)
+        whole = (F.col("least") == first) & (F.col("count") == F.col("most") - first + 1)
+        return ~whole & (~some | (F.col("count") > F.col("most") - F.col("least") + 1))
 
     def spread(by: list[str], column: str) -> DataFrame:
         return frame.groupBy("store", "space", *by).agg(
