@@ -45,7 +45,7 @@ _READ = {
     "from": "earliest, latest, the first timestamp to read (milliseconds or ISO 8601), or an offset to go on after",
     "until": "the last timestamp to read (milliseconds or ISO 8601), or the offset to stop at",
     "maxrowspertrigger": "how many rows a trigger of a stream takes at most",
-    "failondataloss": "true (the default): a stream fails where entries are gone that it has not read; false: not",
+    "failondataloss": "true (the default): fail where entries are gone behind a checkpoint, or an offset; false: not",
     "segmentsplit": "about how many rows a task reads from the log",
     "snapshot": "made by read_space",
 }
@@ -63,6 +63,8 @@ _TIERS = ("all", "cold", "hot")
 _SECONDS = 100_000_000_000
 """What is less is a time in seconds, not in milliseconds, which were that many in March 1973."""
 LATEST = "latest"
+_MOST = (1 << 63) - 1
+"""No sequence is more."""
 
 
 class Options(NamedTuple):
@@ -121,8 +123,8 @@ def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
         last=bound("until", given.get("until", "")),
         segments=_segments(given.get("segment"), given.get("segments")),
         sequences=(
-            _count("minSequence", given.get("minsequence", "0"), 0),
-            _count("maxSequence", given.get("maxsequence", "0"), 0),
+            min(_count("minSequence", given.get("minsequence", "0"), 0), _MOST),
+            min(_count("maxSequence", given.get("maxsequence", "0"), 0), _MOST),
         ),
         max_rows=_count("maxRowsPerTrigger", given.get("maxrowspertrigger", "0"), 0),
         fail_on_loss=_one_of("failOnDataLoss", given.get("failondataloss", "true").lower(), ("true", "false"))

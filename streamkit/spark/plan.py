@@ -12,11 +12,12 @@ from ..archive.errors import UNREADABLE
 from ..archive.fallback import ArchiveOrLog
 from ..archive.table import File
 from ..client import Client
-from ..errors import PermanentError
+from ..errors import EntriesRemoved, PermanentError
+from ..gaps import Gap
 from ..log.offsets import Offset
 from ..log.partition import Partition
-from ..log.read import first_at, position_of
-from ..log.visible import floor_of, hides
+from ..log.read import first_at, is_named, position_of
+from ..log.visible import floor_of, hides, number_gap, raises
 from ..store import Store, inner
 from .options import LATEST, Options
 
@@ -31,6 +32,7 @@ __all__ = [
     "pieces",
     "reaching",
     "spans",
+    "trimmed",
 ]
 
 
@@ -110,12 +112,22 @@ def partitions_of(client: Client, options: Options) -> Iterator[tuple[Store, str
         raise PermanentError(f"none of the {len(stores)} stores has a space {options.space!r}")
 
 
-def spans(client: Client, options: Options) -> list[Span]:
-    """The whole of what the options ask for, as of now."""
+def spans(client: Client, options: Options, *, named: bool = True) -> list[Span]:
+    """The whole of what the options ask for, as of now. EntriesRemoved where some behind an offset were trimmed, unless
+    that does not count (not `named`, or fail_on_loss)."""
     found = []
     for store, space, partition in partitions_of(client, options):
         end = partition.refresh()
         first, skip = begin_of(options.first, partition, end)
+        if named and options.fail_on_loss and isinstance(options.first, str) and options.first != LATEST:
+            seen = is_named(partition, Offset.decode(options.first, space), (first, skip))
+            gap = number_gap(partition, (first, skip), floor_of(partition)) if seen else None
+            if gap is not None and raises(gap):
+                raise EntriesRemoved(
+                    f"{gap}: what comes after the offset is not all there. Begin with the earliest, or set the option "
+                    "failOnDataLoss to false, to go on with what is",
+                    gap,
+                )
         first, skip = max((first, skip), (floor_of(partition).number, 0))
         last, stop = _end_of(options.last, partition, end)
         archived = min(partition.head.archived, last)
@@ -124,6 +136,18 @@ def spans(client: Client, options: Options) -> list[Span]:
             Span(store.id, space, partition.partition, incarnation, first, last, archived, skip, stop),
         )
     return found
+
+
+def trimmed(client: Client, span: Span, begin: int) -> Gap | None:
+    """What was trimmed, or has expired, between transaction `begin` and the span."""
+    known = inner(client.store(span.store)).look_up(span.space)[0]
+    if known is None or begin >= span.first:
+        return None
+    partition = known.partitions[span.partition]
+    floor = floor_of(partition)
+    # What the options pass over was not to be read.
+    gap = number_gap(partition, (begin, 0), floor) if floor.number >= span.first else None
+    return gap if gap is not None and raises(gap) else None
 
 
 def begin_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int]:

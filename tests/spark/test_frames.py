@@ -373,12 +373,29 @@ def test_where_nothing_is_to_be_read_the_frame_is_empty(spark: Any, url: str, tm
             {"segments": '["none of them"]'},
             {"segments": "[]"},
             {"minSequence": 1000},
+            {"minSequence": 1 << 70},
         ):
             frame = read(spark, root, store, **options)
             assert frame.count() == 0, options
             assert collected(frame.unionByName(read(spark, root, store))) == as_rows(list(store.consume_space(SPACE)))
         store.archive(SPACE)
         assert read(spark, root, store, tier="hot").count() == 0
+        assert read(spark, root, store, minSequence=1 << 63).count() == 0
+        assert collected(read(spark, root, store, maxSequence=1 << 63)) == as_rows(list(store.consume_space(SPACE)))
+
+
+def test_an_offset_behind_which_entries_were_trimmed_is_told(spark: Any, tmp_path: Path, read: Any) -> None:
+    root = tmp_path.as_uri()
+    with streamkit.connect(root) as client:
+        store = client.store(uuid4())
+        fill(store, 10)
+        offsets = [entry.space_offset for entry in store.consume_space(SPACE)]
+        store.trim(SPACE, keep_entries=5)
+        left = as_rows(list(store.consume_space(SPACE)))
+        with pytest.raises(Exception, match="were trimmed: what comes after the offset is not all there"):
+            read(spark, root, store, **{"from": offsets[0].hex()}).count()
+        assert collected(read(spark, root, store)) == left
+        assert collected(read(spark, root, store, **{"from": offsets[-len(left) - 1].hex()})) == left
 
 
 def test_the_verify_job_looks_at_an_empty_space(spark: Any, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event, Thread, current_thread
 from typing import Any
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ pytest.importorskip("deltalake")
 import deltalake
 import deltalake.exceptions
 
-from streamkit.errors import PermanentError, Unavailable
+from streamkit.errors import EntriesRemoved, PermanentError, Unavailable
 from streamkit.spark.jobs import rollup
 from streamkit.spark.output import Layout, Output
 
@@ -374,3 +375,88 @@ def test_entries_that_are_not_of_the_schema_are_set_aside_once(
     assert {row["segment"] for row in found} == {"s0", "s1", "s2"}
     store.produce(SPACE, "s", [Record(b"worse")])
     assert asked(spark, url, store, output, sql, schema=schema, bad=bad).bad == 1
+
+
+def test_spaces_of_any_names_have_marks_of_their_own(spark: Any, url: str, client: Client, tmp_path: Path) -> None:
+    store, output = client.store(uuid4()), str(tmp_path / "rollup")
+    spaces = ("a", "a/incarnation", "a/incarnation/0", "0/a")
+    for round in (1, 2):
+        for at, space in enumerate(spaces, 1):
+            store.produce(space, space, [Record(b"x")] * at)
+        report = asked(spark, url, store, output, options={"space": "*"})
+        assert (report.rows, report.batches) == (len(spaces), 1)
+        assert counted(output) == {space: round * at for at, space in enumerate(spaces, 1)}
+
+
+def test_a_rollup_that_went_on_while_the_store_was_looked_at_is_no_damage(
+    spark: Any, url: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, output = client.store(uuid4()), str(tmp_path / "rollup")
+    fill(store, 5)
+    look = rollup.spans
+
+    def overtaken(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(rollup, "spans", look)
+        found = look(*arguments, **named)
+        fill(store, 5, start=5)
+        roll_up(spark, url, store, output)
+        return found
+
+    monkeypatch.setattr(rollup, "spans", overtaken)
+    assert roll_up(spark, url, store, output) == 0
+    assert counted(output) == there(store)
+
+
+def test_what_was_trimmed_before_it_was_rolled_up_is_told(spark: Any, url: str, client: Client, tmp_path: Path) -> None:
+    store, output = client.store(uuid4()), str(tmp_path / "rollup")
+    for at in range(10):
+        store.produce(SPACE, "s", [Record(b"x")])
+        if at == 4:
+            roll_up(spark, url, store, output)
+    offsets = [entry.space_offset for entry in store.consume_space(SPACE)]
+    store.trim(SPACE, before=offsets[3])  # all of it was rolled up
+    first = {"from": offsets[0].hex()}
+    assert asked(spark, url, store, output, options=first).rows == 1
+    for _ in range(5):
+        store.produce(SPACE, "s", [Record(b"x")])
+    offsets = [entry.space_offset for entry in store.consume_space(SPACE)]
+    store.trim(SPACE, before=offsets[-3])
+    with pytest.raises(EntriesRemoved, match=r"were trimmed before they were rolled up.*--go-on"):
+        roll_up(spark, url, store, output)
+    assert counted(output) == {"s": 10}
+    assert roll_up(spark, url, store, output, failOnDataLoss="false") == 1
+    assert counted(output) == {"s": 12}
+
+
+def test_threads_of_one_session_roll_up_their_own_entries(
+    spark: Any, url: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = [client.store(uuid4()) for _ in range(2)]
+    for store, count in zip(stores, (3, 50), strict=True):
+        store.produce(SPACE, "s", [Record(b"x")] * count)
+    outputs = [str(tmp_path / f"rollup-{at}") for at in range(2)]
+    other = Thread(target=lambda: roll_up(spark, url, stores[1], outputs[1]))
+    here, done = Event(), Event()
+    frames, read = type(spark.range(0)), rollup._read
+    name = frames.createOrReplaceTempView
+
+    def naming(frame: Any, view: str) -> None:
+        name(frame, view)
+        if current_thread() is other:
+            done.set()
+        else:
+            other.start()
+            assert here.wait(60)
+            done.wait(1)  # the other one has a second to take the name; it gets it when this one is done with it
+
+    def reading(*arguments: Any) -> Any:
+        found = read(*arguments)
+        if current_thread() is other:
+            here.set()
+        return found
+
+    monkeypatch.setattr(frames, "createOrReplaceTempView", naming)
+    monkeypatch.setattr(rollup, "_read", reading)
+    roll_up(spark, url, stores[0], outputs[0])
+    other.join()
+    assert [counted(output) for output in outputs] == [{"s": 3}, {"s": 50}]

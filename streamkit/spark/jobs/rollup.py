@@ -11,14 +11,15 @@ whoever reads them sums up again, or the rows are merged into those that are the
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...archive.table import check_installed
-from ...errors import CorruptData, PermanentError, Unavailable
+from ...errors import CorruptData, EntriesRemoved, PermanentError, Unavailable
 from ..options import parse
 from ..output import Layout, Output
-from ..plan import Span, limited, spans
+from ..plan import Span, limited, spans, trimmed
 from ..session import register
 from ..typed import BAD, is_bad, parse_payloads, struct
 from .command import arguments, main, say, start, targets
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["RollupReport", "job", "roll_up"]
 
 BATCH = 50_000_000
+_naming = threading.Lock()
+"""The view is the session's, and another thread may roll up something else in it."""
 
 
 class RollupReport(NamedTuple):
@@ -60,7 +63,7 @@ def roll_up(
 
     Up to `batch_rows` entries, in whole transactions, are one commit, which holds the rows and how far they go. What is
     committed when this is called is what is rolled up. Unavailable if another rollup was faster; ValueError if the rows
-    do not fit the table.
+    do not fit the table; EntriesRemoved if some that come after what the output holds were trimmed, or have expired.
     """
     check_installed()
     register(spark)
@@ -75,11 +78,22 @@ def roll_up(
     aside = Output(bad, Layout()) if bad is not None else None
     report = RollupReport(0, 0, 0)
     with parsed.client() as client:
-        whole = [_whole(span) for span in spans(client, parsed)]
+        held = target.load()
+        # After this look the store may go on, and another rollup with it.
+        whole = [_whole(span) for span in spans(client, parsed, named=False)]
+        for span in whole:
+            _after(span, held, bool(parsed.last))
+            begin = _done(span, held) + 1
+            gap = trimmed(client, span, begin) if begin > 1 and parsed.fail_on_loss else None
+            if gap is not None:
+                raise EntriesRemoved(
+                    f"{gap} before they were rolled up: set the option failOnDataLoss to false (--go-on) to go on with "
+                    "what is there, or take another output",
+                    gap,
+                )
         while True:
             table = target.load()
-            # After the first look the store may have gone on, and another rollup with it.
-            planned = [_after(span, table, bool(parsed.last) or report.batches > 0) for span in whole]
+            planned = [_after(span, table, True) for span in whole]
             new = [span for span in planned if span.first <= span.last]
             if not new:
                 return report
@@ -110,8 +124,10 @@ def _batch(
         else:
             kept = _set_aside(spark, options, new, schema, aside)
         frame = typed.where(f"{BAD} IS NULL").drop(BAD)
-    frame.createOrReplaceTempView("entries")
-    return RollupReport(_write(target, spark.sql(sql), new), kept, 1)
+    with _naming:
+        frame.createOrReplaceTempView("entries")
+        rows = spark.sql(sql)
+    return RollupReport(_write(target, rows, new), kept, 1)
 
 
 def _typed(frame: DataFrame, schema: StructType | str) -> DataFrame:
@@ -151,8 +167,9 @@ def _whole(span: Span) -> Span:
     return span._replace(last=span.last - 1, stop=0) if span.stop else span
 
 
-def _mark(span: Span) -> str:
-    return f"streamkit-rollup/{span.store}/{span.partition}/{span.space}"
+def _mark(span: Span, of: str = "") -> str:
+    """The space comes last: it may have any name."""
+    return f"streamkit-rollup/{span.store}/{of}{span.partition}/{span.space}"
 
 
 def _marks_of(planned: Sequence[Span]) -> list[Any]:
@@ -160,7 +177,7 @@ def _marks_of(planned: Sequence[Span]) -> list[Any]:
     from deltalake import Transaction
 
     marks = [Transaction(_mark(span), span.last) for span in planned]
-    return marks + [Transaction(f"{_mark(span)}/incarnation", _version(span)) for span in planned]
+    return marks + [Transaction(_mark(span, "incarnation/"), _version(span)) for span in planned]
 
 
 def _version(span: Span) -> int:
@@ -170,9 +187,9 @@ def _version(span: Span) -> int:
 
 def _after(span: Span, table: Any, bounded: bool) -> Span:
     """What of it the output does not hold yet. `bounded`: the log may go on after it."""
-    done = (table.transaction_version(_mark(span)) if table is not None else None) or 0
+    done = _done(span, table)
     if done:
-        incarnation = table.transaction_version(f"{_mark(span)}/incarnation")
+        incarnation = table.transaction_version(_mark(span, "incarnation/"))
         if incarnation is not None and incarnation != _version(span):
             raise PermanentError(
                 f"the output was made of another space {span.space!r} of the store {span.store}, which was deleted "
@@ -184,6 +201,11 @@ def _after(span: Span, table: Any, bounded: bool) -> Span:
             "they do not belong together"
         )
     return span if done < span.first else span._replace(first=done + 1, skip=0)
+
+
+def _done(span: Span, table: Any) -> int:
+    """The last transaction that the output holds."""
+    return (table.transaction_version(_mark(span)) if table is not None else None) or 0
 
 
 def _read(spark: SparkSession, options: dict[str, str], found: Sequence[Span]) -> DataFrame:
@@ -202,12 +224,15 @@ def job(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--add", default="", help="columns that are added to those of the row that is there")
     parser.add_argument("--evolve", action="store_true", help="add columns to the table that the SQL gives anew")
     parser.add_argument("--batch-rows", type=int, default=BATCH, help="entries in a commit, about")
+    parser.add_argument("--go-on", action="store_true", help="where entries were trimmed before they were rolled up")
     options = parser.parse_args(given)
     work = targets(options)
     say(f"rolling up {len(work)} spaces into {options.output}")
     given_options = {"url": options.url, "store": options.store, "space": options.space}
     if options.archive:
         given_options["archive"] = options.archive
+    if options.go_on:
+        given_options["failOnDataLoss"] = "false"
     layout = Layout(_names(options.partition_by), _names(options.merge_on), _names(options.add), options.evolve)
     report = roll_up(
         start("rollup"),
