@@ -375,6 +375,11 @@ def test_entries_that_are_not_of_the_schema_are_set_aside_once(
     assert {row["segment"] for row in found} == {"s0", "s1", "s2"}
     store.produce(SPACE, "s", [Record(b"worse")])
     assert asked(spark, url, store, output, sql, schema=schema, bad=bad).bad == 1
+    # Another output keeps there what is not of its own schema.
+    sql, schema, other = "SELECT price FROM entries", "price string", str(tmp_path / "other")
+    report = asked(spark, url, store, other, sql, schema=schema, bad=bad)
+    assert (report.rows, report.bad) == (2 * len(good) + 2, 2 * len(wrong) - 2 + 1)
+    assert deltalake.DeltaTable(bad).to_pyarrow_table().num_rows == len(found) + 1 + report.bad
 
 
 def test_spaces_of_any_names_have_marks_of_their_own(spark: Any, url: str, client: Client, tmp_path: Path) -> None:

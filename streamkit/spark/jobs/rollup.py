@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...archive.table import check_installed
@@ -122,7 +123,7 @@ def _batch(
                     f"{count} payloads are not of the schema, and nothing was written: name a table for them with --bad"
                 )
         else:
-            kept = _set_aside(spark, options, new, schema, aside)
+            kept = _set_aside(spark, options, new, schema, aside, target.url)
         frame = typed.where(f"{BAD} IS NULL").drop(BAD)
     with _naming:
         frame.createOrReplaceTempView("entries")
@@ -136,26 +137,30 @@ def _typed(frame: DataFrame, schema: StructType | str) -> DataFrame:
     return parse_payloads(frame.select(*(name for name in frame.columns if name not in taken)), schema)
 
 
-def _set_aside(spark: SparkSession, options: dict[str, str], new: Sequence[Span], schema: Any, aside: Output) -> int:
+def _set_aside(
+    spark: SparkSession, options: dict[str, str], new: Sequence[Span], schema: Any, aside: Output, output: str
+) -> int:
     table = aside.load()
+    # Several outputs may have one table for what is bad: it knows how far it goes for each.
+    of = f"{blake2b(output.encode(), digest_size=8).hexdigest()}/"
     # Killed after this and before the rows were written, it comes again.
-    planned = [_after(span, table, True) for span in new]
+    planned = [_after(span, table, True, of) for span in new]
     rest = [span for span in planned if span.first <= span.last]
     if not rest:
         return 0
-    return _write(aside, _read(spark, options, rest).where(is_bad(schema)), rest)
+    return _write(aside, _read(spark, options, rest).where(is_bad(schema)), rest, of)
 
 
-def _write(target: Output, rows: DataFrame, new: Sequence[Span]) -> int:
+def _write(target: Output, rows: DataFrame, new: Sequence[Span], of: str = "") -> int:
     """The rows, and how far they go. Unavailable if that is not where the table is."""
     from deltalake.exceptions import CommitFailedError, DeltaError
 
     def check(table: Any) -> None:
-        if any(_after(span, table, True) != span for span in new):
+        if any(_after(span, table, True, of) != span for span in new):
             raise Unavailable(f"{target.url}: another rollup was faster: run it again")
 
     try:
-        return target.write(rows, _marks_of(new), check)
+        return target.write(rows, _marks_of(new, of), check)
     except CommitFailedError as error:
         raise Unavailable(f"{target.url}: {error}; another rollup may be running: run it again") from error
     except DeltaError as error:
@@ -172,12 +177,12 @@ def _mark(span: Span, of: str = "") -> str:
     return f"streamkit-rollup/{span.store}/{of}{span.partition}/{span.space}"
 
 
-def _marks_of(planned: Sequence[Span]) -> list[Any]:
+def _marks_of(planned: Sequence[Span], of: str) -> list[Any]:
     """How far the rows go, and of which incarnation of their space they are."""
     from deltalake import Transaction
 
-    marks = [Transaction(_mark(span), span.last) for span in planned]
-    return marks + [Transaction(_mark(span, "incarnation/"), _version(span)) for span in planned]
+    marks = [Transaction(_mark(span, of), span.last) for span in planned]
+    return marks + [Transaction(_mark(span, f"{of}incarnation/"), _version(span)) for span in planned]
 
 
 def _version(span: Span) -> int:
@@ -185,11 +190,11 @@ def _version(span: Span) -> int:
     return int(span.incarnation or "0", 16) >> 1
 
 
-def _after(span: Span, table: Any, bounded: bool) -> Span:
+def _after(span: Span, table: Any, bounded: bool, of: str = "") -> Span:
     """What of it the output does not hold yet. `bounded`: the log may go on after it."""
-    done = _done(span, table)
+    done = _done(span, table, of)
     if done:
-        incarnation = table.transaction_version(_mark(span, "incarnation/"))
+        incarnation = table.transaction_version(_mark(span, f"{of}incarnation/"))
         if incarnation is not None and incarnation != _version(span):
             raise PermanentError(
                 f"the output was made of another space {span.space!r} of the store {span.store}, which was deleted "
@@ -203,9 +208,9 @@ def _after(span: Span, table: Any, bounded: bool) -> Span:
     return span if done < span.first else span._replace(first=done + 1, skip=0)
 
 
-def _done(span: Span, table: Any) -> int:
+def _done(span: Span, table: Any, of: str = "") -> int:
     """The last transaction that the output holds."""
-    return (table.transaction_version(_mark(span)) if table is not None else None) or 0
+    return (table.transaction_version(_mark(span, of)) if table is not None else None) or 0
 
 
 def _read(spark: SparkSession, options: dict[str, str], found: Sequence[Span]) -> DataFrame:
