@@ -53,7 +53,7 @@ def read_note(path: str) -> Note | None:
             data = file.read()
     except FileNotFoundError:
         return None
-    if int.from_bytes(data[:_CRC], "little") != crc32(data[_CRC:]):
+    if len(data) <= _CRC or int.from_bytes(data[:_CRC], "little") != crc32(data[_CRC:]):
         return None
     return _decode(data[_CRC:])
 

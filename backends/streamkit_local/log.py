@@ -290,7 +290,7 @@ class PartitionLog:
         size = len(value)
         if size > _LARGEST:
             raise PermanentError(f"a row of {size} bytes is larger than {_LARGEST} bytes: split it")
-        kind, file, name, named = NEXT_ROW if expect is NEXT else ROW, None, 0, False
+        kind, file, name, end, unnamed = NEXT_ROW if expect is NEXT else ROW, None, 0, 0, False
         try:
             if size > INLINE and expect is not NEXT and expect != LOGGED:
                 name, file = write_row(self.path, key, value, self.reader.seed)
@@ -310,22 +310,25 @@ class PartitionLog:
                     if self._replace_logged(key, value, expect):
                         return LOGGED
                     logged = self._find(key) if before is None else None
+                    end = self.words[END]
                     self._append(kind, key, value, durable)
-                    named = True
                     if logged is not None:
                         self._append(DROPPED, b"", pack_ranges([(logged[1].position, logged[1].stop)]), durable)
                     if before is not None and before.file:
                         if not durable:
                             self._sync_all()
-                        unlink(row_path(self.path, before.file))
+                        with contextlib.suppress(OSError):  # the row is put; what is left is removed with the orphans
+                            unlink(row_path(self.path, before.file))
                     return etag_of(state.rows[key], self.reader.identity)
                 finally:
+                    # Who is interrupted may have published it, or leave a record that a power cut makes part of the log.
+                    unnamed = not self.words[DIRTY] and (not end or self.words[END] == end)
                     self._unlock()
         except OSError as error:
             raise system_fault(error, self.path) from error
         finally:
             if file is not None:
-                if not named:
+                if unnamed:
                     unlink(row_path(self.path, name))
                 file.close()
 

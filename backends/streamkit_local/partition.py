@@ -13,6 +13,7 @@ from typing import Final
 
 from streamkit.checksum import crc32
 
+from .faults import damage
 from .files import OpenFile, create_file, lock_file, make_directory, sync_directory, write_all
 from .head import DELETED, HEAD_WORDS, Head, unseal
 from .reading import log_name
@@ -66,7 +67,10 @@ def mark_log_deleted(path: str, timeout: float) -> None:
     with open(os.path.join(path, "head"), "r+b") as head:
         while True:
             head.seek(HEAD_WORDS)
-            _, base = struct.unpack("=QQ", head.read(16))
+            words = head.read(16)
+            if len(words) < 16:
+                raise damage(head.name, "is cut short")
+            _, base = struct.unpack("=QQ", words)
             file = OpenFile(os.open(os.path.join(path, log_name(unseal(base))), os.O_RDWR))
             lock_file(file.fd, timeout, path)  # nobody is about to publish an end of his own
             head.seek(HEAD_WORDS)

@@ -452,6 +452,43 @@ def test_a_thread_may_be_interrupted_at_any_step(local: LocalStore, monkeypatch:
     assert cuts > 500
 
 
+def test_a_large_row_is_there_at_whatever_step_its_writer_is_interrupted(local: LocalStore) -> None:
+    """Its file must stay if the log names it by then."""
+    before, cuts = b"before", 0
+    local.backend.put(P, b"row", before)
+    for step in range(60, 200):
+        value = b"%06d" % step * 12_000
+        try:
+            with Cut(step):
+                local.backend.put(P, b"row", value)
+            before = value
+        except Interrupt:
+            cuts += 1
+            found = local.rows()[b"row"]
+            assert found in (before, value)
+            before = found
+    assert cuts > 50
+    assert local.rows_anew() == {b"row": before}
+
+
+def test_a_row_that_was_put_is_no_error_if_the_file_of_the_one_before_cannot_be_removed(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = b"x" * 100_000
+    etag = local.backend.put(P, b"row", value)
+
+    def broken(path: str) -> None:
+        raise OSError(errno.EIO, "broken", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", broken)
+        etag = local.backend.put(P, b"row", value + b"y", etag)
+    assert local.backend.get(P, [b"row"]) == [(value + b"y", etag)]
+    monkeypatch.setattr(log, "ROLL", 100)
+    fill(local, 3)
+    assert len(list(local.log_path().glob("*.row"))) == 1
+
+
 # Processes that stand still
 
 

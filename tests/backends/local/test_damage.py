@@ -339,6 +339,25 @@ def test_a_file_that_was_cut_is_damage(local: LocalStore, kind: str) -> None:
                 file.write(data)
 
 
+@pytest.mark.parametrize("size", [0, 100, 520])
+def test_a_store_of_which_a_head_was_cut_can_be_deleted(local: LocalStore, size: int) -> None:
+    fill(local, 3)
+    local.close()
+    os.truncate(local.head(), size)
+    local.open()
+    local.driver.delete(local.id)
+    assert list(local.driver.stores()) == []
+    assert os.listdir(local.root) == []
+
+
+@pytest.mark.parametrize("size", [0, 3, 4])
+def test_a_note_of_what_is_written_anew_that_was_cut_says_nothing(local: LocalStore, size: int) -> None:
+    rows = fill(local, 3)
+    (local.log_path() / "anew").write_bytes(bytes(size))
+    local.cut_power()
+    assert local.rows_anew() == rows
+
+
 def test_a_store_that_was_closed_and_copied_without_its_end_is_damaged(local: LocalStore) -> None:
     fill(local, 20, durable=True)
     end = end_of(local)
