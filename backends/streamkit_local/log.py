@@ -321,7 +321,7 @@ class PartitionLog:
                             unlink(row_path(self.path, before.file))
                     return etag_of(state.rows[key], self.reader.identity)
                 finally:
-                    # Who is interrupted may have published it, or leave a record that a power cut makes part of the log.
+                    # Who is interrupted may have published it, or left a record that a power cut makes known.
                     unnamed = not self.words[DIRTY] and (not end or self.words[END] == end)
                     self._unlock()
         except OSError as error:

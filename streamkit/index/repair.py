@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ..backend import ABSENT, Ambiguous, Backend, Conflict, Etag
 from ..errors import CorruptData, MissingDependency, PermanentError, Unavailable
 from ..log.archive_reader import Contents
+from ..log.floors import Floor
 from ..log.held import TOGETHER, archive_row, grace_row, put_grace_row, whole_from
 from ..log.idempotency import key_row
 from ..log.index_rows import decode_index_row, encode_index_row
@@ -97,18 +98,15 @@ def _repair(partition: Partition) -> int:
         damaged_note |= kept != note.since
         note = ArchiveRow(note.removed, kept)
         log.head = msgspec.structs.replace(log.head, archived=only)
+    if not there:
+        partition.packs = found_packs(partition)
+        # What was trimmed is not lost.
+        log.head = msgspec.structs.replace(log.head, floor=_floor_in_log(partition, only))
     log.begin_after_archive(only, contents)
     log.begin_at_floor()
-    if not there:
-        log.partition.packs = found_packs(partition)
     log.walk()
     if there and log.head.watermark > log.last:
         log.gap(log.head.watermark + 1)
-    if not there and log.floor.number > 1:
-        # What was trimmed is not lost.
-        log.head = msgspec.structs.replace(log.head, floor=log.floor)
-        early = log.partition.transaction_key(1)
-        log.findings = [one for one in log.findings if one.key != early]
     lost = [finding for finding in log.findings[damaged:] if finding.key != HEAD]
     if lost:
         raise CorruptData(f"the log itself is damaged, and nothing else knows what it said: {lost[0].problem}")
@@ -122,6 +120,14 @@ def _repair(partition: Partition) -> int:
     if damaged_note:
         _send(lambda: partition.backend.put(partition.key, bytes(ARCHIVE), encode_row(ARCHIVE, note)))
     return faults + damaged_note + _mend_grace(partition, note.removed, archived)
+
+
+def _floor_in_log(partition: Partition, archived: int) -> Floor:
+    """From where on the transactions after `archived` say that the partition can be read."""
+    log = LogWalk(partition)
+    log.last = archived
+    log.walk()
+    return log.floor
 
 
 def _check(log: LogWalk) -> tuple[dict[bytes, bytes] | None, dict[str, SegmentRow]]:
@@ -158,13 +164,14 @@ def _rebuild(
 ) -> None:
     """Write the index anew: what the archive alone has, then the log, and in the end the head."""
     before = log.head
-    if only and known is None:
+    if log.first > 1 and known is None:
         warn(
-            "space %r, partition %d: the index cannot be read, and with it are forgotten idempotency keys and the "
-            "tokens of leases that wrote the transactions up to %d, which are in the archive only",
+            "space %r, partition %d: the index cannot be read, and of the transactions up to %d, which are not in the "
+            "log any more, the idempotency keys, the tokens of leases and what was removed of segments are forgotten: "
+            "trim or delete again what is back; a segment of which nothing is left begins anew",
             partition.space,
             partition.partition,
-            only,
+            log.first - 1,
         )
     # Newer than what was there, whatever that was.
     version = before.version + 1 if there else partition.clock.now()

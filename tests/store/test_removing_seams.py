@@ -17,12 +17,14 @@ from msgspec.structs import replace
 
 import streamkit
 import streamkit_memory
+from harness.archived_world import SPACE, World
 from harness.combining import CombiningDriver, posting
 from harness.deep_search import files_below, found_in
+from harness.index_rows import read_head
 from streamkit import Entry, Gap, Record, Retention, Store
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
-from streamkit.log.keys import HEAD
+from streamkit.log.keys import HEAD, run_key
 from streamkit.log.rows import Head, decode_row, encode_row
 from streamkit.testing import ManualClock
 from streamkit_memory.driver import MemoryDriver
@@ -177,6 +179,49 @@ def test_repair_brings_nothing_back(tmp_path: Path, removed: str, lost: str) -> 
         store.maintain()
         assert list(store.consume_space("a")) == before
         assert store.verify("a").ok
+
+
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+def test_a_damaged_head_does_not_make_what_was_trimmed_a_loss(tmp_path: Path, kind: str) -> None:
+    """Nor where the log has let go of it: what it has left says from where on it can be read."""
+    world = World(kind, tmp_path / "archive")
+    store = world.process().store(world.id)
+    for at in range(40):
+        store.produce(SPACE, f"s{at % 3}", [Record(b"%d" % at)])
+    store.trim(SPACE, keep_entries=30)
+    for _ in range(3):
+        store.maintain()
+        world.clock.sleep(7200)
+    before = world.look()
+    partition = store._known(SPACE).partitions[0]  # type: ignore[union-attr]
+    assert partition.backend.get(partition.key, [partition.transaction_key(1)]) == [None]
+    partition.backend.put(partition.key, bytes(HEAD), b"damaged")
+    store = world.process().store(world.id)
+    assert store.repair(SPACE) > 0
+    assert world.look() == before
+    assert store.verify(SPACE).ok
+    assert store.produce(SPACE, "s0", [Record(b"40")]).last_sequence == 15
+
+
+def test_repair_says_what_is_forgotten_with_an_index_that_cannot_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World("remote", tmp_path / "archive")
+    store = world.process().store(world.id)
+    for at in range(40):
+        store.produce(SPACE, "late" if at > 20 else "early", [Record(b"%d" % at)])
+    store.trim(SPACE, keep_entries=10)
+    for _ in range(3):
+        store.maintain()
+        world.clock.sleep(7200)
+    partition = store._known(SPACE).partitions[0]  # type: ignore[union-attr]
+    for file in read_head(partition.backend, partition.key).manifest.files():
+        partition.backend.put(partition.key, run_key(file.id), b"damaged")
+    before = list(store.consume_space(SPACE))
+    store = world.process().store(world.id)
+    assert store.repair(SPACE) > 0
+    assert list(store.consume_space(SPACE)) == before
+    assert "a segment of which nothing is left begins anew" in caplog.text
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
