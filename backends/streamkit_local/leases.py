@@ -13,7 +13,7 @@ import struct
 import time
 from typing import Final, NamedTuple
 
-from streamkit.backend import Grant
+from streamkit.backend import Grant, first_token
 from streamkit.errors import LeaseLost
 
 from .clock import clock_id
@@ -72,7 +72,7 @@ def acquire(log: PartitionLog, name: str, ttl: float) -> Grant | None:
             if lease.observer == mine and now < lease.observed:
                 return None, None
         _seen.pop((log.path, key), None)
-        token = lease.token + 1 if lease is not None else 1
+        token = lease.token + 1 if lease is not None else first_token(time.time())
         return _LEASE.pack(*_Lease(token, now + length, mine, holder, length)), Grant(name, token, ttl, holder.hex())
 
     return log.update(key, work, durable=True)

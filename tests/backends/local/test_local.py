@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 from uuid import uuid4
@@ -338,7 +339,7 @@ def test_closing_one_of_two_backends_of_a_store_leaves_the_other_open(local: Loc
 def test_a_lease_outlives_its_process_until_its_deadline_and_the_machine_for_its_ttl(
     local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local.run("assert b.acquire('leader', 1000) is not None; assert b.acquire('leader', 1000) is None")
+    first = int(local.run("print(b.acquire('leader', 1000).token); assert b.acquire('leader', 1000) is None"))
     assert local.backend.acquire("leader", 1) is None
     now = 10**12
     monkeypatch.setattr("streamkit_local.leases._now", lambda: now)
@@ -349,20 +350,33 @@ def test_a_lease_outlives_its_process_until_its_deadline_and_the_machine_for_its
     now += 1
     grant = local.backend.acquire("leader", 1000)
     assert grant is not None
-    assert grant.token == 2
+    assert grant.token == first + 1
 
 
 def test_a_lease_is_judged_by_the_time_since_boot(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 10**12
     monkeypatch.setattr("streamkit_local.leases._now", lambda: now)
     monkeypatch.setattr("time.time", lambda: 0.0)
-    assert local.backend.acquire("leader", 5) is not None
+    first = local.backend.acquire("leader", 5)
+    assert first is not None
     now += 4_999_999_999
     assert local.backend.acquire("leader", 5) is None
     now += 1
     second = local.backend.acquire("leader", 5)
     assert second is not None
-    assert second.token == 2
+    assert second.token == first.token + 1
+
+
+def test_tokens_grow_also_after_somebody_deleted_the_leases(local: LocalStore) -> None:
+    """As who finds them damaged may: nobody is to be fenced by a holder of before."""
+    before = local.backend.acquire("leader", 30)
+    assert before is not None
+    local.backend.release(before)
+    local.close()
+    shutil.rmtree(local.path / "leases")
+    after = local.open().acquire("leader", 30)
+    assert after is not None
+    assert after.token > before.token
 
 
 # Other formats
