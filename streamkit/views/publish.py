@@ -177,9 +177,13 @@ class _Files:
         self._directory = directory
 
     def names(self) -> list[tuple[str, int]]:
+        names: list[tuple[str, int]] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._directory) as found:
-            return [(entry.name, entry.stat().st_size) for entry in found if entry.is_file()]
-        return []
+            for entry in found:
+                with contextlib.suppress(FileNotFoundError):  # another process removes older ones
+                    if entry.is_file():
+                        names.append((entry.name, entry.stat().st_size))
+        return names
 
     def write(self, name: str, chunks: Iterator[bytes]) -> int:
         os.makedirs(self._directory, exist_ok=True)
@@ -218,8 +222,9 @@ class _Files:
         for directory, _, names in os.walk(self._directory):
             for name in names:
                 if name.endswith((suffix, f"{suffix}.part")):
-                    os.unlink(os.path.join(directory, name))
-                    count += name.endswith(suffix)
+                    with contextlib.suppress(FileNotFoundError):  # as another one does the same
+                        os.unlink(os.path.join(directory, name))
+                        count += name.endswith(suffix)
         return count
 
 
@@ -269,7 +274,7 @@ class _Objects:
             yield bytes(file.read())
 
     def delete(self, name: str) -> None:
-        with self._files.mapped():
+        with self._files.mapped(), contextlib.suppress(FileNotFoundError):
             self._system.delete_file(name)
 
     def paths(self) -> list[str]:

@@ -41,12 +41,13 @@ def fill(store: Store) -> None:
                         f"{{{number % 5}}}/{at}", [Record(b"%d.%d" % (number, at), {"number": str(number)})] * 2
                     )
         store.produce(space, "compressed", [Record(b'{"a": 1, "b": "text"}' * 40)] * 3)
-    store.with_lease("leader", lambda lease: store.produce("one", "led", [Record(b"x")], lease=lease))
+    store.with_lease("leader", lambda lease: store.produce("one", "led", [Record(b"%d" % lease.token)], lease=lease))
 
 
 def readers(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Everything that can be read, one call at a time."""
     yield "get_spaces", lambda: list(store.get_spaces())
+    yield "led", lambda: store.peek("one", "led")
     yield "consume", lambda: list(store.consume(dict.fromkeys(SPACES)))
     for space in SPACES:
         yield f"consume_space {space}", partial(lambda space: list(store.consume_space(space)), space)
@@ -91,7 +92,8 @@ def write_on(store: Store, wanted: dict[str, Any]) -> int:
             continue
         assert status.last_sequence == last + 1, f"a writer to {space} of a damaged store goes on at {status}"
     try:
-        assert store.with_lease("leader", lambda lease: lease.token) == 2, "a token that was granted before"
+        token = store.with_lease("leader", lambda lease: lease.token)
+        assert token == int(wanted["led"].payload) + 1, "a token that was granted before, or another row"
     except REFUSED:
         refused += 1
     return refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -175,3 +176,26 @@ def test_a_view_is_built_anew_where_the_log_does_not_tell_any_more_what_was_eras
             status = later.store(store.id).view("index", index, ["log"], tmp_path / "v").catch_up()
             assert index.keys() == ["last"]
             assert status.complete is False
+
+
+def test_two_processes_may_remove_what_was_published_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one is faster, after this one has seen what there is."""
+    with streamkit.connect(f"file://{tmp_path}") as client:
+        store = client.store(uuid4())
+        store.produce("log", "s", [Record(b"%d" % at) for at in range(5)])
+        with store.view("latest", Latest(lambda entry: entry.payload.decode()), ["log"]) as view:
+            view.publish()
+            view.publish()
+            unlink = os.unlink
+
+            def late(path: str) -> None:
+                unlink(path)
+                if "_published" in str(path):
+                    unlink(path)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "unlink", late)
+                assert store.erase("log", "s", first=2, last=2).entries == 1
+            assert not list(tmp_path.rglob("*.sqlite.zst"))
