@@ -18,7 +18,7 @@ from streamkit.errors import PermanentError, StoreClosed
 
 from .backend import LocalBackend
 from .faults import system_fault
-from .files import GROUP, PRIVATE, sync_directory
+from .files import GROUP, PRIVATE, remove_directory, sync_directory
 from .place import Place
 from .store import mark_deleted
 
@@ -102,15 +102,16 @@ class LocalDriver:
             if place is not None:
                 hidden = os.path.join(self._root, f".deleted-{store}-{secrets.token_hex(4)}")
                 place.check_writable()
-                os.rename(path, hidden)
-                mark_deleted(hidden, self._timeout)
+                with contextlib.suppress(FileNotFoundError):  # another process deletes it too
+                    os.rename(path, hidden)
+                    mark_deleted(hidden, self._timeout)
                 sync_directory(self._root)
             shutil.rmtree(os.path.join(self._root, "archive", str(store)), ignore_errors=True)
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self._root, "archive"))  # if that was the last one
             for name in os.listdir(self._root) if os.path.isdir(self._root) else ():
                 if name.startswith((f".deleted-{store}-", f".new-{store}-")):
-                    shutil.rmtree(os.path.join(self._root, name))
+                    remove_directory(os.path.join(self._root, name))
         except OSError as error:
             raise system_fault(error, path) from error
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import shutil
 import time
 import weakref
 from collections import OrderedDict
@@ -24,6 +26,7 @@ __all__ = [
     "make_directories",
     "make_directory",
     "moved",
+    "remove_directory",
     "sync_data",
     "sync_directory",
     "unlink",
@@ -35,6 +38,7 @@ GROUP: Final = 0o2770
 """Permissions of a store's directory: its owner's alone; its group's too, which all that is made in it belongs to."""
 _CACHED: Final = 32
 """So many files that are only read are kept open, shared by all stores of the process."""
+_TRIES: Final = 100
 
 
 class OpenFile:
@@ -225,6 +229,19 @@ def make_directories(path: str, mode: int = 0) -> None:
     except FileExistsError:
         if not os.path.isdir(path):
             raise
+
+
+def remove_directory(path: str) -> None:
+    """Remove a directory with all that is in it. Another process may do the same, or put something there meanwhile."""
+    for _ in range(_TRIES):
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
+        if not os.path.lexists(path):
+            return
+    raise Unavailable(f"{path} cannot be removed, as others write to it: try again")
 
 
 def unlink(path: str) -> None:

@@ -9,7 +9,7 @@ import shutil
 from typing import Final
 from uuid import UUID
 
-from streamkit.errors import AccessDenied, PermanentError, StoreClosed, UnsupportedVersion
+from streamkit.errors import AccessDenied, PermanentError, StoreClosed, Unavailable, UnsupportedVersion
 
 from .faults import DENIED, damage, system_fault
 from .files import PRIVATE, create_file, make_directories, make_directory, moved, sync_directory
@@ -20,6 +20,7 @@ VERSION: Final = 3
 _MARK: Final = b"streamkit local store\n"
 _SIZE: Final = 64
 _VERSION_AT: Final = 24
+_TRIES: Final = 20
 
 _REMOTE: Final = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "9p", "lustre", "beegfs", "gpfs"}
 
@@ -59,26 +60,35 @@ def create_place(root: str, store: UUID, mode: int = PRIVATE) -> None:
     beforehand, because what others write into that has the permissions that they choose.
     """
     path = os.path.join(root, str(store))
-    try:
-        make_directories(root, mode)
-        check_file_system(root)
-        make_directories(os.path.join(root, "archive", str(store)), mode)
-        draft = os.path.join(root, f".new-{store}-{secrets.token_hex(4)}")
+    for _ in range(_TRIES):
         try:
-            make_directory(draft, mode)
-            with open(create_file(os.path.join(draft, "format")), "wb") as file:
-                file.write(_blank())
-                file.flush()
-                os.fsync(file.fileno())
-            sync_directory(draft)
-            os.rename(draft, path)
-        except OSError:
-            shutil.rmtree(draft, ignore_errors=True)
-            if not os.path.exists(os.path.join(path, "format")):
-                raise
-        sync_directory(root)
-    except OSError as error:
-        raise system_fault(error, path) from error
+            _create(root, store, path, mode)
+            return
+        except FileNotFoundError:
+            continue  # another process deletes the store, and has removed what was made of it
+        except OSError as error:
+            raise system_fault(error, path) from error
+    raise Unavailable(f"{path} is deleted by others while it is being made: try again")
+
+
+def _create(root: str, store: UUID, path: str, mode: int) -> None:
+    make_directories(root, mode)
+    check_file_system(root)
+    make_directories(os.path.join(root, "archive", str(store)), mode)
+    draft = os.path.join(root, f".new-{store}-{secrets.token_hex(4)}")
+    try:
+        make_directory(draft, mode)
+        with open(create_file(os.path.join(draft, "format")), "wb") as file:
+            file.write(_blank())
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(draft)
+        os.rename(draft, path)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not os.path.exists(os.path.join(path, "format")):
+            raise
+    sync_directory(root)
 
 
 class Place:

@@ -7,6 +7,7 @@ import weakref
 from typing import Protocol
 from uuid import UUID
 
+from streamkit.errors import Unavailable
 from streamkit.reentry import Mutex
 
 from .clock import boot_id
@@ -16,6 +17,8 @@ from .place import Place, create_place
 from .store import OpenStore
 
 __all__ = ["User", "enter", "leave", "register"]
+
+_TRIES = 20
 
 
 class User(Protocol):
@@ -44,16 +47,25 @@ def enter(root: str, store: UUID, timeout: float, mode: int, *, create: bool) ->
         shared = _stores.get(path)
         if shared is None or not shared.place.current():
             boot_id()  # or nothing can be told about what is there, and nothing is made
-            try:
-                place = Place(root, store)
-            except FileNotFoundError:
-                if not create:
-                    return None
-                create_place(root, store, mode)
-                place = Place(root, store)
+            for _ in range(_TRIES):
+                place = _place(root, store)
+                if place is not None or not create:
+                    break
+                create_place(root, store, mode)  # another process may delete it again
+            else:
+                raise Unavailable(f"{path} is deleted by others as soon as it is made: try again")
+            if place is None:
+                return None
             shared = _stores[path] = OpenStore(place, timeout)
         shared.users += 1
         return shared
+
+
+def _place(root: str, store: UUID) -> Place | None:
+    try:
+        return Place(root, store)
+    except FileNotFoundError:
+        return None
 
 
 def leave(shared: OpenStore) -> None:

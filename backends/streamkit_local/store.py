@@ -8,7 +8,7 @@ import os
 from collections import OrderedDict
 from typing import Final
 
-from streamkit.errors import CorruptData, StreamkitError
+from streamkit.errors import CorruptData, StreamkitError, Unavailable
 from streamkit.reentry import Mutex
 
 from .faults import damage, system_fault
@@ -21,6 +21,7 @@ from .syncing import claim_end_of
 __all__ = ["LEASES", "OpenStore", "mark_deleted"]
 
 _LOGS: Final = 64
+_TRIES: Final = 5
 LEASES: Final = "leases"
 """The directory of the partition that leases are kept in."""
 
@@ -67,6 +68,14 @@ class OpenStore:
 
     def _open(self, name: str, partition: bytes, create: bool) -> PartitionLog | None:
         path = os.path.join(self.place.path, name)
+        for _ in range(_TRIES):
+            try:
+                return self._open_at(path, partition, create)
+            except FileNotFoundError:
+                self.place.check()  # else another process took what is being made for left behind
+        raise Unavailable(f"{path} is removed by others as soon as it is made: try again")
+
+    def _open_at(self, path: str, partition: bytes, create: bool) -> PartitionLog | None:
         try:
             try:
                 return PartitionLog(path, partition, self._timeout, readonly=self.place.readonly)
@@ -80,7 +89,6 @@ class OpenStore:
             self.place.check()
             return PartitionLog(path, partition, self._timeout, readonly=self.place.readonly)
         except FileNotFoundError:
-            self.place.check()
             raise
         except OSError as error:
             raise system_fault(error, path) from error

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from fix_local import Append, Delete, LocalStore, Op, P, Put, in_child, write
 
+import streamkit
+from streamkit import Record
 from streamkit.backend import Backend
 from streamkit.errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Unavailable
 from streamkit_local import place
@@ -209,3 +213,52 @@ def test_a_store_that_is_made_while_it_is_looked_for_is_no_damage(
 
     monkeypatch.setattr(place.os, "listdir", made_meanwhile)
     assert place.Place(str(tmp_path), store).path.endswith(str(store))
+
+
+@pytest.mark.parametrize("seen", ["rename", "rmtree"])
+def test_two_processes_may_delete_a_store_at_the_same_time(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    """The other one is faster, after this one has looked, or while it removes the files."""
+    write(local.backend, P, [Append(b"1", b"x"), Put(b"row", bytes(100_000))])
+    local.close()
+    other = local.connect()
+    first, module = local.connect(), os if seen == "rename" else shutil
+    call, calls = getattr(module, seen), 0
+
+    def late(path: str, *args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            other.delete(local.id)
+        if seen == "rmtree" and os.path.exists(path):
+            call(path)
+        return call(path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, seen, late)
+        first.delete(local.id)
+    assert calls > 1
+    assert list(first.stores()) == []
+    assert os.listdir(local.root) == []
+
+
+@pytest.mark.parametrize("what", ["store", "partition"])
+def test_a_store_is_made_though_another_process_takes_what_is_made_for_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It deletes the store, or its clock is an hour ahead."""
+    rename, removed = os.rename, 0
+
+    def late(source: str, target: str) -> None:
+        nonlocal removed
+        if not removed and Path(source).parent == (tmp_path if what == "store" else tmp_path / str(id)):
+            removed += 1
+            shutil.rmtree(source)
+        rename(source, target)
+
+    id = uuid4()
+    monkeypatch.setattr(os, "rename", late)
+    with streamkit.connect(f"file://{tmp_path}") as client:
+        assert client.store(id).produce("a", "s", [Record(b"x")]).last_sequence == 1
+    assert removed == 1
