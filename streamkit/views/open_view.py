@@ -412,10 +412,15 @@ class OpenView:
         )
 
     def _publish(self) -> tuple[Published, State]:
-        path = self._files.current()
-        if path is None:
-            raise PermanentError(f"the view {self.name!r} is still being built for the first time: publish it later")
-        with self._store.lease(f"publish/{self.name}"[:200], wait=60.0):  # and on Azure there is a container then
+        from ..archive.location import path_name
+
+        lease = f"publish/{path_name(self.name)}"  # of a long name, too
+        with self._store.lease(lease, wait=60.0):  # and on Azure there is a container then
+            path = self._files.current()
+            if path is None:
+                raise PermanentError(
+                    f"the view {self.name!r} is still being built for the first time: publish it later"
+                )
             db = open_reader(path)
             try:
                 state = read_state(db, path)

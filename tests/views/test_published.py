@@ -92,3 +92,29 @@ def test_with_publish_it_is_published_now_and_then(tmp_path: Path) -> None:
                 one.catch_up()
         names = sorted(path.name for path in Path(tmp_path, "stores", "archive").rglob("*.zst"))
         assert [name.split("-")[3] for name in names] == ["1", "3"]
+
+
+def test_it_may_be_built_anew_while_another_one_publishes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishers wait for each other, and the database that was there before is gone by then."""
+    with streamkit.connect(f"file://{tmp_path}") as client:
+        store = client.store(uuid4())
+        store.produce("log", "s", [Record(b"a"), Record(b"b")])
+        with view(store, tmp_path / "view") as one, view(store, tmp_path / "view") as other:
+            one.catch_up()
+            lease = streamkit.Store.lease
+
+            def waited(*args: Any, **options: Any) -> Any:
+                other.rebuild()
+                return lease(*args, **options)
+
+            monkeypatch.setattr(streamkit.Store, "lease", waited)
+            assert one.publish().entries == 2
+
+
+@pytest.mark.parametrize("name", ["é" * 127, "v" * 255, "/" * 255, "😀" * 63])
+def test_a_view_of_any_name_is_published(tmp_path: Path, name: str) -> None:
+    with streamkit.connect(f"file://{tmp_path}") as client:
+        store = client.store(uuid4())
+        store.produce("log", "s", [Record(b"a"), Record(b"b")])
+        with store.view(name, Latest(lambda entry: entry.payload.decode()), ["log"]) as view:
+            assert view.publish().entries == 2
