@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import signal
 import threading
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,16 @@ __all__ = ["PartStatus", "Program", "Runnable", "run"]
 
 _TTL = 15.0
 _LONGEST_PAUSE = 30.0
+_LONGEST_NAME = 255
+"""Bytes of a lease's name."""
+
+
+def _lease_of(name: str) -> str:
+    """The lease of a part: its name, of which there may be as much as a lease's own name has room for."""
+    lease = f"run/{name}"
+    if len(lease.encode()) <= _LONGEST_NAME:
+        return lease
+    return f"run/{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}"
 
 
 @runtime_checkable
@@ -70,7 +81,7 @@ class Program:
                 raise TypeError(
                     f"a program's part has a name and a method run(stop, *, seconds=None), not {part!r:.60}"
                 )
-        self._parts = [_Part(part, None) for part in parts] + [_Part(part, f"run/{part.name}") for part in led]
+        self._parts = [_Part(part, None) for part in parts] + [_Part(part, _lease_of(part.name)) for part in led]
         if not self._parts:
             raise ValueError("a program has at least one part")
         self._stop: Stop | None = None

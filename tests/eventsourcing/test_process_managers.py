@@ -182,6 +182,20 @@ def test_managers_and_workers_are_parts_of_a_program(subject: Subject) -> None:
     assert seen == [b'{"cents":1}', b'{"cents":2}']
 
 
+@pytest.mark.parametrize("name", ["v" * 255, "é" * 127])
+def test_a_part_of_any_name_runs_under_its_lease(subject: Subject, name: str) -> None:
+    class Part:
+        def __init__(self) -> None:
+            self.name = name
+
+        def run(self, stop: Any = None, *, seconds: float | None = None) -> None:
+            program.stop()
+
+    program = Program(subject.store, [], led=[Part()])
+    program.run(seconds=0)
+    assert [(part.state, part.error) for part in program.status()] == [("stopped", None)]
+
+
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Acknowledgements are written at once, not by a timer's thread: the same plan gives the same run."""
