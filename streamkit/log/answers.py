@@ -22,6 +22,9 @@ class Answers:
         """Every header above this number was seen, and is remembered."""
         self.taken = 0
         """The last transaction that another one wrote than who was to lead."""
+        self.round = (0, 0.0)
+        """The last transaction that who was to lead wrote after one of its own, and seconds between the two."""
+        self._last: Header | None = None
         self._found: dict[bytes, tuple[Header, int]] = {}
         self._headers: deque[Header] = deque()
 
@@ -31,9 +34,14 @@ class Answers:
 
     def apply(self, header: Header) -> None:
         """The next transaction of the log, if it says anything. One that was applied already is fine."""
-        lead = self.lead.name
+        lead, last = self.lead.name, self._last
         if lead and lead != header.node and all(id != lead for id, _ in header.answers):
             self.taken = header.number
+        elif last and (last.number, last.node) == (header.number - 1, header.node):
+            took = header.timestamp - last.timestamp
+            if took > 0:  # else somebody's clock was ahead
+                self.round = header.number, took / 1000
+        self._last = header
         if header.lead:
             name = b"" if header.lead == NOBODY else header.lead
             self.lead = Lead(name, header.waiting, header.number, header.timestamp)

@@ -63,10 +63,13 @@ class Pace:
         if number == self._number:
             return
         known = self._number > 0 and not self.is_old()
-        if known and partition.answers.taken <= self._number:  # else it stood still until somebody else wrote it
+        answers = partition.answers
+        if known and answers.taken <= self._number:  # else it stood still until somebody else wrote it
             least, _, most = _ROUND
-            took = min((now - self.moved) / (number - self._number), 2 * self.round)  # it may have stood still
-            self.round += (min(max(took, least), most) - self.round) / 8
+            timed, took = answers.round
+            if timed <= self._number:
+                took = (now - self.moved) / (number - self._number)
+            self.round += (min(max(took, least), most, 2 * self.round) - self.round) / 8  # it may have stood still
         recent = abs(partition.clock.now() - lead.timestamp) < _RECENT
         if moves or known or recent:
             self.moved = now

@@ -109,6 +109,28 @@ def test_how_long_rounds_are_is_learned_from_those_that_were_to_lead(shared: Sha
     assert (pace.round > 2 * before) == leads
 
 
+def test_who_looks_late_learns_how_fast_the_log_goes_on(shared: Shared) -> None:
+    """By the clock of who leads: else its rounds stay as long as it lets pass between two looks."""
+    store, other = shared.process(), shared.process()
+    shared.write(store, "a")
+    shared.write(other, "b")
+    known, partition = other._handle.look_up("s")[0], partition_of(store)
+    assert known is not None
+    partition.refresh()
+    pace = Pace(partition)
+    pace.observe()
+    before = pace.round
+    partition.answers.lead = Lead(known.committers[0].node, 10, partition.number, shared.clock.now())
+    for _ in range(12):
+        shared.clock.sleep(0.02)
+        shared.write(other, "b")
+    for _ in range(12):
+        assert partition.poll()
+        pace.observe()
+        shared.clock.sleep(0.1)
+    assert pace.round < 0.7 * before
+
+
 @pytest.mark.usefixtures("_posting")
 def test_a_process_that_begins_where_somebody_leads_posts_and_does_not_compete(shared: Shared) -> None:
     """It learns it from the head, if nothing came after the index."""
@@ -217,7 +239,10 @@ def test_the_log_goes_on_when_it_is_written_and_not_when_the_callers_come_back(s
 
 
 @pytest.mark.usefixtures("_posting")
-def test_looks_while_the_log_stands_still_say_nothing_of_when_to_look(shared: Shared) -> None:
+def test_looks_while_the_log_stands_still_say_nothing_of_when_to_look(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "random", lambda: 0.5)  # by the lots it takes over, with a small one at once
     store = shared.process()
     shared.write(store, "a")
     found = inbox_of(store)
