@@ -11,7 +11,7 @@ from ..errors import CorruptData, StreamkitError
 from ..gaps import Gap
 from ..log.archive_reader import Contents
 from ..log.read import Batch, Bounds, Needles, told
-from ..log.visible import floor_of, number_gap, row_of
+from ..log.visible import number_gap, row_of
 from . import scattered
 from .batches import batches, batches_backwards, with_texts
 from .errors import UNDECODABLE, Damaged, Elsewhere
@@ -474,7 +474,7 @@ def _trimmed(snapshot: Snapshot, partition: Partition, here: tuple[int, int]) ->
     if here <= (1, 0) or any(file.numbers[0] <= here[0] for file in files):
         return None, here
     partition.refresh()
-    floor = floor_of(partition)
+    floor = partition.floor  # files go by that, and not yet by what a retention says
     return number_gap(partition, here, floor), max(here, (floor.number, 0))
 
 

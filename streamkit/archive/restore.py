@@ -66,7 +66,6 @@ class _Lost:
         self.head = Head(settings, archived=archived)
         self.clock = SYSTEM_CLOCK
         self.floor = Floor()
-        self.retention = None
 
     def refresh(self) -> int:
         return self.head.archived
