@@ -10,7 +10,6 @@ from collections.abc import Generator, Iterator, Sequence
 from msgspec.structs import force_setattr
 
 from ..errors import CorruptData, UnsupportedVersion
-from ..gaps import Gap
 from .first_at import first_at
 from .offsets import Offset
 from .partition import Partition
@@ -116,18 +115,28 @@ def _shown(partition: Partition, start: tuple[int, int], end: int, bounds: Bound
     while end >= number:
         archived = min(partition.head.archived, end)
         if archived == end:
-            yield from partition.archive().transactions_backwards(partition, (number, skip), end)
+            least = 0
+            for batch in partition.archive().transactions_backwards(partition, (number, skip), end):
+                least = batch.number
+                yield batch
+            if least != number and not still_there(partition, number):
+                yield from _overtaken(partition, number, bounds)
             return
         begin = (number, skip) if number > archived else (archived + 1, 0)
         end, missing = yield from logged_backwards(partition, begin, end)
         if missing and not partition.archived_since(missing):
             if not still_there(partition, missing):
-                gap = Gap(partition.space, "", number, floor_of(partition).number - 1, floor_of(partition).reason)
-                if (batch := told(gap, bounds.gaps)) is not None:
-                    yield batch
+                yield from _overtaken(partition, number, bounds)
                 number, skip = floor_of(partition).number, 0
                 continue
             raise CorruptData(f"{partition.where(missing)} is missing from the log")
+
+
+def _overtaken(partition: Partition, number: int, bounds: Bounds) -> Iterator[Batch]:
+    """What a reader that goes back to transaction `number` is told where that was trimmed meanwhile."""
+    gap = number_gap(partition, (number, 0), floor_of(partition))
+    if gap is not None and (batch := told(gap, bounds.gaps)) is not None:
+        yield batch
 
 
 def logged_backwards(partition: Partition, start: tuple[int, int], end: int) -> Generator[Batch, None, tuple[int, int]]:

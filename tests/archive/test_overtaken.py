@@ -50,6 +50,21 @@ def test_a_reader_of_a_space_is_told_what_was_trimmed_in_the_middle(stores: tupl
     assert [entry.sequence for entry in store.consume_space("a")] == list(range(32, 41))
 
 
+def test_a_reader_that_goes_backwards_is_told_what_was_trimmed_in_the_middle(stores: tuple[Store, Store]) -> None:
+    store, other = stores
+    strict, skipping = (store.consume_space("a", reverse=True, gaps=gaps) for gaps in ("raise", "skip"))
+    yielding = store.consume_space("a", reverse=True, gaps="yield")
+    assert [next(reader).sequence for reader in (strict, skipping, yielding)] == [40, 40, 40]
+    trim(other, 32)
+    assert [entry.sequence for entry in skipping] == list(range(39, 32, -1))
+    *rest, gap = yielding
+    assert [entry.sequence for entry in rest] == list(range(39, 32, -1))
+    assert (gap.first_sequence, gap.last_sequence, gap.reason) == (1, 32, "trimmed")
+    assert [next(strict).sequence for _ in range(7)] == list(range(39, 32, -1))
+    with pytest.raises(EntriesRemoved, match="to 32 were trimmed"):
+        next(strict)
+
+
 def test_a_reader_of_a_segment_is_told_what_was_trimmed_in_the_middle(stores: tuple[Store, Store]) -> None:
     store, other = stores
     strict, skipping = store.consume_segment("a", "s"), store.consume_segment("a", "s", gaps="skip")
