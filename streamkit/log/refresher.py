@@ -31,6 +31,8 @@ _AHEAD = 16
 _QUIET = 8
 """Transactions that are asked for at first where all that is indexed is archived: since that, less was committed than
 makes an upkeep due, as in a space that is seldom written to."""
+_BEHIND = 2000
+"""Milliseconds, by the writers' clocks: who has read what is older is not at the end yet."""
 _BATCHES = 8
 """Reads of a tail after which it is looked up whether others have indexed it."""
 _LISTED = 512
@@ -160,13 +162,17 @@ class Refresher:
 
     def catch_up(self, single: int) -> None:
         """It ends although others commit all the time, as fast as one transaction is read after the other; and where
-        somebody leads, as this process is to wait then."""
+        somebody leads by now, as this process is to wait then."""
         if self._partition.looked is None:
             self.read_head()  # nothing is known of it yet
         looks, ahead = 0, 1
         answers = self._partition.answers
         told = answers.lead.told
-        while (answers.lead.told == told or not answers.lead.name) and self.poll(ahead):
+        while (
+            answers.lead.told == told
+            or not answers.lead.name
+            or self._partition.clock.now() - answers.lead.timestamp > _BEHIND
+        ) and self.poll(ahead):
             looks += 1
             if looks % _FEW == 0:
                 self.read_head()

@@ -569,6 +569,26 @@ def test_a_process_that_lost_catches_up_with_a_log_that_goes_on_as_fast_as_it_re
     assert len(shared.payloads("a")) == 2
 
 
+def test_a_process_that_is_far_behind_reads_on_before_it_competes_again(shared: Shared) -> None:
+    """Also where transactions say who leads: those were written long ago, and the next number is taken as well."""
+    _, _, other = begun(shared)
+    with posting(2):
+        late = shared.process()
+        shared.write(late, "a")
+    shared.write(other, "b")
+    inbox_of(other)._empty = -1000
+    partition = partition_of(other)
+    for _ in range(60):
+        known = other._handle.look_up("s")[0]
+        assert known is not None
+        partition.answers.lead = Lead(known.committers[0].node, 5, partition.number, shared.clock.now())
+        shared.write(other, "b")
+    assert partition.answers.lead.told == partition.number
+    shared.clock.sleep(3)
+    shared.write(late, "a")
+    assert late.statistics().conflicts < 4
+
+
 def test_the_index_follows_where_a_lead_is_named_that_nobody_takes(shared: Shared) -> None:
     """Each write is a process of its own, as that of a function which is called now and then."""
     poster, hooks, other = begun(shared)
