@@ -119,6 +119,8 @@ def run(url: str, store_id: str, name: str, file: str, life: int) -> None:
     threading.Thread(target=lambda: (os.read(life, 1), ended.set()), daemon=True).start()
     with streamkit.connect(url) as client:
         store = client.store(UUID(store_id))
+        # Where the machine is busy that takes seconds, and nobody waits for others meanwhile.
+        store.peek(SPACE, name)
 
         def told(attempt: Attempt) -> None:
             tell(attempt)
