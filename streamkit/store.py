@@ -13,7 +13,7 @@ from .backend import Ambiguous
 from .errors import MissingDependency, OutcomeUnknown, TransientError
 from .following import Follower
 from .handle import Handle
-from .index.thin import expire, thin
+from .index.thin import expire, expire_floor, thin
 from .index.upkeep import maintain
 from .leases import Lease
 from .lexkey import LexKey
@@ -688,6 +688,7 @@ class Store:
                 partition = committer.partition
                 partition.refresh()
                 self._finish_erasing(partition)
+                expire_floor(committer)
                 maintain(partition)
                 expire(committer)
                 thin(partition)

@@ -167,11 +167,12 @@ def _rebuild(
     if log.first > 1 and known is None:
         warn(
             "space %r, partition %d: the index cannot be read, and of the transactions up to %d, which are not in the "
-            "log any more, the idempotency keys, the tokens of leases and what was removed of segments are forgotten: "
-            "trim or delete again what is back; a segment of which nothing is left begins anew",
+            "log any more, the idempotency keys, the tokens of leases and what was removed of segments are forgotten%s:"
+            " trim or delete again what is back; a segment of which nothing is left begins anew",
             partition.space,
             partition.partition,
             log.first - 1,
+            "" if there else ", and a retention and other settings if they were set by one of these",
         )
     # Newer than what was there, whatever that was.
     version = before.version + 1 if there else partition.clock.now()

@@ -21,12 +21,12 @@ from ..log.record_format import without_frames
 from ..log.request import Request
 from ..log.rows import DataRow, SegmentRow
 from ..log.segments import indexed_segments
-from ..log.visible import row_of
+from ..log.visible import floor_of, row_of
 from .compaction import Expiry
 from .cursor import Chunk
 from .upkeep import bring_forward, encode, gone_up_to, merge_all_with, move_head, records_in, store_file
 
-__all__ = ["expire", "thin"]
+__all__ = ["expire", "expire_floor", "thin"]
 
 _AT_ONCE = 5000
 """Segments of which one transaction removes entries, at most."""
@@ -95,6 +95,15 @@ def _due(partition: Partition) -> dict[str, SegmentRow]:
     if partition.head.thinned <= partition.head.thin:
         return {}
     return {name: row for name, row in indexed_segments(partition) if row.first_sequence > 1}
+
+
+def expire_floor(committer: Committer) -> None:
+    """Say in the log which first transactions a retention has dropped, before the storage loses them: what is missing
+    there is told from damage by that alone where the head is lost; and no wider retention brings it back."""
+    partition = committer.partition
+    floor = floor_of(partition)
+    if floor.position > partition.floor.position:
+        committer.commit(Request((), control=Control(floor=floor)))
 
 
 def expire(committer: Committer, least: float = 1 / _SHARE) -> None:

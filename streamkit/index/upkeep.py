@@ -26,7 +26,6 @@ from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow, encode_row
-from ..log.visible import floor_of
 from .compaction import Expiry, Rules
 from .merge import FANOUT, merge_inline, merge_step, next_merge
 from .run_format import build_section, decode_inline, encode_inline
@@ -150,8 +149,8 @@ def maintain(partition: Partition) -> None:
 
 
 def trim_log(partition: Partition) -> None:
-    """Give back what is below the floor: packs at once, and rows of the log where no writer can come too late."""
-    _move_floor(partition)
+    """Give back what is below the floor that the log tells: packs at once, and rows of the log where no writer can come
+    too late."""
     _drop_packs(partition)
     head, etag = _head(partition)
     last = min(head.floor.number - 1, head.watermark)
@@ -168,14 +167,6 @@ def trim_log(partition: Partition) -> None:
     head, etag = _head(partition)
     if head.trimmed < last:
         _move(partition, head, etag, replace(head, trimmed=last, cleared=max(head.cleared, last)), ())
-
-
-def _move_floor(partition: Partition) -> None:
-    """The floor that a retention draws by now, into the head."""
-    head, etag = _head(partition)
-    floor = floor_of(partition)
-    if etag is not None and floor.number > head.floor.number:
-        _move(partition, head, etag, replace(head, floor=floor), ())
 
 
 def _drop_packs(partition: Partition) -> None:

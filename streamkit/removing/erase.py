@@ -8,14 +8,14 @@ from fnmatch import translate
 from typing import Any
 
 from ..errors import LeaseNotAcquired
-from ..index.thin import expire
+from ..index.thin import expire, expire_floor
 from ..leases import Lease
 from ..log.commit import Committer
 from ..log.floors import Control, Erasure
 from ..log.partition import Partition
 from ..log.read import Batch, Bounds, Needles, partition_batches, segment_batches
 from ..log.request import Request
-from ..log.visible import floor_of, row_of
+from ..log.visible import row_of
 from ..space import Space, segments_of
 from .report import EraseReport
 from .rewrite import Ranges, clean_partition, index_all
@@ -116,9 +116,7 @@ def _settle(committer: Committer) -> None:
         return
     index_all(partition)
     expire(committer, least=0)
-    floor = floor_of(partition)
-    if floor.number > partition.floor.number:
-        committer.commit(Request((), control=Control(floor=floor)))
+    expire_floor(committer)
 
 
 def _hidden(partition: Partition, glob: str, first: int, last: int | None) -> Iterator[Erasure]:

@@ -181,14 +181,24 @@ def test_repair_brings_nothing_back(tmp_path: Path, removed: str, lost: str) -> 
         assert store.verify("a").ok
 
 
+@pytest.mark.parametrize(
+    "retention", [None, Retention(max_entries=30, per="space"), Retention(max_bytes=50, per="space"), Retention(30_000)]
+)
 @pytest.mark.parametrize("kind", ["memory", "remote"])
-def test_a_damaged_head_does_not_make_what_was_trimmed_a_loss(tmp_path: Path, kind: str) -> None:
+def test_a_damaged_head_does_not_make_what_was_removed_a_loss(
+    tmp_path: Path, kind: str, retention: Retention | None, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nor where the log has let go of it: what it has left says from where on it can be read."""
     world = World(kind, tmp_path / "archive")
     store = world.process().store(world.id)
     for at in range(40):
+        if at == 10:
+            world.clock.sleep(40_000)
         store.produce(SPACE, f"s{at % 3}", [Record(b"%d" % at)])
-    store.trim(SPACE, keep_entries=30)
+    if retention is None:
+        store.trim(SPACE, keep_entries=30)
+    else:
+        store.set_retention(SPACE, retention)
     for _ in range(3):
         store.maintain()
         world.clock.sleep(7200)
@@ -201,6 +211,7 @@ def test_a_damaged_head_does_not_make_what_was_trimmed_a_loss(tmp_path: Path, ki
     assert world.look() == before
     assert store.verify(SPACE).ok
     assert store.produce(SPACE, "s0", [Record(b"40")]).last_sequence == 15
+    assert "a retention and other settings if they were set by one of these" in caplog.text
 
 
 def test_repair_says_what_is_forgotten_with_an_index_that_cannot_be_read(
