@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from streamkit import Store
+from streamkit import DeliveryLost, Store
 from streamkit.groups import Delivery, Group, GroupStatus
 
 from .options import Archive, Json, SpaceName, StoreId, Url, open_store
@@ -209,9 +209,16 @@ def ack(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Jobs are done. Exits 1 where one went to somebody else since."""
+    """Jobs are done. Exits 1 where one went to somebody else since; the others are acknowledged all the same."""
+    lost: dict[str, DeliveryLost] = {}
     with open_store(url, store, archive) as opened:
         found = opened.queue(name)
         consumer = found.consumer("cli")
         for receipt in receipts:
-            consumer.ack(found.group.delivery(receipt))
+            try:
+                consumer.ack(found.group.delivery(receipt))
+            except DeliveryLost as error:
+                lost[receipt] = error
+    for error in lost.values():
+        error.add_note(f"it is so of {len(lost)} of {len(receipts)} receipts: {' '.join(lost)}")
+        raise error

@@ -8,6 +8,8 @@ from typing import Annotated
 import msgspec
 import typer
 
+from streamkit.store import inner
+
 from .options import Archive, Json, SpaceName, StoreId, Url, check_space, open_store
 from .output import confirmed, print_line, print_note, record_line
 from .progress import progress
@@ -89,8 +91,14 @@ def erase(
                 print_line(record_line(msgspec.to_builtins(found)) if json else text)
                 return
             print_note(text)
-            if not found.entries or not confirmed("Erase them for ever?"):
-                raise typer.Exit(0 if not found.entries else 1)
+            if not found.entries:
+                known = inner(opened).look_up(space)[0]
+                if known is not None and any(partition.erasing for partition in known.partitions):
+                    opened.maintain(space)  # an erasure was stopped: what it erased is not found any more, but stored
+                    print_note("what an earlier erasure left is removed")
+                raise typer.Exit(0)
+            if not confirmed("Erase them for ever?"):
+                raise typer.Exit(1)
         report = opened.erase(space, segment, first=first, last=last, metadata=pairs, progress=bar.at)
     if json:
         print_line(record_line(msgspec.to_builtins(report)))

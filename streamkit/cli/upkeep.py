@@ -61,8 +61,8 @@ def repair(
 def maintain(space: OneSpace = None, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
     """Bring the index up to the log, for a schedule. No reader needs it; readers may be faster after it."""
     with open_store(url, store, archive) as opened:
-        if space is not None:
-            check_space(opened, space)
+        if space is not None or next(iter(opened.get_spaces()), None) is None:
+            _check_there(opened, space, url, archive)
         opened.maintain(space)
 
 

@@ -18,6 +18,7 @@ from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 import pytest
 
 import streamkit
+from harness.deep_search import files_below, found_in
 from streamkit import Record
 from streamkit.cli.app import run
 from streamkit.index.verify import Finding, VerifyReport
@@ -387,14 +388,30 @@ def test_a_space_that_does_not_exist_is_not_taken_for_an_empty_one(cli: CommandL
     assert cli("consume", "ordres", "--json") == cli("segments", "ordres") == Result(0, "", "")
 
 
-@pytest.mark.parametrize("command", ["verify", "repair"])
-def test_a_store_that_does_not_exist_is_not_verified(cli: CommandLine, command: str) -> None:
+@pytest.mark.parametrize("command", ["verify", "repair", "maintain"])
+def test_a_store_that_does_not_exist_is_refused(cli: CommandLine, command: str) -> None:
     refused = cli(command)
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.startswith(f"PermanentError: there is no store {cli.store} at file://")
     cli("create", "orders")
     assert cli("verify").out == "whole: 0 transactions, 0 entries, 0 segments\n"
     assert cli("repair") == Result(0, "the index is built anew: 0 rows were written or removed\n", "")
+    assert cli("maintain") == Result(0, "", "")
+
+
+def test_an_erasure_that_was_stopped_is_completed_by_the_same_command(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.append("orders", "order-1", b"secretword")
+    with monkeypatch.context() as stopped:
+        stopped.setattr("streamkit.removing.erase.finish", lambda *_: (0, 0))
+        assert cli("erase", "orders", "order-1", "--yes").code == 0
+    assert found_in(files_below(cli.folder / "stores"), b"secretword"), "it was not stopped"
+    done = cli("erase", "orders", "order-1")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.endswith("\nwhat an earlier erasure left is removed\n")
+    assert found_in(files_below(cli.folder / "stores"), b"secretword") == []
+    assert "earlier" not in cli("erase", "orders", "order-1").err
 
 
 def test_trimming_a_segment_takes_a_sequence(cli: CommandLine) -> None:

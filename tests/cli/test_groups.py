@@ -42,6 +42,19 @@ def test_a_job_is_put_received_and_acknowledged_by_its_receipt(store: Store, cap
     assert capfd.readouterr().err.startswith("DeliveryLost: ")
 
 
+def test_of_several_jobs_those_are_acknowledged_that_are_not_lost(
+    store: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store.queue("jobs").put_many([b"1", b"2", b"3"])
+    receipts = [job["receipt"] for job in lines(capfd, "queue", "receive", "jobs", "--limit", "3")]
+    assert run(["queue", "ack", "jobs", receipts[0]]) == 0
+    assert run(["queue", "ack", "jobs", *receipts]) == 1
+    said = capfd.readouterr().err
+    assert said.startswith("DeliveryLost: ")
+    assert said.endswith(f"; it is so of 1 of 3 receipts: {receipts[0]}\n")
+    assert store.queue("jobs").status().acked == 3
+
+
 def test_a_group_is_shown_moved_and_removed(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
     store.produce("orders", "a", [Record(b"1"), Record(b"2")])
     consumer = store.group("orders", "billing").consumer("one", linger=0)
