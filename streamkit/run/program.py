@@ -65,7 +65,8 @@ class Program:
     """Parts that run together: `Program(store, [view, route, …])`, then `run()`, or `streamkit run module:program`.
 
     Each part has a thread. Views and routes may run in any number of processes at once; a part that is `led` runs in
-    one of them at a time, under a lease of its name. A part that raises is started again, after a pause that grows.
+    one of them at a time, under a lease of its name. A part that raises is started again, after a pause that grows; one
+    that ends by itself, after half a second.
     """
 
     def __init__(self, store: Store, parts: Iterable[Runnable], *, led: Iterable[Runnable] = ()) -> None:
@@ -143,16 +144,17 @@ class Program:
                 break
             begun = True
             try:
-                self._run(part, stop, rest)
-                if rest is not None or stop.is_set():
+                lost = self._run(part, stop, rest)
+                if stop.is_set() or (rest is not None and not lost):
                     break
                 pause = 0.5
+                self._wait(stop, pause, end)
             except LeaseNotAcquired:
                 part.state = "waiting"
                 self._wait(stop, _TTL / 3, end)
             except StoreClosed:
                 break
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 part.state, part.error = "failed", f"{type(error).__name__}: {error}"
                 part.restarts += 1
                 warn("%s failed, and is started again in %.1f s: %s", part.runnable.name, pause, part.error)
@@ -160,11 +162,12 @@ class Program:
                 pause = min(pause * 2, _LONGEST_PAUSE)
         part.state = "stopped"
 
-    def _run(self, part: _Part, stop: Stop, seconds: float | None) -> None:
+    def _run(self, part: _Part, stop: Stop, seconds: float | None) -> bool:
+        """Whether the part ended because its lease was lost."""
         if part.lease is None:
             part.state = "running"
             part.runnable.run(stop, seconds=seconds)
-            return
+            return False
         with self.store.lease(part.lease, _TTL) as lease:
             part.state = "running"
             mine = Stop(self.store)
@@ -175,6 +178,7 @@ class Program:
             finally:
                 mine.set()
                 watch.join()
+            return lease.lost.is_set()
 
     @staticmethod
     def _end_with(stop: Stop, lost: threading.Event, mine: Stop) -> None:

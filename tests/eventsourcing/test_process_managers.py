@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -18,13 +20,15 @@ from fix_stores import Subject
 from harness.cramped import cramped
 from harness.drivers import MEMORY, MakeDriver
 from harness.sweep import StillClock
-from streamkit import Record, Store, StreamkitError
+from streamkit import Lease, Record, Store, StreamkitError
 from streamkit.client import Client
 from streamkit.eventsourcing import Aggregate, DomainEvent, ProcessManager, Repository, event
 from streamkit.groups import Group
 from streamkit.run import Program, Worker
-from streamkit.testing import CRASHES, SURVIVABLE, Crash, FaultyDriver, Plan, every_fault
+from streamkit.run.program import PartStatus
+from streamkit.testing import CRASHES, SURVIVABLE, Crash, FaultyDriver, ManualClock, Plan, every_fault
 from streamkit_local.driver import LocalDriver
+from streamkit_memory import MemoryDriver
 
 Covered = Callable[[str, int], None]
 
@@ -194,6 +198,56 @@ def test_a_part_of_any_name_runs_under_its_lease(subject: Subject, name: str) ->
     program = Program(subject.store, [], led=[Part()])
     program.run(seconds=0)
     assert [(part.state, part.error) for part in program.status()] == [("stopped", None)]
+
+
+class Part:
+    """Does one thing after the other each time that it runs; then it stops its program."""
+
+    name = "part"
+
+    def __init__(self, *does: Callable[[], None]) -> None:
+        self.clock = ManualClock()
+        self.begun: list[float] = []
+        """When it was started, in seconds."""
+        self._does = iter(does)
+        driver = MemoryDriver(uuid4().hex, clock=self.clock, sleep=self.clock.sleep)
+        self.store = Client("memory://", driver, 30.0, None, 64 << 20, self.clock).store(uuid4())
+
+    def run(self, stop: Any = None, *, seconds: float | None = None) -> None:
+        self.begun.append(self.clock.monotonic())
+        next(self._does, self.program.stop)()
+
+    def run_in(self, program: Program, seconds: float | None = None) -> PartStatus:
+        self.program = program
+        program.run(seconds=seconds)
+        (status,) = program.status()
+        return status
+
+
+def test_a_part_that_ends_by_itself_is_not_started_all_the_time() -> None:
+    part = Part(lambda: None, lambda: None)
+    part.run_in(Program(part.store, [part]))
+    assert [round(at - part.begun[0], 3) for at in part.begun] == [0, 0.5, 1.0]
+
+
+def test_a_part_that_exits_is_one_that_raises() -> None:
+    part = Part(partial(sys.exit, "no more"))
+    status = part.run_in(Program(part.store, [part]))
+    assert (len(part.begun), status.state, status.error) == (2, "stopped", "SystemExit: no more")
+
+
+def test_a_part_whose_lease_was_lost_has_the_rest_of_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, made = Store.lease, list[Lease]()
+
+    def lease(store: Store, *arguments: Any, **options: Any) -> Lease:
+        made.append(make(store, *arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(Store, "lease", lease)
+    part = Part(lambda: made[0].lost.set())
+    part.run_in(Program(part.store, [], led=[part]), seconds=60)
+    assert len(part.begun) == 2
+    assert part.begun[1] - part.begun[0] < 20
 
 
 @pytest.fixture
