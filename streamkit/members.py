@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .errors import CorruptData, Fenced, LeaseLost, LeaseNotAcquired, TransientError
+from .errors import CorruptData, Fenced, LeaseLost, LeaseNotAcquired, OutcomeUnknown, TransientError
 from .leases import Lease
 from .model import Record
 from .names import check_name, internal_name
@@ -87,8 +87,8 @@ class Members:
         self._read()
         found = []
         for name in sorted(self._noted):
-            if self._is_there(name):
-                note, since = self._noted[name]
+            if self._is_there(name) and (noted := self._noted.get(name)) is not None:  # another thread may read on
+                note, since = noted
                 found.append(Member(name, dict(note.metadata), since))
         return found
 
@@ -150,7 +150,7 @@ class Members:
             except Fenced:
                 self._read()  # somebody of that name has come meanwhile, or has noted it
                 return name in self._noted
-            except (LeaseLost, TransientError):
+            except (LeaseLost, TransientError, OutcomeUnknown):
                 pass  # the next one to look notes it
         return False
 

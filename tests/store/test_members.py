@@ -11,7 +11,7 @@ from fix_stores import Subject
 from streamkit import Lease, LeaseNotAcquired, Store, TransientError
 from streamkit.client import Client
 from streamkit.members import Membership
-from streamkit.testing import Fault, FaultyDriver, ManualClock, Plan
+from streamkit.testing import At, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
 
 
@@ -49,9 +49,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def stores(clock: ManualClock) -> list[Store]:
+def name() -> str:
+    """Of what the processes share."""
+    return uuid4().hex
+
+
+@pytest.fixture
+def stores(clock: ManualClock, name: str) -> list[Store]:
     """One store, as two processes have it open."""
-    name, id = uuid4().hex, uuid4()
+    id = uuid4()
     drivers = [MemoryDriver(name, clock=clock, sleep=clock.sleep, remote=True) for _ in range(2)]
     return [Client("memory://", driver, 30.0, None, 64 << 20, clock).store(id) for driver in drivers]
 
@@ -80,6 +86,36 @@ def test_a_member_is_not_gone_because_nobody_could_ask(fault: Fault) -> None:
             with pytest.raises(TransientError):
                 members.list()
             assert [one.name for one in members.list()] == ["a"]
+
+
+def test_who_is_gone_is_not_there_where_it_is_not_known_whether_that_was_noted(
+    clock: ManualClock, name: str, stores: list[Store]
+) -> None:
+    dying, other = stores
+    dying.members("workers").join("a")._lease._released.set()
+    clock.sleep(20)
+    lost = At(0, Fault.LOST_REQUEST, "put", 1000), At(1, Fault.UNAVAILABLE, "read", 1000)
+    driver = FaultyDriver(MemoryDriver(name, clock=clock, sleep=clock.sleep, remote=True), Plan(lost))
+    with Client("memory://", driver, 30.0, None, 64 << 20, clock) as client:
+        assert client.store(dying.id).members("workers").list() == []
+    assert other.members("workers").list() == []
+
+
+def test_two_threads_ask_one_group_who_is_there(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = subject.store.members("workers"), subject.stranger().members("workers")
+    there.join("a")
+    b = there.join("b")
+    lease = Store.lease
+
+    def between(self: Store, *arguments: Any, **options: Any) -> Lease:
+        monkeypatch.undo()
+        b.leave()
+        assert [one.name for one in here.list()] == ["a"]  # as another thread does
+        subject.store.lease(here._lease_name("b"), 15.0).__enter__()  # it joins again, and has not said so yet
+        return lease(self, *arguments, **options)
+
+    monkeypatch.setattr(Store, "lease", between)
+    assert [one.name for one in here.list()] == ["a"]
 
 
 def test_who_is_slow_in_leaving_does_not_take_the_next_one_of_its_name_along(
