@@ -142,18 +142,20 @@ def watch_all(
     segments: Callable[[], Iterator[str]],
     latest: Callable[[str, int | None], SegmentStatus],
 ) -> Following[SegmentStatus]:
-    """The status of each segment, then the latest of each that was written to. No partitions: there is no space yet.
+    """The status of each segment, then the latest of each that was written to, or of which the first entries were
+    removed. No partitions: there is no space yet.
 
     `latest` takes how old a look may be, as PollTimer.since.
     """
-    told: dict[str, int] = {}
+    told: dict[str, tuple[int, int]] = {}
 
     def tell(segment: str) -> Iterator[tuple[SegmentStatus]]:
         status = latest(segment, timer.since)
-        if status.last_sequence > told.get(segment, 0):
+        place = status.last_sequence, status.first_sequence
+        if place > told.get(segment, (0, 1)):
             if len(told) >= _TOLD:
                 told.clear()
-            told[segment] = status.last_sequence
+            told[segment] = place
             yield (status,)
 
     known: Sequence[Partition] = ()

@@ -345,6 +345,24 @@ def test_a_subscriber_of_a_space_is_told_the_latest_of_each_segment(setting: Set
     assert told[4:] == [("b", 3)]
 
 
+def test_a_subscriber_of_a_space_is_told_of_what_is_removed(setting: Setting) -> None:
+    for name in ("a:1", "a:2", "b:1"):
+        put(setting.there, name)
+    setting.clock.script = [
+        lambda: not setting.there.trim("space", "a", keep_entries=1),
+        None,
+        lambda: setting.there.delete_segment("space", "b"),
+        None,
+        setting.write_there("b:2"),
+        None,
+    ]
+    told: list[tuple[str, int, int]] = []
+    with contextlib.suppress(Silence):
+        for status in setting.here.subscribe_to_space("space"):
+            told.append((status.segment, status.first_sequence, status.last_sequence))
+    assert told == [("a", 1, 2), ("b", 1, 1), ("a", 2, 2), ("b", 2, 1), ("b", 2, 2)]
+
+
 def test_a_subscriber_of_a_segment_is_told_its_latest_and_nothing_of_others(setting: Setting) -> None:
     put(setting.there, "s:1")
     setting.clock.script = [
