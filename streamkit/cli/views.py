@@ -11,7 +11,7 @@ import typer
 
 from streamkit import Store
 from streamkit.run import Program
-from streamkit.views.catalog import LocalView, find_views, query
+from streamkit.views.catalog import LocalView, ask, find_views, query
 from streamkit.views.open_view import OpenView
 
 from .options import Archive, Json, StoreId, Url, open_store
@@ -105,8 +105,7 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
         raise typer.BadParameter(f"{app} has no view {name!r}", param_hint="NAME")
     found = named[0]
     if action == "query":
-        cursor = found.db.execute(sql or "")
-        _print_rows(([column[0] for column in cursor.description or ()], cursor), json)
+        _print_rows(ask(found.db, found.path, sql or ""), json)
     elif action == "publish":
         done = found.publish()
         fields = msgspec.to_builtins(done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from ..store import Store
 from .database import mapped, open_reader, read_state
 from .publish import default_path, published_views
 
-__all__ = ["LocalView", "find_views", "query"]
+__all__ = ["LocalView", "ask", "find_views", "query"]
 
 
 class LocalView(msgspec.Struct, frozen=True):
@@ -80,10 +81,25 @@ def _of(path: str, published: dict[str, int]) -> LocalView | None:
 
 def query(path: str, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
     """The names of the columns, and the rows. PermanentError for SQL that SQLite refuses."""
-    db = open_reader(path)
-    with mapped(path):
-        try:
-            cursor = db.execute(sql)
-        except sqlite3.OperationalError as error:
-            raise PermanentError(f"SQLite refuses the query: {error}") from error
-    return [column[0] for column in cursor.description or ()], cursor
+    return ask(open_reader(path), path, sql)
+
+
+def ask(db: sqlite3.Connection, path: str, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+    """What `query` gives, by a connection to the database at `path`."""
+    with _refused(path):
+        cursor = db.execute(sql)
+    return [column[0] for column in cursor.description or ()], _rows(cursor, path)
+
+
+def _rows(cursor: sqlite3.Cursor, path: str) -> Iterator[tuple[Any, ...]]:
+    with _refused(path):
+        yield from cursor
+
+
+@contextmanager
+def _refused(path: str) -> Iterator[None]:
+    try:
+        with mapped(path):
+            yield
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        raise PermanentError(f"SQLite refuses the query: {error}") from error

@@ -112,9 +112,24 @@ def test_what_cannot_be_done_is_one_line(here: Here) -> None:
     ):
         found, _, err = here(*arguments)
         assert (found, said in err, err.count("\n")) == (code, True, 1), err
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("delete from latest", "readonly"),
+        ("select 1; select 2", "one statement"),
+        ("select ?", "bindings"),
+        ("select json(x) from (select '1' as x union all select '{')", "malformed JSON"),  # of the second row
+    ],
+)
+def test_what_sqlite_refuses_is_one_line(here: Here, sql: str, said: str) -> None:
     here("run", f"{here.module}:everything", "--seconds", "0")
-    code, _, err = here("view", "query", "latest", "delete from latest")
-    assert (code, "readonly" in err) == (1, True)
+    for app in ((), ("--app", f"{here.module}:everything")):
+        code, _, err = here("view", "query", "latest", sql, *app)
+        assert (code, err.count("\n")) == (1, 1)
+        assert err.startswith("PermanentError: SQLite refuses the query: ")
+        assert said in err
 
 
 def test_a_part_that_fails_is_started_again_and_leaves_the_others_alone(here: Here) -> None:
