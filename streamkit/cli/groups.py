@@ -219,6 +219,7 @@ def ack(
                 consumer.ack(found.group.delivery(receipt))
             except DeliveryLost as error:
                 lost[receipt] = error
-    for error in lost.values():
-        error.add_note(f"it is so of {len(lost)} of {len(receipts)} receipts: {' '.join(lost)}")
-        raise error
+    if lost:
+        first = next(iter(lost.values()))
+        first.add_note(f"it is so of {len(lost)} of {len(receipts)} receipts: {' '.join(lost)}")
+        raise first
