@@ -112,6 +112,8 @@ def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]], begins: Mappi
                     log.found(key, f"the log has nothing of {segment!r} that begins at {piece.first_sequence}")
             elif msgspec.structs.replace(piece, frame=None) != real:
                 log.found(key, f"the index points to another place than the log for {piece.first_sequence}")
+            elif piece.first_sequence < begins.get(segment, 0):
+                pass  # what was trimmed may have left the frame in the log, and is in the copy still
             elif piece.frame is not None and crc32(piece.frame) != log.sums[segment, piece.first_sequence]:
                 log.found(key, f"the copy of what begins at {piece.first_sequence} is not what the log has")
             if segment in expected and piece.first_sequence <= expected[segment] <= piece.last_sequence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from harness.log_keys import transaction_keys
 from harness.sweep import StillClock
 from streamkit import Record, Retention
 from streamkit.backend import Backend
+from streamkit.client import Client
 from streamkit.errors import CorruptData, StreamkitError
 from streamkit.log import policy
 from streamkit.log.index_rows import decode_index_row, encode_index_row
@@ -374,3 +376,20 @@ def test_what_a_retention_of_segments_has_let_go_of_is_no_hole(patient: Patient,
             assert store.verify("kept").findings == ()
     patient.open().repair("kept")
     assert store.verify("kept").findings == ()
+
+
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+def test_a_frame_of_which_a_part_was_trimmed_is_no_finding(kind: str) -> None:
+    """Packs are written anew without that part; the copy in the index is what it was."""
+    driver = MemoryDriver(uuid4().hex, remote=kind == "remote")
+    with Client("memory://", driver, 30.0, None, 64 << 20, StillClock()) as client:
+        store = client.store(uuid4())
+        for at in range(64):
+            store.produce("s", "a", [Record(random.Random(at).randbytes(300))])
+        store.produce("s", "a", [Record(b"x" * 20)] * 3)
+        store.maintain()
+        store.trim("s", "a", before=66)
+        store.maintain()
+        assert [entry.sequence for entry in store.consume_segment("s", "a")] == [66, 67]
+        assert store.verify("s").findings == ()
+        assert store.repair("s") == 0
