@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from ..backend import ABSENT, Ambiguous, Backend, Conflict, Etag
 from ..errors import CorruptData, MissingDependency, PermanentError, Unavailable
 from ..log.archive_reader import Contents
-from ..log.floors import Floor
 from ..log.held import TOGETHER, archive_row, grace_row, put_grace_row, whole_from
 from ..log.idempotency import key_row
 from ..log.index_rows import decode_index_row, encode_index_row
@@ -100,8 +99,9 @@ def _repair(partition: Partition) -> int:
         log.head = msgspec.structs.replace(log.head, archived=only)
     if not there:
         partition.packs = found_packs(partition)
-        # What was trimmed is not lost.
-        log.head = msgspec.structs.replace(log.head, floor=_floor_in_log(partition, only))
+        # What was trimmed is not lost, nor is what was said of the space below the floor, while that is there.
+        found = _walk_after(partition, only)
+        log.head = replace(log.head, floor=found.floor, retention=found.retention, changed=found.changed)
     log.begin_after_archive(only, contents)
     log.begin_at_floor()
     log.walk()
@@ -122,12 +122,12 @@ def _repair(partition: Partition) -> int:
     return faults + damaged_note + _mend_grace(partition, note.removed, archived)
 
 
-def _floor_in_log(partition: Partition, archived: int) -> Floor:
-    """From where on the transactions after `archived` say that the partition can be read."""
+def _walk_after(partition: Partition, archived: int) -> LogWalk:
+    """What the transactions after `archived` say, all that are there."""
     log = LogWalk(partition)
     log.last = archived
     log.walk()
-    return log.floor
+    return log
 
 
 def _check(log: LogWalk) -> tuple[dict[bytes, bytes] | None, dict[str, SegmentRow]]:

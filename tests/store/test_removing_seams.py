@@ -214,6 +214,27 @@ def test_a_damaged_head_does_not_make_what_was_removed_a_loss(
     assert "a retention and other settings if they were set by one of these" in caplog.text
 
 
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_a_retention_is_not_forgotten_with_a_head_while_the_log_tells_it(tmp_path: Path, trimmed: bool) -> None:
+    """It was set by a transaction below the floor, of which the log has not let go yet."""
+    world = World("remote", tmp_path / "archive")
+    store = world.process().store(world.id)
+    store.set_retention(SPACE, Retention(max_entries=10, per="space"))
+    for at in range(40):
+        store.produce(SPACE, f"s{at % 3}", [Record(b"%d" % at)])
+    if trimmed:
+        store.trim(SPACE, keep_entries=8)
+    store.maintain()
+    for at in range(4):
+        store.produce(SPACE, "s0", [Record(b"%d" % at)])
+    before = world.look()
+    partition = store._known(SPACE).partitions[0]  # type: ignore[union-attr]
+    partition.backend.put(partition.key, bytes(HEAD), b"damaged")
+    assert world.process().store(world.id).repair(SPACE) > 0
+    assert world.look() == before
+    assert len(before[0]) == 10
+
+
 def test_repair_says_what_is_forgotten_with_an_index_that_cannot_be_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
