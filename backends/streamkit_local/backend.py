@@ -175,7 +175,10 @@ class LocalBackend:
         _check_address(partition, ())
         if limit < 0:
             raise ValueError(f"limit is zero (no limit) or more, not {limit}")
-        self._store()
+        log = self._log(partition)
+        if log is None or log.state.ends_before(start, end):
+            self._requests["scan"] += 1
+            return iter(())
         return self._scan(partition, start, end, limit, values)
 
     def _scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
 import msgspec
@@ -221,6 +221,14 @@ class State:
             found = sorted(self.rows)
             self._sorted = changes, found
         return found
+
+    def ends_before(self, start: bytes, end: bytes) -> bool:
+        """No row has a key from `start` to `end`, as far as can be told without a look into files."""
+        if self.last is not None and start <= self.last:
+            return False
+        keys = self.keys()
+        at = bisect_left(keys, start)
+        return at == len(keys) or keys[at] >= end
 
     # At the beginning of a file
 

@@ -130,6 +130,8 @@ class Partition:
         transaction is somewhere else as well."""
         self.seed = crc32(settings.incarnation, crc32(self.key))
         self._transactions = transaction_prefix(settings.incarnation)
+        self.last_key = transaction_key(self._transactions, 1 << 64)
+        """After those of all transactions."""
 
     def transaction_key(self, number: int) -> bytes:
         """It names the incarnation: a record of an earlier one never takes the place of one of this."""

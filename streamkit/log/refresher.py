@@ -103,7 +103,7 @@ class Refresher:
                 self._apply_tail(segments, load)
             at_end = listing or self._apply_next()
             number = partition.number
-            if partition.is_fresh(known):
+            if partition.is_fresh(known) and not (at_end and self._is_gap()):
                 if at_end:
                     partition.saw(look)
             else:
@@ -121,6 +121,15 @@ class Refresher:
                 return
             self.read_head()
             listing = True
+
+    def _is_gap(self) -> bool:
+        """Whether something is there behind a transaction that is not. Where no writer can come too late, what is trimmed
+        leaves the log at once, however fresh the last look is; the transaction that trims it stays."""
+        partition = self._partition
+        if partition.remote:
+            return False
+        start = partition.transaction_key(partition.number + 1)
+        return any(partition.backend.scan(partition.key, start, partition.last_key, limit=1, values=False))
 
     def poll(self, ahead: int = 1) -> bool:
         """Take the next transactions, as many as `ahead`, if they are there. Whether there may be more."""
@@ -144,7 +153,7 @@ class Refresher:
                     self.shorten_tail()
                 if end == ahead:
                     moved = True
-                elif partition.is_fresh(known):
+                elif partition.is_fresh(known) and not self._is_gap():
                     partition.saw(look)
                 else:
                     self.read_head()

@@ -424,3 +424,19 @@ def test_a_lease_whose_writes_were_trimmed_is_no_finding(subject: Subject) -> No
     store.trim("a", keep_entries=0)
     store.maintain()
     assert store.verify().findings == ()
+
+
+@pytest.mark.parametrize("more", [1, 2, 9, 40])
+def test_who_is_behind_what_was_trimmed_sees_what_comes_after_it(subject: Subject, more: int) -> None:
+    """What it would read next was committed, trimmed and given back since it looked."""
+    store, other = subject.store, subject.stranger()
+    store.produce("a", "s", [Record(b"x")])
+    assert read(other, "s") == [1]
+    for _ in range(more):
+        store.produce("a", "s", [Record(b"x")])
+    store.trim("a", keep_entries=0)
+    store.maintain()
+    assert read(other, "s") == []
+    store.produce("a", "s", [Record(b"y")])
+    assert read(other, "s") == [more + 2]
+    assert other.produce("a", "s", [Record(b"z")]).last_sequence == more + 3
