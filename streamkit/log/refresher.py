@@ -103,7 +103,7 @@ class Refresher:
                 self._apply_tail(segments, load)
             at_end = listing or self._apply_next()
             number = partition.number
-            if partition.is_fresh(known) and not (at_end and self._is_gap()):
+            if partition.is_fresh(known) and (listing or not (at_end and self._is_gap())):
                 if at_end:
                     partition.saw(look)
             else:
@@ -123,8 +123,8 @@ class Refresher:
             listing = True
 
     def _is_gap(self) -> bool:
-        """Whether something is there behind a transaction that is not. Where no writer can come too late, what is trimmed
-        leaves the log at once, however fresh the last look is; the transaction that trims it stays."""
+        """Whether something is there behind a transaction that is not. Where no writer can come too late, what is
+        trimmed leaves the log at once, however fresh the last look is; the transaction that trims it stays."""
         partition = self._partition
         if partition.remote:
             return False
