@@ -35,6 +35,8 @@ __all__ = ["Inbox"]
 
 _LOOK = (64, 1.0)
 """Transactions and seconds after which a process that meets nobody looks into the inbox."""
+_MET = 4
+"""The same, of one that has lost: others lose as well, and may have posted."""
 _LARGE = 128 << 10
 """Bytes that are posted at once. Who has more to write asks for the lead: so it is sent once, not three times."""
 _TOGETHER = 4 << 20
@@ -69,6 +71,8 @@ class Inbox:
         self._pace = Pace(partition)
         self._unlooked = 0
         """Transactions since the inbox was looked at."""
+        self._met = False
+        """One of them was lost."""
         self._looked = partition.clock.monotonic()
         self._letters: dict[bytes, Letter] = {}
         """What was read and is still there, by key."""
@@ -128,6 +132,7 @@ class Inbox:
         partition = self._partition
         lead = partition.answers.lead.name
         self._unlooked += 1
+        self._met = self._met or lost > 0
         if not lead and lost < self._losses and not self._looks():
             return False
         self._pace.observe(lost > 0)
@@ -164,6 +169,8 @@ class Inbox:
         most, seconds = _LOOK
         if self._partition.answers.lead.name and self._unlooked > 1:
             return True  # somebody may wait for one that leads no more
+        if self._met and self._unlooked > _MET:
+            return True
         return self._unlooked > most and self._partition.clock.monotonic() - self._looked >= seconds
 
     def _wait(self) -> None:
@@ -266,7 +273,7 @@ class Inbox:
             self._unsettled = self._read()
             return True
         unsettled, self._unsettled = self._unsettled, None
-        self._unlooked, self._looked = 0, self._partition.clock.monotonic()
+        self._unlooked, self._met, self._looked = 0, False, self._partition.clock.monotonic()
         plan.waiting = self._count()
         contended = self._partition.answers.lead.name
         mine = {request.id for request in plan.ready}

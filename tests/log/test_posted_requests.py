@@ -463,6 +463,29 @@ def test_what_who_leads_has_to_skip_is_posted_again(shared: Shared) -> None:
     assert shared.payloads("a") == [b"passed by"]
 
 
+def test_who_has_lost_soon_looks_whether_others_have_posted(shared: Shared) -> None:
+    """Nobody leads yet: a process that meets nobody looks after 64 transactions and a second."""
+    hooks, posted = Hooks(), Hooks()
+    with posting(2):
+        busy, other = shared.process(hooks), shared.process()
+        other.create_space("s")
+        shared.write(busy, "begin busy")
+        shared.write(other, "begin other")
+        shared.write(busy, "b")
+
+        def die() -> None:
+            raise Crash
+
+        once(posted, "posted", die)
+        with posting(), pytest.raises(Crash):
+            shared.write(shared.process(posted), "a", b"left")
+        once(hooks, "committing", lambda: shared.write(other, "c"))
+        for _ in range(6):
+            shared.write(busy, "b")
+        assert busy.statistics().conflicts
+        assert shared.payloads("a") == [b"left"]
+
+
 def test_a_combiner_whose_transaction_fails_takes_the_requests_along_with_the_next(shared: Shared) -> None:
     poster, hooks, _ = begun(shared)
     leader, faults = faulty_process(shared)
