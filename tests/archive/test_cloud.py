@@ -183,6 +183,7 @@ def test_readers_lose_nothing_while_writers_and_an_archiver_race(root: str) -> N
 class ArchivedInTheCloud(ArchivedConformance):
     sample = (Paging,)
     rounds = 2
+    keeps = True
     partitions = (1,)
     patience = 300.0
     pause = 0.1

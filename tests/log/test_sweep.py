@@ -59,7 +59,7 @@ def spread(process: Process) -> None:
 @pytest.mark.parametrize("backend", MEMORY)
 def test_a_store_is_whole_after_every_fault_at_every_call(backend: str, covered: Covered) -> None:
     sweep = Sweep(MEMORY[backend])
-    for plan in sample(sweep.plans(), 5):
+    for plan in sample(sweep.plans(), 9):
         sweep.run(plan)
     covered(f"fault points, memory ({backend})", sweep.points)
 
@@ -67,7 +67,7 @@ def test_a_store_is_whole_after_every_fault_at_every_call(backend: str, covered:
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_a_space_of_several_partitions_is_whole_after_every_fault(backend: str, covered: Covered) -> None:
     sweep = Sweep(MEMORY[backend], spread)
-    for plan in sample(sweep.plans(), 13):
+    for plan in sample(sweep.plans(), 23):
         sweep.run(plan)
     covered(f"fault points, three partitions, memory ({backend})", sweep.points)
 
@@ -76,7 +76,7 @@ def test_a_space_of_several_partitions_is_whole_after_every_fault(backend: str, 
 def test_a_crash_at_any_call_of_the_recovery_is_recovered_from(backend: str, covered: Covered) -> None:
     sweep = Sweep(MEMORY[backend])
     menu = (*CRASHES, Fault.LATE, Fault.PARTIAL)
-    for at, plan in enumerate(sample(sweep.plans(menu), 11)):
+    for at, plan in enumerate(sample(sweep.plans(menu), 19)):
         for nth, recovery in enumerate(sweep.recoveries(plan)):
             if EXHAUSTIVE or (nth + at) % 13 == 0:
                 sweep.run(plan, recovery)
@@ -85,7 +85,7 @@ def test_a_crash_at_any_call_of_the_recovery_is_recovered_from(backend: str, cov
 
 def test_a_local_store_is_whole_after_every_fault_at_every_call(local: MakeDriver, covered: Covered) -> None:
     sweep = Sweep(local)
-    for plan in sample(sweep.plans(), 8):
+    for plan in sample(sweep.plans(), 13):
         sweep.run(plan)
     covered("fault points, local", sweep.points)
 
@@ -102,7 +102,7 @@ def test_a_local_recovery_may_crash_anywhere(local: MakeDriver, covered: Covered
 @pytest.mark.parametrize("backend", MEMORY)
 def test_many_faults_at_once_are_survived(backend: str, covered: Covered) -> None:
     sweep = Sweep(MEMORY[backend])
-    for seed in range(2000 if EXHAUSTIVE else 40):
+    for seed in range(2000 if EXHAUSTIVE else 25):
         sweep.run(Plan.random(seed, 0.15, SURVIVABLE), Plan.random(seed + 1, 0.1, SURVIVABLE))
     covered(f"runs with faults by chance, memory ({backend})", sweep.points)
 
@@ -125,7 +125,7 @@ def test_everything_that_upkeep_asks_for_is_among_the_fault_points(backend: str)
 @pytest.mark.parametrize("backend", MEMORY)
 def test_a_store_is_whole_after_every_fault_at_every_call_of_upkeep(backend: str, covered: Covered) -> None:
     sweep = Sweep(MEMORY[backend], hurried)
-    for plan in sample(sweep.plans(), 29):
+    for plan in sample(sweep.plans(), 47):
         sweep.run(plan)
     covered(f"fault points of upkeep, memory ({backend})", sweep.points)
 
@@ -133,7 +133,7 @@ def test_a_store_is_whole_after_every_fault_at_every_call_of_upkeep(backend: str
 @pytest.mark.usefixtures("tight")
 def test_a_local_store_is_whole_after_every_fault_at_every_call_of_upkeep(local: MakeDriver, covered: Covered) -> None:
     sweep = Sweep(local, hurried)
-    for plan in sample(sweep.plans(), 43):
+    for plan in sample(sweep.plans(), 67):
         sweep.run(plan)
     covered("fault points of upkeep, local", sweep.points)
 
@@ -143,7 +143,7 @@ def test_a_local_store_is_whole_after_every_fault_at_every_call_of_upkeep(local:
 def test_a_crash_at_any_call_of_upkeep_and_of_its_recovery_is_recovered_from(backend: str, covered: Covered) -> None:
     sweep = Sweep(MEMORY[backend], hurried)
     menu = (*CRASHES, Fault.LATE, Fault.PARTIAL)
-    for at, plan in enumerate(sample(sweep.plans(menu), 97)):
+    for at, plan in enumerate(sample(sweep.plans(menu), 151)):
         for nth, recovery in enumerate(sweep.recoveries(plan)):
             if (nth + at) % (3 if EXHAUSTIVE else 37) == 0:
                 sweep.run(plan, recovery)
@@ -283,7 +283,7 @@ def test_threads_of_one_process_may_keep_the_index_at_the_same_time(backend: str
 
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_three_processes_in_any_order_survive_faults_and_crashes(backend: str, covered: Covered) -> None:
-    seeds = range(5000 if EXHAUSTIVE else 60)
+    seeds = range(5000 if EXHAUSTIVE else 40)
     count = random_interleavings(MEMORY[backend], [one, another, reads_and_keeps], seeds, before=begun)
     covered(f"random interleavings with faults, memory ({backend})", count)
 
@@ -321,7 +321,7 @@ def test_threads_of_one_process_may_take_turns_in_any_order(backend: str, covere
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_threads_of_one_process_in_any_order_survive_faults_and_crashes(backend: str, covered: Covered) -> None:
     workloads = [one, another, writes, leads, reads_and_keeps]
-    seeds = range(5000 if EXHAUSTIVE else 60)
+    seeds = range(5000 if EXHAUSTIVE else 40)
     count = random_interleavings(MEMORY[backend], workloads, seeds, before=begun, together=5)
     covered(f"random interleavings of threads with faults, memory ({backend})", count)
 

@@ -28,9 +28,8 @@ from streamkit.spark.jobs import archive, compact, restore, rollup, verify
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 KILLS = 8 if EXHAUSTIVE else 1
-beyond_rounds = pytest.mark.skipif(
-    not EXHAUSTIVE,
-    reason="a sample kills one job of them all, and test_rounds its kinds; STREAMKIT_EXHAUSTIVE=1 kills each",
+one_of_many = pytest.mark.skipif(
+    not EXHAUSTIVE, reason="a sample kills one job and one stream; STREAMKIT_EXHAUSTIVE=1 kills each"
 )
 Doom = Callable[..., Doomed]
 Covered = Callable[[str, int], None]
@@ -114,7 +113,7 @@ def test_an_archive_job_that_is_killed_goes_on(spark: Any, world: World, doomed:
     assert verify.job(world.arguments()) == 0
 
 
-@beyond_rounds
+@one_of_many
 def test_a_compact_job_that_is_killed_goes_on(spark: Any, world: World, doomed: Doom, covered: Covered) -> None:
     for space in world.spaces:
         world.store.archive(space, target_file_bytes=1000)
@@ -134,7 +133,7 @@ def test_a_compact_job_that_is_killed_goes_on(spark: Any, world: World, doomed: 
     assert sum(len(world.store._archive(space).table.snapshot().files) for space in world.spaces) == 6  # type: ignore[union-attr]
 
 
-@beyond_rounds
+@one_of_many
 def test_a_verify_job_that_is_killed_changes_nothing(spark: Any, world: World, doomed: Doom, covered: Covered) -> None:
     for space in world.spaces[:2]:
         world.store.archive(space)
@@ -144,7 +143,7 @@ def test_a_verify_job_that_is_killed_changes_nothing(spark: Any, world: World, d
     assert verify.job(world.arguments()) == 0
 
 
-@beyond_rounds
+@one_of_many
 def test_a_rollup_that_is_killed_counts_each_entry_once(
     spark: Any, world: World, doomed: Doom, covered: Covered, tmp_path: Path
 ) -> None:
@@ -173,7 +172,7 @@ def test_a_rollup_that_is_killed_counts_each_entry_once(
     assert counted == wanted
 
 
-@beyond_rounds
+@one_of_many
 def test_a_restore_that_is_killed_goes_on(spark: Any, world: World, doomed: Doom, covered: Covered) -> None:
     for space in world.spaces[:2]:
         world.store.archive(space)
@@ -194,7 +193,7 @@ def test_a_restore_that_is_killed_goes_on(spark: Any, world: World, doomed: Doom
 # -- streams ---------------------------------------------------------------------------------------------------------
 
 ROWS = 10_000
-ROUNDS = 50 if EXHAUSTIVE else 3
+ROUNDS = 50 if EXHAUSTIVE else 1
 AHEAD = 4 if EXHAUSTIVE else 2
 """Batches that wait when a stream is started."""
 
@@ -226,7 +225,6 @@ def once_each(source: Store, copy: Store) -> int:
     return count
 
 
-@beyond_rounds
 def test_a_stream_that_is_killed_again_and_again_writes_every_row_once(
     doomed: Doom, tmp_path: Path, covered: Covered
 ) -> None:

@@ -39,6 +39,7 @@ class TestLocal(StoreConformance):
 @pytest.mark.s3
 class TestS3(StoreConformance):
     rounds = 3
+    keeps = True
     partitions = (1,)
 
     @pytest.fixture(autouse=True)
@@ -52,6 +53,7 @@ class TestS3(StoreConformance):
 @pytest.mark.azure
 class TestAzure(StoreConformance):
     rounds = 3
+    keeps = True
     partitions = (1,)
 
     @pytest.fixture(autouse=True)

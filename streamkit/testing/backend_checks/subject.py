@@ -86,6 +86,8 @@ class Subject:
     """How often a race is run."""
     patience: float = 120.0
     """Seconds after which calls from several threads are taken to hang."""
+    keeps: bool = False
+    """The stores are left there: the storage under test is thrown away as a whole."""
 
     def make_driver(self) -> Driver:
         """A new driver of one and the same root, with nothing shared but the service: another process, as it were."""
@@ -107,7 +109,7 @@ class Subject:
     def teardown_method(self, method: object = None) -> None:
         for backend in self._backends:
             backend.close()
-        for store in self._stores:
+        for store in () if self.keeps else self._stores:
             self.driver.delete(store)
         for driver in self._drivers:
             driver.close()

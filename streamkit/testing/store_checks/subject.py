@@ -59,6 +59,8 @@ class StoreSubject:
     """Most checks are made on a space of each; (1,) takes a quarter of the requests. Some always need four."""
     patience: float = 120.0
     """Seconds after which something that should have come is said to hang."""
+    keeps: bool = False
+    """The stores are left there: the storage under test is thrown away as a whole."""
 
     def make_client(self) -> Client:
         """A new client of one and the same root, with nothing shared but the service: another process, as it were."""
@@ -71,7 +73,7 @@ class StoreSubject:
     def teardown_method(self, method: object = None) -> None:
         for client in self._clients:
             client.close()
-        if self._clients:
+        if self._clients and not self.keeps:
             with self.make_client() as client:
                 client.delete_store(self.store_id)
 

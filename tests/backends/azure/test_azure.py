@@ -30,6 +30,7 @@ MIB = 1024 * KIB
 
 class TestAzure(BackendConformance):
     rounds = 20 if EXHAUSTIVE else 8
+    keeps = True
 
     @pytest.fixture(autouse=True)
     def _server(self, azurite: Azurite) -> None:

@@ -28,6 +28,7 @@ PARTITION = b"orders\x00" + bytes(8)
 
 class TestS3(BackendConformance):
     rounds = 20 if EXHAUSTIVE else 8
+    keeps = True
 
     @pytest.fixture(autouse=True)
     def _bucket(self, s3_bucket: S3Bucket) -> None:
