@@ -21,19 +21,22 @@ from .events import (
     Acked,
     Added,
     Block,
+    Died,
+    Extended,
     FeedBatch,
     FeedEvent,
     Finished,
     Held,
     LaneBatch,
     LaneEvent,
+    Nacked,
     Released,
     Vanished,
 )
 from .feed import FeedState
 from .feeding import Feeder
 from .lane import LaneState, Site
-from .ranges import ranges_of
+from .ranges import numbers_of, ranges_of
 from .settings import GroupSettings
 from .source import Source
 from .values import Delivery
@@ -81,6 +84,17 @@ class Lane:
         """Whether it was looked at since this process opened it."""
         self.stirred = -1
         """What the feed's `stirred` was before the latest look at it."""
+
+
+def _is_about(events: Iterable[LaneEvent], done: Acked) -> bool:
+    """Whether the events settle, or extend, some of what is acknowledged."""
+    told: set[int] = set()
+    for event in events:
+        if isinstance(event, Nacked):
+            told.update(ticket for ticket, _ in event.tickets)
+        elif isinstance(event, (Acked, Died, Extended, Released, Vanished)):
+            told.update(numbers_of(event.tickets))
+    return bool(told) and not told.isdisjoint(numbers_of(done.tickets))
 
 
 def is_pending(state: LaneState, delivery: Delivery) -> bool:
@@ -230,12 +244,15 @@ class Core:
             while True:
                 at = chain.now()
                 acks = lane.acks[:]
-                events, lost = self._acknowledge(chain.state, acks) if acks else ([], [])
+                done, lost = self._acknowledge(chain.state, acks) if acks else (None, [])
+                events: list[LaneEvent] = [] if done is None else [done]
                 # What is decided by the state must not be about what the same record says is done.
-                alone = bool(events) and self._may_be_taken(chain.state, acks, at)
+                alone = done is not None and self._may_be_taken(chain.state, acks, at)
                 if not alone:
                     more, result = decide(chain.state, at)
-                    events += more
+                    alone = done is not None and _is_about(more, done)
+                    if not alone:
+                        events += more
                 try:
                     if events:
                         chain.commit(at, events)
@@ -268,17 +285,17 @@ class Core:
                 return result
 
     @staticmethod
-    def _acknowledge(state: LaneState, acks: Sequence[Delivery]) -> tuple[list[LaneEvent], list[Delivery]]:
-        tickets: list[int] = []
+    def _acknowledge(state: LaneState, acks: Sequence[Delivery]) -> tuple[Acked | None, list[Delivery]]:
+        tickets: set[int] = set()  # two threads may have acknowledged the same one
         lost: list[Delivery] = []
         pending, epoch = state.pending, state.epoch
         for delivery in acks:
             lot = pending.get(delivery.ticket)
             if lot is not None and lot.number == delivery.lot and delivery.epoch == epoch:
-                tickets.append(delivery.ticket)
+                tickets.add(delivery.ticket)
             elif delivery.ticket not in state.gone or delivery.epoch != epoch:
                 lost.append(delivery)
-        return ([Acked(ranges_of(tickets))] if tickets else []), lost
+        return (Acked(ranges_of(tickets)) if tickets else None), lost
 
     @staticmethod
     def _may_be_taken(state: LaneState, acks: Sequence[Delivery], at: int) -> bool:
