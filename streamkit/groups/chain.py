@@ -94,6 +94,8 @@ class Chain(Generic[S, B]):
         self._records = records
         """A snapshot is written after so many records, at the latest."""
         self._since = self._bytes = self._saved = 0
+        self._snapshot_at = 0
+        """The sequence of the latest snapshot, as far as is known."""
         self._heard = clock.monotonic()
         self._applying = False
         """Under the lock: somebody was stopped while it applied a record."""
@@ -120,10 +122,10 @@ class Chain(Generic[S, B]):
                 self.loaded = False
             before: int | None = self.sequence if self.loaded else None
             while True:
-                last, snapshot = look_at(self._store, self.space, (self.segment, self._snapshots))
+                last, self._snapshot_at = look_at(self._store, self.space, (self.segment, self._snapshots))
                 try:
                     if not self.loaded:
-                        self._load(snapshot)
+                        self._load(self._snapshot_at)
                     if before is None:
                         before = self.sequence
                     if last > self.sequence:
@@ -133,13 +135,15 @@ class Chain(Generic[S, B]):
                     self.loaded = False  # others are further, and what was between is in their snapshot
 
     def _load(self, snapshot: int) -> None:
-        self.state, self.sequence = self._make(None), 0
+        state, sequence = self._make(None), 0
         if snapshot:
             entry = next(entries_after(self._store, self.space, self._snapshots, snapshot - 1))
             saved = _snapshots.decode(entry.payload)
-            self.state = self._make(saved.state)
-            self.sequence = saved.sequence
+            state, sequence = self._make(saved.state), saved.sequence
             self._saved = len(entry.payload)
+        # Not before it is whole: other threads look at the state without the lock.
+        self.state, self.sequence = state, sequence
+        self._heard = self._clock.monotonic()
         self._since = self._bytes = 0
         self._applying = False
         self.loaded = True
@@ -208,8 +212,13 @@ class Chain(Generic[S, B]):
             self._since = self._bytes = 0
             self._saved = len(data)
             try:
-                status = self._store.produce(self.space, self._snapshots, [Record(data)])
-                self._trim(status.last_sequence)
+                # One that was stopped here must not put its snapshot behind a later one, by which the log was trimmed.
+                expected = self._snapshot_at
+                status = self._store.produce(self.space, self._snapshots, [Record(data)], expected_sequence=expected)
+                self._snapshot_at = status.last_sequence
+                self._trim(self._snapshot_at)
+            except SequenceMismatch as error:
+                self._snapshot_at = error.actual
             except StreamkitError as error:
                 # What was to be written is: the next snapshot comes later.
                 warn("a snapshot of %s could not be written: %s", self.segment, error)
