@@ -96,7 +96,7 @@ class AsyncConsumer(_Twin[Consumer]):
             return await asyncio.shield(look)
         except asyncio.CancelledError:
             for delivery in await look:
-                if not auto_ack:
+                if not auto_ack and self.is_held(delivery):  # else given back with one before it of its key
                     await self.release(delivery)
             raise
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -100,6 +102,34 @@ def test_a_receive_that_is_cancelled_holds_nothing_back() -> None:
                 (delivery,) = await second.receive(wait=10.0)
                 assert delivery.attempt == 1
                 await second.ack(delivery)
+
+    run(work)
+
+
+def test_a_receive_of_several_of_a_key_is_cancelled_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given back with the first one is not given back once more."""
+    began, go, receive = threading.Event(), threading.Event(), Consumer.receive
+
+    def held_up(consumer: Consumer, *args: Any, **options: Any) -> list[Delivery]:
+        began.set()
+        assert go.wait(30)
+        return receive(consumer, *args, **options)
+
+    async def work() -> None:
+        async with opened() as store:
+            await store.produce("orders", "s", [Record(b"%d" % at) for at in range(3)])
+            group = await store.group("orders", "billing", mode="key_shared")
+            async with group.consumer() as consumer:
+                monkeypatch.setattr(Consumer, "receive", held_up)
+                receiving = asyncio.create_task(consumer.receive())
+                assert await asyncio.to_thread(began.wait, 30)
+                receiving.cancel()
+                await asyncio.sleep(0)
+                go.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await receiving
+                again = await consumer.receive()
+                assert [(each.entry.payload, each.attempt) for each in again] == [(b"0", 1), (b"1", 1), (b"2", 1)]
 
     run(work)
 
