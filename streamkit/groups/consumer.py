@@ -112,11 +112,7 @@ class Consumer:
         end = core.clock.monotonic() + wait
         pause, most = self.poll
         while True:
-            if self._ahead and (found := self._fetched(limit)):
-                for delivery in found if auto_ack else ():
-                    self.ack(delivery)
-                if auto_ack:
-                    self.flush()
+            if self._ahead and (found := self._fetched(limit, auto_ack)):
                 return found
             seen = self.seen() if wait else ()
             found = self._look(limit if auto_ack else max(limit, self._prefetch), auto_ack)
@@ -132,7 +128,7 @@ class Consumer:
             self._wait(seen, min(rest, pause, self.until_change()))
             pause = min(pause * 2, most)
 
-    def _fetched(self, limit: int) -> list[Delivery]:
+    def _fetched(self, limit: int, auto_ack: bool) -> list[Delivery]:
         """Of what was claimed ahead, as far as it may still be handed out. What waited here for half of its time is
         given back: who gets it needs the rest."""
         core = self._core
@@ -155,7 +151,24 @@ class Consumer:
         for delivery in (*stale, *found) if stale or len(left) < len(found) else ():
             if delivery not in left:
                 self._held.pop(_key(delivery), None)
-        return left
+        return self._acknowledged(left) if auto_ack else left
+
+    def _acknowledged(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Those of them that were still this consumer's, and are acknowledged now."""
+        found: list[Delivery] = []
+        for lane, some in _by_lane(deliveries).items():
+
+            def decide(
+                state: LaneState, at: int, some: list[Delivery] = some
+            ) -> tuple[list[LaneEvent], list[Delivery]]:
+                mine = [delivery for delivery in some if is_pending(state, delivery)]
+                return ([Acked(ranges_of(each.ticket for each in mine))] if mine else []), mine
+
+            found += self._core.write(self._core.lane(lane), decide)
+        for delivery in deliveries:
+            self._held.pop(_key(delivery), None)
+            self._note(_key(delivery))
+        return found
 
     def __iter__(self) -> Iterator[Delivery]:
         """Deliveries, one after the other, for ever."""
@@ -332,27 +345,29 @@ class Consumer:
         DeliveryLost if its deadline passed and it went to another consumer; nothing is changed then.
         """
         key = _checked(delivery)
-        held = self._held.get(key)
         core = self._core
-        if held is None:
-            if key not in self._acked:
+        lane = core.lane(delivery.lane)
+        held = self._held.get(key)
+        if held is not None and self._linger:
+            rest = held.expires - min(1.0, core.settings.ack_timeout / 10) - core.clock.monotonic()
+            if rest > 0 and is_pending(lane.chain.state, held):
                 self._check_open()
-                core.settle(delivery, lambda state, at: ([Acked([(delivery.ticket, 1)])], None))
+                core.acknowledge_later(held, min(self._linger, rest))
+                self._held.pop(key, None)
                 self._note(key)
-            return
-        rest = held.expires - min(1.0, core.settings.ack_timeout / 10) - core.clock.monotonic()
-        if self._linger and rest > 0:
+                return
+        with lane.chain.lock:  # of threads that say it at the same time the later ones find it noted
+            if key in self._acked:
+                return
             self._check_open()
-            core.acknowledge_later(held, min(self._linger, rest))
-        else:
             try:
-                core.settle(held, lambda state, at: ([Acked([(held.ticket, 1)])], None))
+                core.settle(delivery, lambda state, at: ([Acked([(delivery.ticket, 1)])], None))
             except DeliveryLost:
-                if held.ticket not in core.lane(held.lane).chain.state.gone:
-                    del self._held[key]
+                self._held.pop(key, None)
+                if delivery.ticket not in lane.chain.state.gone:
                     raise
-        self._held.pop(key, None)
-        self._note(key)
+            self._held.pop(key, None)
+            self._note(key)
 
     def _note(self, key: Key) -> None:
         if len(self._acked) >= _KEPT:
@@ -407,7 +422,8 @@ class Consumer:
 
         self._is_live(delivery)
         found = core.settle(delivery, decide)
-        self._held[_key(delivery)] = found
+        if self.is_held(delivery):  # it stays with whoever received it
+            self._held[_key(delivery)] = found
         return found
 
     def _is_live(self, delivery: Delivery) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..errors import DeliveryLost, PermanentError, SequenceMismatch, StreamkitError
+from ..errors import DeliveryLost, OutcomeUnknown, PermanentError, SequenceMismatch, StreamkitError
 from ..model import Entry
 from ..names import InternalName
 from ..store import Store, inner
@@ -45,6 +45,8 @@ __all__ = ["Core", "Lane", "feed_chain", "is_pending"]
 
 T = TypeVar("T")
 
+_AGAIN = 1.0
+"""Seconds after which acknowledgements are written again that could not be."""
 _encoder = msgspec.msgpack.Encoder()
 _feeds = msgspec.msgpack.Decoder(FeedState)
 
@@ -78,8 +80,6 @@ class Lane:
         """Appended by any thread; who holds the chain's lock takes from the front."""
         self.flush_at = 0.0
         """When they are written at the latest, by the monotonic clock."""
-        self.lost: list[Delivery] = []
-        """Were refused after `ack` had returned; only counted."""
         self.seen = False
         """Whether it was looked at since this process opened it."""
         self.stirred = -1
@@ -244,7 +244,7 @@ class Core:
             while True:
                 at = chain.now()
                 acks = lane.acks[:]
-                done, lost = self._acknowledge(chain.state, acks) if acks else (None, [])
+                done, lost = self._acknowledge(chain.state, acks) if acks else (None, 0)
                 events: list[LaneEvent] = [] if done is None else [done]
                 # What is decided by the state must not be about what the same record says is done.
                 alone = done is not None and self._may_be_taken(chain.state, acks, at)
@@ -262,7 +262,9 @@ class Core:
                         self.clock.sleep(random.random() * 0.002 * min(losses, 32) * (10 if self.remote else 1))
                     continue
                 del lane.acks[: len(acks)]
-                lane.lost += lost
+                if lost:
+                    name = self.feed.state.name
+                    warn("%d acknowledgements in the group %r came too late: others may have the entries", lost, name)
                 if not alone:
                     return result
 
@@ -285,16 +287,17 @@ class Core:
                 return result
 
     @staticmethod
-    def _acknowledge(state: LaneState, acks: Sequence[Delivery]) -> tuple[Acked | None, list[Delivery]]:
+    def _acknowledge(state: LaneState, acks: Sequence[Delivery]) -> tuple[Acked | None, int]:
+        """And how many of them are over."""
         tickets: set[int] = set()  # two threads may have acknowledged the same one
-        lost: list[Delivery] = []
+        lost = 0
         pending, epoch = state.pending, state.epoch
         for delivery in acks:
             lot = pending.get(delivery.ticket)
             if lot is not None and lot.number == delivery.lot and delivery.epoch == epoch:
                 tickets.add(delivery.ticket)
             elif delivery.ticket not in state.gone or delivery.epoch != epoch:
-                lost.append(delivery)
+                lost += 1
         return (Acked(ranges_of(tickets)) if tickets else None), lost
 
     @staticmethod
@@ -379,18 +382,21 @@ class Core:
     def _flush_later(self) -> None:
         """Write what no other record has taken along in time."""
         self._timer = None
-        try:
-            now = self.clock.monotonic()
-            lanes = [lane for lane in list(self._lanes.values()) if lane.acks]
-            for lane in lanes:
-                if lane.flush_at <= now:
-                    self.write(lane, lambda state, at: ([], None))
-            rest = [lane.flush_at - now for lane in lanes if lane.flush_at > now]
-            with self._lock:
-                if rest and self._timer is None and not self.shared.closed:
-                    self._start_timer(max(0.001, min(rest)))
-        except StreamkitError as error:
-            warn("acknowledgements could not be written, and go with the next ones: %s", error)
+        now = self.clock.monotonic()
+        rest: list[float] = []
+        for lane in [lane for lane in list(self._lanes.values()) if lane.acks]:
+            if lane.flush_at > now:
+                rest.append(lane.flush_at - now)
+                continue
+            try:
+                self.write(lane, lambda state, at: ([], None))
+            except StreamkitError as error:
+                warn("acknowledgements could not be written, and go with the next ones: %s", error)
+                if error.retryable or isinstance(error, OutcomeUnknown):
+                    rest.append(_AGAIN)
+        with self._lock:
+            if rest and self._timer is None and not self.shared.closed:
+                self._start_timer(max(0.001, min(rest)))
 
     def flush(self) -> None:
         """Write what was acknowledged."""
@@ -442,7 +448,9 @@ class Core:
                 holder, until = state.holder
                 if holder and holder != consumer and until > at:
                     return [], []
-                events.append(Held(consumer, at + int(settings.ack_timeout * 1000)))
+                # Not before what it extended is over.
+                until = max(at + int(settings.ack_timeout * 1000), until if holder == consumer else 0)
+                events.append(Held(consumer, until))
             blocks = self.waiting_blocks(lane)
             if blocks:
                 if self.keyed or any(block.ready or block.epoch > state.epoch for block in blocks):

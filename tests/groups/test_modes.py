@@ -67,6 +67,22 @@ def test_one_that_looks_goes_on_holding(subject: Subject) -> None:
     assert names(one.receive(wait=5)) == ["a2"]
 
 
+def test_one_that_extended_a_delivery_goes_on_holding_until_that_is_over(subject: Subject) -> None:
+    clock = ManualClock(start=time.time())
+    put(subject, "a1", "a2", "a3")
+    group = subject.stranger(clock=clock).group("orders", "billing", mode="exclusive", ack_timeout=30.0)
+    one = group.consumer("one", linger=0)
+    two = subject.stranger(clock=clock).group("orders", "billing").consumer("two")
+    (long,) = one.receive(1)
+    one.extend(long, 100.0)
+    (short,) = one.receive(1)
+    one.ack(short)
+    clock.sleep(40.0)
+    assert two.receive() == []
+    clock.sleep(61.0)
+    assert names(two.receive()) == ["a1", "a3"]
+
+
 def test_entries_of_a_key_are_with_one_consumer_in_order(subject: Subject) -> None:
     put(subject, "a1", "b1", "a2", "b2", "a3")
     group = subject.store.group("orders", "billing", mode="key_shared", lanes=1)

@@ -115,6 +115,28 @@ def test_at_most_once_is_acknowledged_first_also_of_what_was_at_hand(subject: Su
         assert group.status().acked == 2
 
 
+def test_at_most_once_leaves_out_what_went_to_another_one_meanwhile(subject: Subject) -> None:
+    """To one whose clock is ahead, say: this one does not know of it."""
+    put(subject.store, 3)
+    group = subject.store.group("orders", "billing", lanes=1)
+    other = subject.stranger().group("orders", "billing")
+    clock = other.core.clock
+
+    class Ahead:
+        def now(self) -> int:
+            return clock.now() + 40_000
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(clock, name)
+
+    other.core.lane(0).chain._clock = Ahead()  # type: ignore[assignment]
+    with group.consumer("one", prefetch=3) as one, other.consumer("two") as two:
+        assert sequences(one.receive(1)) == [1]
+        assert sequences(two.receive(9, auto_ack=True)) == [1, 2, 3]
+        assert one.receive(9, auto_ack=True) == []
+    assert group.status().acked == 3
+
+
 def test_what_is_no_delivery_is_told_what_is_one(subject: Subject) -> None:
     put(subject.store, 1)
     with subject.store.group("orders", "billing").consumer() as consumer:

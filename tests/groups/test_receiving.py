@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from fix_stores import Subject
 
+from harness.timers import Timers
 from streamkit import Client, DeliveryLost, GroupExists, OutcomeUnknown, Record, Store, StoreClosed
 from streamkit.groups import Consumer, Delivery, Group
 from streamkit.groups.events import LaneBatch
@@ -153,32 +154,6 @@ def test_acknowledgements_are_written_with_the_next_record(subject: Subject) -> 
         assert subject.store.statistics().transactions - before == 10
         consumer.flush()
         assert subject.stranger().group("orders", "billing").status().acked == 10
-
-
-class Timers:
-    """In the place of `threading.Timer`: they fire when a test says so."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._running: list[threading.Timer] = []
-        running = self._running
-
-        class Timer(threading.Timer):
-            def start(self) -> None:
-                running.append(self)
-
-            def cancel(self) -> None:
-                running.remove(self)
-
-        monkeypatch.setattr("streamkit.groups.core.threading.Timer", Timer)
-
-    def wait(self, clock: ManualClock, seconds: float) -> None:
-        """For so long; those fire whose time comes."""
-        for timer in [timer for timer in self._running if timer.interval <= seconds]:
-            self._running.remove(timer)
-            clock.sleep(timer.interval)
-            seconds -= timer.interval
-            timer.function()
-        clock.sleep(seconds)
 
 
 def test_what_is_acknowledged_late_and_not_written_yet_does_not_come_again(

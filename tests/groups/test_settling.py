@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from fix_stores import Subject
 
-from streamkit import DeliveryLost, Record, Store
+from harness.timers import Timers
+from streamkit import Client, DeliveryLost, Record, Store, Unavailable
 from streamkit.groups import Consumer, Delivery
 from streamkit.groups.core import Core
+from streamkit.store import append_expected
+from streamkit.testing import ManualClock
+from streamkit_memory import MemoryDriver
 
 
 def put(store: Store, count: int, segment: str = "a") -> None:
@@ -78,3 +85,74 @@ def test_threads_that_acknowledge_the_same_delivery_acknowledge_it_once(
     consumer.ack(second)
     consumer.close()
     assert counted(subject.stranger()) == (2, 0, 0, 0)
+
+
+def test_threads_that_acknowledge_the_same_delivery_at_once_are_both_told_that_it_is_done(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(subject.store, 1)
+    group = subject.store.group("orders", "billing")
+    consumer, settle = group.consumer(linger=0), Core.settle
+    (delivery,) = consumer.receive()
+    with ThreadPoolExecutor() as pool:
+        others: list[Future[None]] = []
+
+        def another(core: Core, *args: Any) -> Any:
+            monkeypatch.undo()
+            others.append(pool.submit(consumer.ack, delivery))
+            wait(others, timeout=0.1)
+            return settle(core, *args)
+
+        monkeypatch.setattr(Core, "settle", another)
+        consumer.ack(delivery)
+        assert others[0].result() is None
+    assert counted(subject.stranger()) == (1, 0, 0, 0)
+
+
+def test_who_extends_the_delivery_of_another_one_does_not_hand_it_back(subject: Subject) -> None:
+    put(subject.store, 1)
+    group = subject.store.group("orders", "billing")
+    one = group.consumer("one")
+    (delivery,) = one.receive()
+    with subject.stranger().group("orders", "billing").consumer("helper") as helper:
+        extended = helper.extend(delivery, 3600)
+    (pending,) = group.pending()
+    assert (pending.consumer, pending.deadline) == ("one", extended.deadline)
+    one.ack(delivery)
+    one.close()
+    assert counted(subject.stranger()) == (1, 0, 0, 0)
+
+
+def test_an_acknowledgement_is_refused_at_once_where_it_is_known_that_the_delivery_is_over(subject: Subject) -> None:
+    put(subject.store, 2)
+    group = subject.store.group("orders", "billing")
+    consumer = group.consumer(linger=3600)
+    (delivery,) = consumer.receive(1)
+    group.seek("beginning")
+    with pytest.raises(DeliveryLost):
+        consumer.ack(delivery)
+    assert counted(subject.stranger()) == (0, 0, 0, 2)
+
+
+def test_what_could_not_be_written_is_written_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers, clock = Timers(monkeypatch), ManualClock()
+    driver = MemoryDriver(uuid4().hex, clock=clock, sleep=clock.sleep)
+    with Client("memory://", driver, 30.0, None, 64 << 20, clock) as client:
+        store = client.store(uuid4())
+        put(store, 2)
+        group = store.group("orders", "billing", lanes=1)
+        consumer = group.consumer(linger=0.1)
+        for delivery in consumer.receive():
+            consumer.ack(delivery)
+        append = append_expected
+
+        def fails(*args: Any) -> None:
+            monkeypatch.setattr("streamkit.groups.chain.append_expected", append)
+            raise Unavailable("not now")
+
+        monkeypatch.setattr("streamkit.groups.chain.append_expected", fails)
+        timers.wait(clock, 0.1)
+        state = group.core.lane(0).chain.state
+        assert (state.acked, len(state.pending)) == (0, 2)
+        timers.wait(clock, 1.0)
+        assert (state.acked, len(state.pending)) == (2, 0)
