@@ -119,9 +119,9 @@ class FeedState(msgspec.Struct):
             self.finished = [lane for lane in self.finished if lane not in lanes]
 
     def alive(self, at: int) -> dict[str, Member]:
-        """The consumers that were heard of lately."""
+        """The consumers that were heard of lately. Without the lock too."""
         since = at - int(self.settings.ack_timeout * 3000) - 10_000
-        return {name: member for name, member in self.members.items() if member.at >= since}
+        return {name: member for name, member in list(self.members.items()) if member.at >= since}
 
     def choose_lane(self, consumer: str, at: int) -> int:
         """The lane that the fewest others use; the present one, if that is as good."""

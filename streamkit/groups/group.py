@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -35,7 +36,7 @@ from .events import (
     Stream,
 )
 from .feed import FeedState
-from .lane import LaneState, Site
+from .lane import Dead, LaneState, Lot, Site
 from .ranges import ranges_of
 from .run import RunReport, Stop, run
 from .settings import CHANGEABLE, GroupSettings, checked
@@ -44,6 +45,7 @@ from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus,
 
 __all__ = ["Group", "group_names", "open_group"]
 
+T = TypeVar("T")
 AnyOffset = LexKey | bytes | str
 _cores: weakref.WeakKeyDictionary[OpenStore, dict[InternalName, Core]] = weakref.WeakKeyDictionary()
 _opening = threading.Lock()
@@ -314,20 +316,22 @@ class Group:
                 sites[site.stream] = site
 
         for lane in lanes:
-            state = lane.chain.state
-            for ticket in {
-                *state.pending,
-                *state.waiting,
-                *(ticket for ticket in state.keys if state.is_fresh(ticket)),
-            }:
-                lower(open_, state.site(ticket))
-                if ticket not in state.pending and ticket not in state.waiting:
-                    lower(fresh, state.site(ticket))
-            for opened in state.blocks.values():
-                if opened.next < opened.block.end:
-                    lower(fresh, state.site(opened.next))
-                    lower(open_, state.site(opened.next))
-            for block in core.waiting_blocks(lane):
+            with lane.chain.lock:
+                state = lane.chain.state
+                for ticket in {
+                    *state.pending,
+                    *state.waiting,
+                    *(ticket for ticket in state.keys if state.is_fresh(ticket)),
+                }:
+                    lower(open_, state.site(ticket))
+                    if ticket not in state.pending and ticket not in state.waiting:
+                        lower(fresh, state.site(ticket))
+                for opened in state.blocks.values():
+                    if opened.next < opened.block.end:
+                        lower(fresh, state.site(opened.next))
+                        lower(open_, state.site(opened.next))
+                blocks = core.waiting_blocks(lane)
+            for block in blocks:
                 for sites in (fresh, open_):
                     lower(sites, Site(block.stream, block.start.position, block.start))
         return self._offset(fresh), self._offset(open_)
@@ -351,22 +355,27 @@ class Group:
 
     def pending(self, consumer: str | None = None, limit: int = 100) -> list[Pending]:
         """What is with consumers now, the oldest first; of one `consumer`, by its name, or of all."""
-        found: list[tuple[LaneState, int]] = []
+        found: list[tuple[int, Site, Lot]] = []
         for lane in self._lanes():
-            at = lane.chain.now()
-            for ticket, lot in lane.chain.state.pending.items():
-                name = lot.consumer.partition("\x1f")[0]
-                if lot.deadline > at and consumer in (None, name):
-                    found.append((lane.chain.state, ticket))
-        found.sort(key=lambda each: each[1])
-        found = found[:limit]
-        entries = self._load([state.site(ticket) for state, ticket in found])
-        pending = []
-        for (state, ticket), entry in zip(found, entries, strict=True):
-            lot = state.pending[ticket]
-            if entry is not None:
-                pending.append(Pending(entry, lot.consumer.partition("\x1f")[0], lot.attempt, lot.deadline))
-        return pending
+            with lane.chain.lock:
+                state, at = lane.chain.state, lane.chain.now()
+                for ticket, lot in state.pending.items():
+                    if lot.deadline > at and consumer in (None, lot.consumer.partition("\x1f")[0]):
+                        found.append((ticket, state.site(ticket), lot))
+        return [
+            Pending(entry, lot.consumer.partition("\x1f")[0], lot.attempt, lot.deadline)
+            for (_, _, lot), entry in self._there(found, limit)
+        ]
+
+    def _there(self, found: list[tuple[int, Site, T]], limit: int) -> Iterator[tuple[tuple[int, Site, T], Entry]]:
+        """Each (ticket, where it is, what it is), the oldest first, with its entry: of at most `limit` that were not
+        removed."""
+        found = sorted(found, key=itemgetter(0))
+        while limit > 0 and (some := found[:limit]):
+            entries = self.core.source.load([site for _, site, _ in some])
+            there = [(each, entry) for each, entry in zip(some, entries, strict=True) if entry is not None]
+            yield from there
+            found, limit = found[limit:], limit - len(there)
 
     def delivery(self, receipt: str) -> Delivery:
         """The delivery with this `.receipt`, also of another process. DeliveryLost if it is over; ValueError."""
@@ -377,37 +386,33 @@ class Group:
         core = self.core
         if not 0 <= number < self.settings.lanes:
             raise ValueError(f"{receipt!r:.60} is no receipt of this group")
-        lane = core.lane(number)
-        lane.chain.catch_up()
-        state = lane.chain.state
-        held = state.pending.get(ticket)
-        if held is None or held.number != lot or state.epoch != epoch:
-            raise DeliveryLost(
-                "the delivery is over: it was settled, or its deadline passed and it went to another one"
-            )
-        (entry,) = self._load([state.site(ticket)])
+        chain = core.lane(number).chain
+        chain.catch_up()
+        with chain.lock:
+            state = chain.state
+            held = state.pending.get(ticket)
+            if held is None or held.number != lot or state.epoch != epoch:
+                raise DeliveryLost(
+                    "the delivery is over: it was settled, or its deadline passed and it went to another one"
+                )
+            site, key = state.site(ticket), state.key_of(ticket)
+            expires = core.clock.monotonic() + (held.deadline - chain.now()) / 1000
+        (entry,) = core.source.load([site])
         if entry is None:
             raise DeliveryLost("the entry was removed")
-        expires = core.clock.monotonic() + (held.deadline - lane.chain.now()) / 1000
-        key = state.key_of(ticket)
         return Delivery(entry, held.attempt, held.deadline, held.consumer, number, ticket, lot, epoch, expires, key)
-
-    def _load(self, sites: list[Site]) -> list[Entry | None]:
-        return self.core.source.load(sites)
 
     # -- dead letters -------------------------------------------------------------------------------------------
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
         """The entries that are not delivered any more, the oldest first."""
-        found = sorted(
-            ((ticket, lane.number, dead) for lane in self._lanes() for ticket, dead in lane.chain.state.dead.items()),
-            key=lambda each: each[0],
-        )[:limit]
-        entries = self._load([dead.site for _, _, dead in found])
+        found: list[tuple[int, Site, tuple[int, Dead]]] = []
+        for lane in self._lanes():
+            with lane.chain.lock:
+                found += [(ticket, dead.site, (lane.number, dead)) for ticket, dead in lane.chain.state.dead.items()]
         return [
             DeadLetter(entry, dead.attempt, dead.reason, dead.at, ticket, lane)
-            for (ticket, lane, dead), entry in zip(found, entries, strict=True)
-            if entry is not None
+            for (ticket, _, (lane, dead)), entry in self._there(found, limit)
         ]
 
     def redrive(self, deliveries: Iterable[DeadLetter] | None = None) -> int:

@@ -172,7 +172,8 @@ class LaneState:
         """How many were never delivered."""
         if self.keyed:
             return len(self.keys) - len(self.pending) - len(self.waiting)
-        return sum([block.block.end - block.next for block in self.blocks.values()])
+        # Asked without the lock too, so that nobody waits for what is being written.
+        return sum([block.block.end - block.next for block in list(self.blocks.values())])
 
     def is_finished(self, epoch: int) -> bool:
         """Whether nothing of the epoch is left to be delivered; dead letters may be."""

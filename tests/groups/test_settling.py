@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 from uuid import uuid4
@@ -11,9 +12,11 @@ import pytest
 from fix_stores import Subject
 
 from harness.timers import Timers
-from streamkit import Client, DeliveryLost, Record, Store, Unavailable
+from streamkit import Client, DeliveryLost, Entry, Record, Store, Unavailable
 from streamkit.groups import Consumer, Delivery
 from streamkit.groups.core import Core
+from streamkit.groups.lane import Site
+from streamkit.groups.source import Source
 from streamkit.store import append_expected
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
@@ -156,3 +159,46 @@ def test_what_could_not_be_written_is_written_a_little_later(monkeypatch: pytest
         assert (state.acked, len(state.pending)) == (0, 2)
         timers.wait(clock, 1.0)
         assert (state.acked, len(state.pending)) == (2, 0)
+
+
+@pytest.mark.parametrize("mode", ["shared", "key_shared"])
+def test_a_group_is_looked_at_while_its_consumers_work(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """All is settled while who looks reads the entries of what was pending."""
+    for segment in "abc":
+        put(subject.store, 4, segment)
+    group = subject.store.group("orders", "billing", mode=mode, lanes=1)
+    consumer, load = group.consumer(linger=0), Source.load
+
+    def meanwhile(source: Source, sites: Iterable[Site]) -> list[Entry | None]:
+        monkeypatch.undo()
+        consumer.reject(deliveries.pop())
+        while deliveries:
+            consumer.ack(deliveries.pop())
+        return load(source, sites)
+
+    for look in (group.pending, group.status):
+        deliveries = consumer.receive(5)
+        monkeypatch.setattr(Source, "load", meanwhile)
+        look()
+        assert deliveries == []
+    assert len(group.dead_letters()) == 2
+    acked, pending, again, lag = counted(subject.stranger())
+    assert (acked + lag, pending, again) == (10, 0, 0)
+
+
+def test_removed_entries_take_no_place_among_those_that_are_listed(subject: Subject) -> None:
+    put(subject.store, 6)
+    group = subject.store.group("orders", "billing")
+    consumer = group.consumer()
+    for delivery in consumer.receive(3):
+        consumer.reject(delivery)
+    consumer.receive()
+    for sequence in (1, 4):
+        subject.store.erase("orders", "a", first=sequence, last=sequence)
+    group.core.source._looked = float("-inf")  # where a look is a request there is one a second
+    assert [letter.entry.sequence for letter in group.dead_letters(1)] == [2]
+    assert [letter.entry.sequence for letter in group.dead_letters()] == [2, 3]
+    assert [pending.entry.sequence for pending in group.pending(limit=1)] == [5]
+    assert group.pending(limit=0) == group.dead_letters(0) == []
