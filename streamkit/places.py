@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from .lexkey import LexKey
+from .log.floors import Removed
 from .log.offsets import Offset
 from .log.read import Bounds, partition_batches, position_of
 from .model import Entry
@@ -119,8 +120,11 @@ def removal_mark(store: Store, space: str, *, look: bool = False) -> tuple[objec
     return tuple(marks)
 
 
-def read_from(store: Store, space: str, place: Place) -> Iterator[list[Entry]]:
-    """A partition's entries from `place` on, in lists, up to its end as it is known: see `ends`."""
+def read_from(store: Store, space: str, place: Place, *, erased: bool = False) -> Iterator[list[Entry]]:
+    """A partition's entries from `place` on, in lists, up to its end as it is known: see `ends`.
+
+    `erased`: with those that were erased, as far as the log still marks their places. Their payloads are `Removed`.
+    """
     found, _ = inner(store).look_up(space)
     if found is None:
         return
@@ -128,9 +132,13 @@ def read_from(store: Store, space: str, place: Place) -> Iterator[list[Entry]]:
     end = partition.number
     for batch in partition_batches(partition, (place.number, place.index), end, Bounds(), together=True):
         # What was removed stands there with a payload of another type.
-        entries = [entry for entry in batch.entries if type(entry.payload) is bytes]
+        entries = [entry for entry in batch.entries if _is_there(entry.payload, erased)]
         if entries:
             yield entries
+
+
+def _is_there(payload: bytes, erased: bool) -> bool:
+    return type(payload) is bytes or (erased and isinstance(payload, Removed) and payload.reason == "erased")
 
 
 def places_after(store: Store, space: str, offset: LexKey | bytes | str) -> list[Place]:

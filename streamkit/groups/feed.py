@@ -58,6 +58,8 @@ class FeedState(msgspec.Struct):
     """Lanes that have nothing left, as somebody saw who looked; one that gets a block is none of them any more."""
     stirred: int = 0
     gaps: list[tuple[Stream, int, int]] = msgspec.field(default_factory=list)
+    skipped: int = 0
+    """Entries in gaps so far."""
     incarnation: bytes = b""
     """Of the source; empty while it is not known."""
     space: str = ""
@@ -82,6 +84,7 @@ class FeedState(msgspec.Struct):
                 self.finished = []
             elif isinstance(event, Skipped):
                 self.gaps = [*self.gaps, *event.gaps][-_GAPS:]
+                self.skipped += sum([count for _, _, count in event.gaps])
             elif isinstance(event, Created):
                 self.created += 1
                 self.deleted = False

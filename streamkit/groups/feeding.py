@@ -57,12 +57,12 @@ class Feeder:
             streams = self._streams(ends)
             wanted = self._wanted(lane, state, streams, limit, at)
             gaps: list[tuple[Stream, int, int]] = []
-            fed = self._fed(-1 if self._core.keyed else lane.number, wanted, state, state.tickets, gaps)
+            fed = self._fed(-1 if self._core.keyed else lane.number, wanted, state, state.tickets, ends, gaps)
             if fed is None:
                 return [], False
             events: list[FeedEvent] = [fed]
             if fed.blocks:
-                events += self._others(fed, lane, state, streams, limit, at, gaps)
+                events += self._others(fed, lane, state, streams, limit, at, ends, gaps)
             if gaps:
                 events.append(Skipped(gaps))
             if not state.incarnation:
@@ -79,21 +79,28 @@ class Feeder:
         return fed
 
     def _fed(
-        self, lane: int, wanted: Sequence[Share], state: FeedState, ticket: int, gaps: list[tuple[Stream, int, int]]
+        self,
+        lane: int,
+        wanted: Sequence[Share],
+        state: FeedState,
+        ticket: int,
+        ends: dict[Stream, Cursor],
+        gaps: list[tuple[Stream, int, int]],
     ) -> Fed | None:
         """What is `wanted`, as far as it is there, for a lane. Adds to `gaps`."""
         blocks: list[Block] = []
         cursors: list[tuple[Stream, Cursor]] = []
         for stream, start, count in wanted:
             block, after = self._block(stream, start, count, ticket, state)
-            if after != start:
-                cursors.append((stream, after))
             if block is None:
-                continue
-            if block.start.position > start.position and self._is_reported(stream, start):
-                gaps.append((stream, start.position, block.start.position - start.position))
-            blocks.append(block)
-            ticket = block.end
+                after = ends[stream]  # all up to there was removed
+            cursors.append((stream, after))
+            missing = (after if block is None else block.start).position - start.position
+            if missing and self._is_reported(stream, start):
+                gaps.append((stream, start.position, missing))
+            if block is not None:
+                blocks.append(block)
+                ticket = block.end
         return Fed(lane, blocks, cursors) if blocks or cursors else None
 
     def _others(
@@ -104,6 +111,7 @@ class Feeder:
         streams: list[Share],
         limit: int,
         at: int,
+        ends: dict[Stream, Cursor],
         gaps: list[tuple[Stream, int, int]],
     ) -> list[FeedEvent]:
         """Where little is left, the others get their part at once: else all would write to the feed for ever less."""
@@ -120,7 +128,8 @@ class Feeder:
             rest = [(stream, start, count) for stream, (start, count) in left.items() if count > 0]
             if not rest:
                 break
-            found = self._fed(number, self._shares(rest, state, limit, at, streams), state, fed.blocks[-1].end, gaps)
+            shares = self._shares(rest, state, limit, at, streams)
+            found = self._fed(number, shares, state, fed.blocks[-1].end, ends, gaps)
             if found is None or not found.blocks:
                 break
             events.append(found)

@@ -255,7 +255,8 @@ class Group:
         feed = core.feed.state
         ends = core.source.ends()
         lag = sum(max(0, end.position - self._cursor(feed, stream).position) for stream, end in ends.items())
-        pending = ready = delayed = dead = acked = 0
+        pending = ready = delayed = dead = 0
+        acked = feed.skipped
         consumers: dict[str, int] = {}
         gaps = [*feed.gaps]
         for lane in lanes:

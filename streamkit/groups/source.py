@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import islice
 
 from ..checksum import crc32
+from ..gaps import Gap
 from ..lexkey import LexKey
 from ..model import Entry
 from ..places import Place, ends, last_sequences, places_after, read_from, removal_mark, segments_there
@@ -111,18 +112,17 @@ class Source:
     def after(self, offset: LexKey | bytes | str) -> dict[Stream, Cursor]:
         """The streams after an offset. InvalidOffset."""
         places = places_after(self._store, self.space, offset)
-        found: dict[Stream, Cursor] = {
-            place.partition: Cursor(place.position, place.number, place.index) for place in places
-        }
-        if self._segments is None:
-            return found
-        return {name: self._segment_after(name, offset) for name in self._segments}
-
-    def _segment_after(self, segment: str, offset: LexKey | bytes | str) -> Cursor:
-        for entry in self._store.consume_space(self.space, offset=offset):
-            if entry.segment == segment:
-                return Cursor(entry.sequence)
-        return Cursor(self._store.segment_status(self.space, segment).last_sequence + 1)
+        if not self.queue and self._segments is None:
+            return {place.partition: Cursor(place.position, place.number, place.index) for place in places}
+        found = self.ends()  # before it is read: what comes meanwhile is behind them
+        left = set(found)
+        for entry in self._store.consume_space(self.space, offset=offset, gaps="skip") if left else ():
+            if entry.segment in left:
+                found[entry.segment] = Cursor(entry.sequence)
+                left.remove(entry.segment)
+                if not left:
+                    break
+        return found
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -246,6 +246,13 @@ class Source:
             self._keep((stream, start.position), read)
 
     def is_trimmed(self, stream: Stream, position: int) -> bool:
-        """Whether what is missing at `position` was trimmed, and not erased: everything before it is missing too."""
-        first = next(self._walk(stream, self.beginning(stream)), None)
-        return first is None or self.position_of(stream, first) > position
+        """Whether what is missing at `position` was trimmed, and not erased or deleted."""
+        if isinstance(stream, str):
+            at = self._store.consume_segment(
+                self.space, stream, min_sequence=position, max_sequence=position, gaps="yield"
+            )
+            found = next(at, None)
+            return isinstance(found, Gap) and found.reason in ("trimmed", "expired")
+        # What is trimmed is missing together with everything before it.
+        entries = next(read_from(self._store, self.space, Place(stream, 1, 0, 0), erased=True), None)
+        return entries is None or self.position_of(stream, entries[0]) > position

@@ -100,7 +100,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     """Everything up to this offset is done: acknowledged, dead or trimmed."""
     consumers: tuple[ConsumerStatus, ...]
     acked: int
-    """Entries that were acknowledged so far."""
+    """Entries that were acknowledged so far, or trimmed before."""
     gaps: tuple[GroupGap, ...]
 
     def __rich_repr__(self) -> Any:

@@ -116,6 +116,18 @@ def test_what_a_seek_brings_back_is_not_trimmed_by_who_looks_what_is_done(
     assert {b"%d" % number for number in range(10)} <= again
 
 
+def test_a_queue_is_moved_to_an_offset(subject: Subject) -> None:
+    queue = subject.store.queue("jobs")
+    for number in range(6):
+        queue.put(b"%d" % number, priority=number % 2)
+    offsets = [entry.space_offset for entry in subject.store.consume_space("jobs")]
+    with queue.consumer() as consumer:
+        assert len(take(consumer)) == 6
+        queue.group.seek(offsets[2])
+        queue.put(b"new", priority=7)
+        assert take(consumer) == [b"new", b"3", b"5", b"4"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [

@@ -6,13 +6,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from fix_stores import Subject
 
 from harness.timers import Timers
-from streamkit import Client, DeliveryLost, GroupExists, OutcomeUnknown, Record, Store, StoreClosed
+from streamkit import Client, DeliveryLost, Entry, GroupExists, OutcomeUnknown, Record, Store, StoreClosed
 from streamkit.groups import Consumer, Delivery, Group
 from streamkit.groups.events import LaneBatch
 from streamkit.groups.lane import LaneState
@@ -309,6 +310,21 @@ def test_where_a_group_begins_and_is_moved_to(subject: Subject) -> None:
         group.seek("end")
         assert consumer.receive() == []
         assert group.status().acked_to == subject.store.end_offset("orders")
+
+
+def test_a_group_that_begins_at_the_end_misses_nothing_that_is_written_meanwhile(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(subject.store, 3)
+    consume = Store.consume_space
+
+    def after(store: Store, space: str, **options: Any) -> Iterator[Entry]:
+        yield from consume(store, space, **options)
+        put(subject.store, 1, first=4)
+
+    monkeypatch.setattr(Store, "consume_space", after)
+    group = subject.store.group("orders", "billing", start=subject.store.end_offset("orders"), segments=["a"])
+    assert payloads(group.consumer().receive()) == [4]
 
 
 def test_how_far_a_group_is(subject: Subject) -> None:

@@ -68,6 +68,43 @@ def test_what_is_erased_vanishes_and_a_late_ack_is_fine(subject: Subject) -> Non
     assert group.status().gaps == ()
 
 
+@pytest.mark.parametrize("segments", [None, ["a"]])
+def test_what_is_erased_at_the_front_is_not_taken_for_trimmed(subject: Subject, segments: list[str] | None) -> None:
+    store: Any = subject.store
+    put(store, 6)
+    group = store.group("orders", "billing", segments=segments)
+    with group.consumer() as consumer:
+        for delivery in consumer.receive(2):
+            consumer.release(delivery)
+        store.erase("orders", "a", first=1, last=1)
+        group.core.source._looked = float("-inf")  # where a look is a request there is one a second
+        assert sorted(done(group, consumer)) == [2, 3, 4, 5, 6]
+    assert (group.status().acked, group.status().gaps) == (5, ())
+
+
+@pytest.mark.parametrize("segments", [None, ["a"]])
+@pytest.mark.parametrize("how", ["trimmed", "erased"])
+def test_where_all_that_is_left_is_removed_nothing_is_left(
+    subject: Subject, segments: list[str] | None, how: str
+) -> None:
+    store: Any = subject.store
+    put(store, 2)
+    group = store.group("orders", "billing", segments=segments)
+    with group.consumer() as consumer:
+        assert done(group, consumer) == [1, 2]
+        put(store, 5)
+        if how == "trimmed":
+            store.trim("orders", "a", before=8)
+        else:
+            store.erase("orders", "a", first=3, last=7)
+        assert done(group, consumer) == []
+        status = group.status()
+        assert (status.lag, status.acked) == (0, 7 if how == "trimmed" else 2)
+        assert [gap.last_sequence for gap in status.gaps] == ([7] if how == "trimmed" else [])
+        put(store, 1)
+        assert done(group, consumer) == [8]
+
+
 def test_done_jobs_are_trimmed_as_it_goes(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamkit.groups.feeding._FEEDS", 1)
     monkeypatch.setattr("streamkit.groups.feeding._TRIM", 50)
