@@ -206,8 +206,12 @@ class Chain(Generic[S, B]):
     def _snapshot(self) -> None:
         """Due when as much was written as would be read twice over; by whoever writes next."""
         with self.lock:
-            if self._since < self._records and self._bytes < _SNAPSHOT_BYTES + 4 * self._saved:
-                return
+            if self._since >= self._records or self._bytes >= _SNAPSHOT_BYTES + 4 * self._saved:
+                self.shorten()
+
+    def shorten(self) -> None:
+        """Write a snapshot, and trim what is before it."""
+        with self.lock:
             data = _encoder.encode(_Snapshot(_VERSION, self.sequence, self._save(self.state)))
             self._since = self._bytes = 0
             self._saved = len(data)

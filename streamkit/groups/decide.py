@@ -16,6 +16,7 @@ WORN_OUT = "max_deliveries"
 """Why an entry is dead that was not rejected."""
 _MOST_DEAD = 1000
 _LONGEST = 3_600_000
+"""Milliseconds beyond which no pause is doubled."""
 
 
 class Claim(NamedTuple):
@@ -233,7 +234,7 @@ def give_up(
         if attempt >= settings.max_deliveries:
             dead.append(ticket)
             continue
-        pause = delay * 1000 if delay is not None else min(settings.retry_delay * 1000 * 2 ** (attempt - 1), _LONGEST)
+        pause = delay * 1000 if delay is not None else _pause(settings.retry_delay * 1000, attempt)
         waits.append((ticket, at + int(pause)))
         if state.keyed:
             lost.update(behind(state, ticket))
@@ -246,6 +247,10 @@ def give_up(
     if lost:
         events.append(Released(ranges_of(lost)))
     return events, sorted(lost)
+
+
+def _pause(first: float, attempt: int) -> float:
+    return min(first * 2.0 ** (attempt - 1), max(first, _LONGEST))
 
 
 def behind(state: LaneState, ticket: int) -> list[int]:

@@ -74,7 +74,8 @@ class FeedState(msgspec.Struct):
             elif isinstance(event, Absorbed):
                 self.lanes[event.lane] = [block for block in self.lanes.get(event.lane, ()) if block.end > event.ticket]
             elif isinstance(event, Joined):
-                self.members[event.consumer] = Member(event.lane, batch.at)
+                # Those that were killed never say that they leave.
+                self.members = {**self.alive(batch.at), event.consumer: Member(event.lane, batch.at)}
             elif isinstance(event, Left):
                 self.members.pop(event.consumer, None)
             elif isinstance(event, Finished):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -11,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..errors import DeliveryLost, GroupExists, PermanentError, SpaceExists, StoreClosed
+from ..errors import DeliveryLost, GroupExists, SequenceMismatch, SpaceExists, StoreClosed
 from ..lexkey import LexKey
 from ..model import Entry
 from ..names import InternalName, check_name, internal_name
@@ -133,12 +134,8 @@ def _create(store: Store, space: str, name: str, internal: InternalName, start: 
         incarnation = source.settings.incarnation if source is not None else b""
         created = Created(settings, starts, at, incarnation, space, name)
         gone = [Deleted()] if feed.state.created and not feed.state.deleted else []
-        try:
+        with contextlib.suppress(SequenceMismatch):  # somebody was faster, and may have made it
             feed.commit(at, [*gone, created])
-        except PermanentError:
-            feed.catch_up()
-            if not feed.state.created:
-                raise
     core = _core(store, internal, space)
     assert core is not None
     return core
@@ -464,16 +461,31 @@ class Group:
         core = self.core
 
         def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], None]:
+            core.check()
             changed = msgspec.structs.replace(state.settings, **given)
             return ([Changed(changed)] if changed != state.settings else []), None
 
         core.write_feed(decide)
 
     def delete(self) -> None:
-        """Forget the group, and all that it knows. The entries stay. Its consumers get PermanentError."""
+        """Forget the group, and all that it knows. The entries stay. Its consumers get PermanentError.
+
+        One that was made again since is another one, and stays.
+        """
         core = self.core
         core.feed.catch_up()
-        core.write_feed(lambda state, at: ([] if state.deleted else [Deleted()], None))
+
+        def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], int]:
+            if state.deleted or state.created != core.generation:
+                return [], state.epoch
+            return [Deleted()], state.epoch + 1
+
+        epoch = core.write_feed(decide)
+        for lane in core.lanes():
+            lane.chain.catch_up()
+            if lane.chain.sequence:
+                core.write(lane, lambda state, at: ([Reset(epoch)] if state.epoch < epoch else [], None))
+                lane.chain.shorten()
 
     def __repr__(self) -> str:
         return f"<Group {self.name!r} of {self.space!r}, {self.settings.mode}>"

@@ -22,7 +22,7 @@ class GroupSettings(msgspec.Struct, frozen=True):
     """Seconds for which a delivery is its consumer's alone."""
     max_deliveries: int = 5
     retry_delay: float = 1.0
-    """Seconds until an entry that was not acknowledged comes again; doubled with each attempt."""
+    """Seconds until an entry that was given up comes again; doubled with each attempt, up to an hour."""
     max_pending: int = 1000
     """Deliveries that one consumer holds, in each lane, at most."""
     key: str | None = None

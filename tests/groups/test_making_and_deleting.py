@@ -1,0 +1,86 @@
+"""Groups that are made, changed and deleted, and what is left of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fix_stores import Subject
+
+from streamkit import AccessDenied, Record, Store
+from streamkit.errors import PermanentError
+from streamkit.testing import ManualClock
+
+
+def put(store: Store, count: int) -> None:
+    store.produce("orders", "a", [Record(b"%d" % number) for number in range(1, count + 1)])
+
+
+def test_what_is_left_of_a_deleted_group_cannot_change_the_one_that_was_made_again(subject: Subject) -> None:
+    put(subject.store, 2)
+    before = subject.store.group("orders", "billing")
+    before.delete()
+    again = subject.store.group("orders", "billing", ack_timeout=50.0)
+    with pytest.raises(PermanentError, match="was deleted"):
+        before.configure(ack_timeout=60.0)
+    before.delete()
+    assert again.settings.ack_timeout == 50.0
+    with again.consumer() as consumer:
+        assert len(consumer.receive()) == 2
+
+
+def test_a_deleted_group_forgets_what_it_was_told(subject: Subject) -> None:
+    put(subject.store, 3)
+    group = subject.store.group("orders", "billing")
+    with group.consumer() as consumer:
+        consumer.reject(consumer.receive(1)[0], "it names somebody")
+    for _ in range(2):
+        group.delete()
+        kept = [entry.payload for entry in subject.stranger().consume_space(group.core.internal)]
+        assert not any(b"it names somebody" in payload for payload in kept)
+    assert len(subject.store.group("orders", "billing").consumer().receive()) == 3
+
+
+def test_a_group_that_may_not_be_made_again_is_refused(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not tried for ever."""
+    subject.store.group("orders", "billing").delete()
+
+    def denied(*args: Any) -> None:
+        raise AccessDenied("read only")
+
+    monkeypatch.setattr("streamkit.groups.chain.append_expected", denied)
+    with pytest.raises(AccessDenied):
+        subject.store.group("orders", "billing")
+
+
+def test_consumers_that_were_killed_are_forgotten(subject: Subject) -> None:
+    clock = ManualClock()
+    store = subject.stranger(clock=clock)
+    group = store.group("orders", "billing", ack_timeout=5.0, retry_delay=0)
+    for number in range(20):
+        put(store, 1)
+        consumer = group.consumer(f"killed {number}")
+        while consumer.receive():
+            clock.sleep(6.0)
+        clock.sleep(60.0)
+    assert len(group.core.feed.state.members) == 1
+
+
+def test_a_pause_is_doubled_up_to_an_hour_and_never_shorter_than_it_was_set_to(subject: Subject) -> None:
+    clock = ManualClock()
+    store = subject.stranger(clock=clock)
+    put(store, 1)
+    group = store.group("orders", "billing", retry_delay=1800.0, ack_timeout=5.0)
+    with group.consumer(linger=0) as consumer:
+        for pauses in ((1800, 3600, 3600), (7200, 7200)):
+            group.configure(retry_delay=float(pauses[0]), max_deliveries=100)
+            (delivery,) = consumer.receive()
+            for pause in pauses:
+                consumer.nack(delivery)
+                clock.sleep(pause - 1)
+                assert consumer.receive() == []
+                clock.sleep(1)
+                (delivery,) = consumer.receive()
+            consumer.release(delivery)
+            consumer.reject(consumer.receive()[0])
+            group.redrive()
