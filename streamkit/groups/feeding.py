@@ -20,9 +20,8 @@ __all__ = ["Feeder"]
 _BACKLOG = 5000
 """key_shared: a lane with more entries than that gets no more."""
 _MOST_BLOCKS = 64
-_FEEDS = 16
 _TRIM = 1000
-"""So often it is looked what is done, and so much is trimmed at once."""
+"""Each time that so much was handed out it is looked what is done, and so much is trimmed at once."""
 
 
 Share = tuple[Stream, Cursor, int]
@@ -34,7 +33,6 @@ class Feeder:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._feeds = 0
         self._trimmed: dict[Stream, int] = {}
 
     def feed(self, lane: Lane, consumer: str, limit: int) -> bool:
@@ -46,8 +44,9 @@ class Feeder:
         if not ready:
             return False
 
-        def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], bool]:
+        def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], tuple[int, int]]:
             nonlocal lane
+            before = state.tickets
             self._core.check()
             if not self._core.keyed and consumer not in state.members:
                 # Others that began meanwhile may have taken the one that seemed free.
@@ -59,24 +58,24 @@ class Feeder:
             gaps: list[tuple[Stream, int, int]] = []
             fed = self._fed(-1 if self._core.keyed else lane.number, wanted, state, state.tickets, ends, gaps)
             if fed is None:
-                return [], False
+                return [], (before, before)
             events: list[FeedEvent] = [fed]
             if fed.blocks:
                 events += self._others(fed, lane, state, streams, limit, at, ends, gaps)
+            handed = [each.blocks[-1].end for each in events if isinstance(each, Fed) and each.blocks]
             if gaps:
                 events.append(Skipped(gaps))
             if not state.incarnation:
                 events.append(Sourced(self._core.source.incarnation()))
             events += self._membership(state, lane, consumer, at)
             events += self._absorbed(state)
-            return events, bool(fed.blocks)
+            return events, (before, max(handed, default=before))
 
-        fed = self._core.write_feed(decide)
-        if fed and self._core.settings.queue:
-            self._feeds += 1
-            if self._feeds % _FEEDS == 0:
-                self._trim_done()
-        return fed
+        before, after = self._core.write_feed(decide)
+        # By whose turn it is, and not by how much each process has done: many end soon.
+        if self._core.settings.queue and before // _TRIM < after // _TRIM:
+            self._trim_done()
+        return after > before
 
     def _fed(
         self,

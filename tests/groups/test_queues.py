@@ -88,7 +88,6 @@ def test_what_a_seek_brings_back_is_not_trimmed_by_who_looks_what_is_done(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group is moved by another process between that one's look at the feed and its look at the lanes."""
-    monkeypatch.setattr("streamkit.groups.feeding._FEEDS", 1)
     monkeypatch.setattr("streamkit.groups.feeding._TRIM", 1)
     queue, other = subject.store.queue("jobs"), subject.stranger().queue("jobs")
     core = queue.group.core

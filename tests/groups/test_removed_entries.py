@@ -106,7 +106,6 @@ def test_where_all_that_is_left_is_removed_nothing_is_left(
 
 
 def test_done_jobs_are_trimmed_as_it_goes(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamkit.groups.feeding._FEEDS", 1)
     monkeypatch.setattr("streamkit.groups.feeding._TRIM", 50)
     queue = subject.store.queue("jobs", lanes=2)
     for _ in range(10):
@@ -115,6 +114,18 @@ def test_done_jobs_are_trimmed_as_it_goes(subject: Subject, monkeypatch: pytest.
             done(queue.group, consumer)
     assert subject.store.segment_status("jobs", "jobs/0/0").first_sequence > 400
     assert queue.status().acked == 600
+
+
+def test_done_jobs_are_trimmed_by_processes_that_do_a_few_each(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamkit.groups.feeding._TRIM", 50)
+    for _ in range(30):
+        queue = subject.stranger().queue("jobs", lanes=2)
+        queue.put_many([b"x"] * 20)
+        with queue.consumer() as consumer:
+            assert len(done(queue.group, consumer)) == 20
+    assert subject.store.segment_status("jobs", "jobs/0/0").first_sequence > 400
 
 
 def test_a_groups_own_log_stays_short_and_one_that_is_behind_goes_on(subject: Subject) -> None:
