@@ -31,6 +31,7 @@ from .events import (
     LaneEvent,
     Nacked,
     Released,
+    Reset,
     Vanished,
 )
 from .feed import FeedState
@@ -442,6 +443,8 @@ class Core:
 
         def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], list[Delivery] | None]:
             self.check()
+            if state.epoch < (epoch := self.feed.state.epoch) and not state.is_empty():
+                return [Reset(epoch)], None  # the group was moved, by somebody who did not come to this lane
             settings = self.settings
             events: list[LaneEvent] = []
             if settings.mode == "exclusive":

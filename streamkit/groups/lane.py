@@ -179,6 +179,9 @@ class LaneState:
         """Whether nothing of the epoch is left to be delivered; dead letters may be."""
         return self.epoch == epoch and not (self.blocks or self.pending or self.waiting or self.strays)
 
+    def is_empty(self) -> bool:
+        return not (self.blocks or self.pending or self.waiting or self.dead or self.strays)
+
     def own(self, block: Block) -> Iterable[int]:
         """The tickets of a block that are this lane's."""
         if not self.keyed:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from fix_stores import Subject
 
-from streamkit import AccessDenied, Record, Store
+from streamkit import AccessDenied, Record, Store, Unavailable
 from streamkit.errors import PermanentError
+from streamkit.groups.core import Core
 from streamkit.testing import ManualClock
 
 
@@ -51,6 +52,34 @@ def test_a_group_that_may_not_be_made_again_is_refused(subject: Subject, monkeyp
     monkeypatch.setattr("streamkit.groups.chain.append_expected", denied)
     with pytest.raises(AccessDenied):
         subject.store.group("orders", "billing")
+
+
+@pytest.mark.parametrize("mode", ["shared", "key_shared"])
+def test_a_group_is_moved_though_who_moved_it_did_not_come_to_the_end(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    for segment in "abcd":
+        subject.store.produce("orders", segment, [Record(b"%d" % number) for number in range(4)])
+    group = subject.store.group("orders", "billing", mode=mode, retry_delay=0)
+    with group.consumer(linger=0) as consumer:
+        for settle in (consumer.nack, consumer.reject, consumer.release, consumer.ack):
+            settle(consumer.receive(1)[0])
+
+    def fails(*args: Any) -> None:
+        raise Unavailable("not now")
+
+    monkeypatch.setattr(Core, "write", fails)
+    with pytest.raises(Unavailable):
+        group.seek("beginning")
+    monkeypatch.undo()
+    with subject.stranger().group("orders", "billing").consumer(linger=0) as consumer:
+        got = []
+        while deliveries := consumer.receive():
+            for delivery in deliveries:
+                got.append((delivery.entry.segment, delivery.entry.sequence, delivery.attempt))
+                consumer.ack(delivery)
+    assert sorted(got) == [(segment, sequence, 1) for segment in "abcd" for sequence in (1, 2, 3, 4)]
+    assert subject.stranger().group("orders", "billing").status().dead == 0
 
 
 def test_consumers_that_were_killed_are_forgotten(subject: Subject) -> None:
