@@ -21,6 +21,7 @@ from .events import (
     Acked,
     Added,
     Block,
+    Claimed,
     Died,
     Extended,
     FeedBatch,
@@ -91,6 +92,8 @@ def _is_about(events: Iterable[LaneEvent], done: Acked) -> bool:
     """Whether the events settle, or extend, some of what is acknowledged."""
     told: set[int] = set()
     for event in events:
+        if isinstance(event, (Claimed, Added)):
+            continue
         if isinstance(event, Nacked):
             told.update(ticket for ticket, _ in event.tickets)
         elif isinstance(event, (Acked, Died, Extended, Released, Vanished)):
@@ -425,7 +428,7 @@ class Core:
             if priority is None:
                 return state.fresh() + sum([block.count for block in blocks])
             opened = [each for each in state.blocks.values() if each.block.priority >= priority]
-            found = sum([each.block.end - each.next for each in opened])
+            found = sum([each.end - each.next for each in opened])
         return found + sum([block.count for block in blocks if block.priority >= priority and not block.ready])
 
     def needs_more(self, lane: Lane, limit: int) -> bool:

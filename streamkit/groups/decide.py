@@ -103,9 +103,9 @@ def _by_priority(
         again.setdefault(0 if found is None else found.block.priority, []).append(ticket)
     fresh: dict[int, dict[int, list[tuple[int, int]]]] = {}
     for opened in state.blocks.values():
-        if opened.next < opened.block.end:
+        if opened.next < opened.end:
             queued = fresh.setdefault(opened.block.priority, {}).setdefault(opened.block.bucket, [])
-            queued.append((opened.next, opened.block.end))
+            queued.append((opened.next, opened.end))
     for block in added:
         if not block.ready and block.epoch >= state.epoch:
             fresh.setdefault(block.priority, {}).setdefault(block.bucket, []).append((block.ticket, block.end))
@@ -128,7 +128,7 @@ def _of_one_bucket(state: LaneState, room: int, added: Sequence[Block]) -> tuple
     """What `_by_priority` gives of fresh entries that all have one priority and one bucket; None: they do not."""
     ranges: list[Range] = []
     kind: tuple[int, int] | None = None
-    fresh = [(each.next, each.block) for each in state.blocks.values() if each.next < each.block.end]
+    fresh = [(each.next, each.block) for each in state.blocks.values() if each.next < each.end]
     fresh += [(block.ticket, block) for block in added if not block.ready and block.epoch >= state.epoch]
     for first, block in fresh:
         if kind is None:

@@ -163,7 +163,7 @@ class Feeder:
                     return {}  # the group was moved meanwhile, and what was handed out is again to be
                 waiting += [block for block in handed.get(lane.number, ()) if block.ticket >= state.reached]
                 sites = [state.site(ticket) for ticket in (*state.pending, *state.waiting, *state.dead)]
-                opened = [each for each in state.blocks.values() if each.next < each.block.end]
+                opened = [each for each in state.blocks.values() if each.next < each.end]
                 sites += [state.site(each.next) for each in opened]
             for site in sites:
                 # Of before the group was moved it may be where the feed has not been again.

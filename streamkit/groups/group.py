@@ -325,7 +325,7 @@ class Group:
                     if ticket not in state.pending and ticket not in state.waiting:
                         lower(fresh, state.site(ticket))
                 for opened in state.blocks.values():
-                    if opened.next < opened.block.end:
+                    if opened.next < opened.end:
                         lower(fresh, state.site(opened.next))
                         lower(open_, state.site(opened.next))
                 blocks = core.waiting_blocks(lane)

@@ -68,10 +68,11 @@ class Dead(NamedTuple):
 class Open:
     """A block that is not finished: its fresh entries begin at ticket `next`, and `left` are not finished."""
 
-    __slots__ = ("block", "left", "next")
+    __slots__ = ("block", "end", "left", "next")
 
     def __init__(self, block: Block, next: int, left: int) -> None:
         self.block = block
+        self.end = block.end
         self.next = next
         self.left = left
 
@@ -149,7 +150,7 @@ class LaneState:
         if at < 0:
             return None
         found = self.blocks[self.order[at]]
-        return found if ticket < found.block.end else None
+        return found if ticket < found.end else None
 
     def site(self, ticket: int) -> Site:
         if ticket in self.dead:
@@ -173,7 +174,7 @@ class LaneState:
         if self.keyed:
             return len(self.keys) - len(self.pending) - len(self.waiting)
         # Asked without the lock too, so that nobody waits for what is being written.
-        return sum([block.block.end - block.next for block in list(self.blocks.values())])
+        return sum([block.end - block.next for block in list(self.blocks.values())])
 
     def is_finished(self, epoch: int) -> bool:
         """Whether nothing of the epoch is left to be delivered; dead letters may be."""
@@ -238,13 +239,14 @@ class LaneState:
             count += size
             if not self.keyed:
                 self._advance(first, first + size)
-        lots = {1: lot}
-        for ticket in numbers_of(event.again):
-            attempt = self._unclaim(ticket) + 1
-            if attempt not in lots:
-                lots[attempt] = Lot(number, consumer, deadline, attempt)
-            pending[ticket] = lots[attempt]
-            count += 1
+        if event.again:
+            lots = {1: lot}
+            for ticket in numbers_of(event.again):
+                attempt = self._unclaim(ticket) + 1
+                if attempt not in lots:
+                    lots[attempt] = Lot(number, consumer, deadline, attempt)
+                pending[ticket] = lots[attempt]
+                count += 1
         self.held[consumer] = self.held.get(consumer, 0) + count
         self.expires = min(self.expires, deadline) if len(pending) > count else deadline
         if self.keyed:
@@ -260,8 +262,8 @@ class LaneState:
             found = self.block_of(first)
             if found is None:
                 return
-            found.next = max(found.next, min(end, found.block.end))
-            first = found.block.end
+            found.next = max(found.next, min(end, found.end))
+            first = found.end
 
     def _unclaim(self, ticket: int) -> int:
         """Not pending and not waiting any more; how many attempts there were."""
@@ -300,7 +302,7 @@ class LaneState:
                     continue
                 found = self.block_of(first)
                 assert found is not None, "a ticket of no block was finished"
-                size = min(end, found.block.end) - first
+                size = min(end, found.end) - first
                 if self.strays:
                     size = next((at for at in range(1, size) if first + at in self.strays), size)
                 if found.next >= first:
@@ -321,7 +323,8 @@ class LaneState:
                 self.free.pop(key, None)
 
     def _acked(self, event: Acked) -> None:
-        self.acked += sum([count for _, count in event.tickets])
+        for _, count in event.tickets:
+            self.acked += count
         self._finish(event.tickets)
 
     def _nacked(self, event: Nacked) -> None:
