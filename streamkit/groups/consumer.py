@@ -134,13 +134,13 @@ class Consumer:
         core = self._core
         self._check_open()
         core.check()
-        late = core.clock.monotonic() + core.settings.ack_timeout / 2
+        half = core.settings.ack_timeout / 2
         found: list[Delivery] = []
         stale: list[Delivery] = []
         with contextlib.suppress(IndexError):  # another thread may be faster
             while len(found) < limit and (delivery := self._ahead.popleft()):
                 if self.is_held(delivery):
-                    (found if delivery.expires > late else stale).append(delivery)
+                    (found if self._rest(delivery) > half else stale).append(delivery)
         for lane, deliveries in _by_lane(stale).items():
             core.give_back(core.lane(lane), deliveries)
         left = [
@@ -349,7 +349,7 @@ class Consumer:
         lane = core.lane(delivery.lane)
         held = self._held.get(key)
         if held is not None and self._linger:
-            rest = held.expires - min(1.0, core.settings.ack_timeout / 10) - core.clock.monotonic()
+            rest = self._rest(held) - min(1.0, core.settings.ack_timeout / 10)
             if rest > 0 and is_pending(lane.chain.state, held):
                 self._check_open()
                 core.acknowledge_later(held, min(self._linger, rest))
@@ -368,6 +368,13 @@ class Consumer:
                     raise
             self._held.pop(key, None)
             self._note(key)
+
+    def _rest(self, delivery: Delivery) -> float:
+        """Seconds until its deadline: by whichever clock says less, as one of them stands still while a machine sleeps,
+        and the other one may be set."""
+        core = self._core
+        at = core.lane(delivery.lane).chain.now()
+        return min(delivery.expires - core.clock.monotonic(), (delivery.deadline - at) / 1000)
 
     def _note(self, key: Key) -> None:
         if len(self._acked) >= _KEPT:

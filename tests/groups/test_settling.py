@@ -202,3 +202,31 @@ def test_removed_entries_take_no_place_among_those_that_are_listed(subject: Subj
     assert [letter.entry.sequence for letter in group.dead_letters()] == [2, 3]
     assert [pending.entry.sequence for pending in group.pending(limit=1)] == [5]
     assert group.pending(limit=0) == group.dead_letters(0) == []
+
+
+class Sleeper(ManualClock):
+    """Of a machine that may sleep: its monotonic clock stands still meanwhile."""
+
+    asleep = 0.0
+
+    def now(self) -> int:
+        return super().now() + int(self.asleep * 1000)
+
+
+def test_what_a_machine_had_that_slept_is_not_its_own_any_more(subject: Subject) -> None:
+    put(subject.store, 3)
+    sleeper, clock = Sleeper(), ManualClock()
+    group = subject.stranger(clock=sleeper).group("orders", "billing", lanes=1, ack_timeout=30.0)
+    one = group.consumer("one", prefetch=2, linger=10.0)
+    (first,) = one.receive(1)
+    sleeper.asleep = 100.0
+    clock.sleep(100.0)
+    two = subject.stranger(clock=clock).group("orders", "billing").consumer("two", linger=0)
+    taken = two.receive()
+    assert sequences(taken) == [1, 2, 3]
+    assert one.receive(1) == []
+    with pytest.raises(DeliveryLost):
+        one.ack(first)
+    for delivery in taken:
+        two.ack(delivery)
+    assert counted(subject.stranger()) == (3, 0, 0, 0)
