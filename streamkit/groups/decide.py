@@ -9,6 +9,7 @@ from .events import Block, Claimed, Died, LaneEvent, Nacked, Released
 from .lane import LaneState
 from .ranges import Range, ranges_of
 from .settings import GroupSettings
+from .source import queue_class
 
 __all__ = ["WORN_OUT", "Claim", "behind", "claim", "give_up", "has_due", "next_change"]
 
@@ -99,8 +100,7 @@ def _by_priority(
             if len(dead) < _MOST_DEAD:
                 dead.append(ticket)
             continue
-        found = state.block_of(ticket)
-        again.setdefault(0 if found is None else found.block.priority, []).append(ticket)
+        again.setdefault(_priority(state, settings, ticket), []).append(ticket)
     fresh: dict[int, dict[int, list[tuple[int, int]]]] = {}
     for opened in state.blocks.values():
         if opened.next < opened.end:
@@ -122,6 +122,14 @@ def _by_priority(
         if not room:
             break
     return taken, ranges, bucket
+
+
+def _priority(state: LaneState, settings: GroupSettings, ticket: int) -> int:
+    found = state.block_of(ticket)
+    if found is not None:
+        return found.block.priority
+    # It was redriven, and those beside it are done.
+    return queue_class(str(state.site(ticket).stream))[0] if settings.queue else 0
 
 
 def _of_one_bucket(state: LaneState, room: int, added: Sequence[Block]) -> tuple[list[Range], int] | None:

@@ -84,6 +84,19 @@ def test_dead_jobs_are_kept_and_redriven(subject: Subject) -> None:
     assert (queue.status().dead, queue.status().acked) == (0, 2)
 
 
+def test_what_is_redriven_keeps_its_priority(subject: Subject) -> None:
+    queue = subject.store.queue("emails", lanes=1)
+    for number in (-5, 5):
+        queue.put(b"%d" % number, priority=number)
+    with queue.consumer(linger=0) as consumer:
+        for delivery in consumer.receive():
+            consumer.reject(delivery)
+        queue.put(b"1", priority=1)
+        queue.put(b"0")
+        assert queue.redrive() == 2
+        assert [take(consumer, 1) for _ in range(4)] == [[b"5"], [b"1"], [b"0"], [b"-5"]]
+
+
 def test_what_a_seek_brings_back_is_not_trimmed_by_who_looks_what_is_done(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
