@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
 
 from ..removing.erasures import Seen
@@ -200,6 +201,8 @@ class Aggregate:
             return function(*arguments, **named)
         for argument in plain & values.keys():
             _check_plain(function, argument, values[argument])
+        # As they are now: the event may change them, and so may whoever has them as a part of the state.
+        values = {name: value if type(value) in _PLAIN else deepcopy(value) for name, value in values.items()}
         self._depth = 1
         try:
             result = function(*arguments, **named)

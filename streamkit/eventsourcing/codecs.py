@@ -29,11 +29,14 @@ class Codec(Protocol):
 
 
 class _MsgspecCodec(Generic[T]):
+    """A dict comes back in its order. A set has none: it is sorted, so that the same value is the same bytes."""
+
     _encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder
+    _sorting: msgspec.json.Encoder | msgspec.msgpack.Encoder
     _decoder: Any
 
     def encode(self, value: T) -> bytes:
-        return self._encoder.encode(value)
+        return (self._sorting if _has_set(value) else self._encoder).encode(value)
 
     def decode(self, data: bytes) -> T:
         """CorruptData if it is not what was expected."""
@@ -44,11 +47,29 @@ class _MsgspecCodec(Generic[T]):
         return found
 
 
+def _has_set(value: Any) -> bool:
+    if value is None or isinstance(value, (str, int, float, bytes)):
+        return False
+    if isinstance(value, (set, frozenset)):
+        return True
+    parts: Any = ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    else:
+        kind: Any = type(value)
+        names: Any = getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", ())
+        parts = [getattr(value, name, None) for name in names]
+    return any(map(_has_set, parts))
+
+
 class JsonCodec(_MsgspecCodec[T]):
     """JSON by msgspec. Without a `type` what comes back is dicts, lists, text and numbers."""
 
     def __init__(self, type: Any = Any) -> None:
-        self._encoder = msgspec.json.Encoder(order="deterministic")
+        self._encoder = msgspec.json.Encoder()
+        self._sorting = msgspec.json.Encoder(order="deterministic")
         self._decoder = msgspec.json.Decoder(type)
 
     def convert(self, value: Any, type: Any) -> Any:
@@ -59,7 +80,8 @@ class MsgpackCodec(_MsgspecCodec[T]):
     """MessagePack by msgspec: smaller and faster, and not to be read by eye."""
 
     def __init__(self, type: Any = Any) -> None:
-        self._encoder = msgspec.msgpack.Encoder(order="deterministic")
+        self._encoder = msgspec.msgpack.Encoder()
+        self._sorting = msgspec.msgpack.Encoder(order="deterministic")
         self._decoder = msgspec.msgpack.Decoder(type)
 
     def convert(self, value: Any, type: Any) -> Any:

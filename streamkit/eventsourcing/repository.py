@@ -407,7 +407,7 @@ class Repository(Generic[A]):
         except Exception as error:
             raise TypeError(f"its state cannot be read again ({error}): {_ANNOTATE}") from error
         for name, value in vars(aggregate).items():
-            if name not in _OWN and not (name in vars(again) and vars(again)[name] == value):
+            if name not in _OWN and not (name in vars(again) and _is_same(vars(again)[name], value)):
                 wrong.append(name)
         if wrong:
             raise TypeError(f"{', '.join(wrong)} would not be the same again: {_ANNOTATE}")
@@ -470,6 +470,17 @@ class _Kept:
             return copy.deepcopy(self._values)
         values: dict[str, Any] = pickle.loads(self._pickled)
         return values
+def _is_same(one: Any, other: Any) -> bool:
+    """Equal, and of the same types: a member of a StrEnum is equal to its text, and a dict to one in another order."""
+    if type(one) is not type(other) and {type(one), type(other)} != {int, float}:
+        return False
+    if isinstance(one, dict):
+        return len(one) == len(other) and all(map(_is_same, one.items(), other.items()))
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(one == other)
+
+
 
 
 def _hints(kind: type) -> dict[str, Any]:
