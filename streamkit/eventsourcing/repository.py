@@ -236,7 +236,10 @@ class Repository(Generic[A]):
             known = self._cache.get(aggregate.id)
             if known is not None and known.version >= aggregate.version:
                 return
-        kept = _Kept(aggregate)
+        try:
+            kept = _Kept(aggregate)
+        except Exception:  # it holds what cannot be copied, as a lock: it is loaded each time
+            return
         with self._lock:
             self._cache[aggregate.id] = kept
             self._cache.move_to_end(aggregate.id)
@@ -316,12 +319,11 @@ class Repository(Generic[A]):
         key = _key(id, idempotency_key)
         if key is not None and self._store.lookup(self.space, key, id) is not None:
             return None  # type: ignore[return-value]
-        for attempt in range(retries + 1):
-            # Optimism: what is in the cache is mostly what is in the log, and if it is not the commit says so.
-            aggregate = self._cached(id) if attempt == 0 else None
-            fresh = aggregate is None
+        # Optimism: what is in the cache is mostly what is in the log, and if it is not the commit says so.
+        aggregate, fresh, defeats = self._cached(id), False, 0
+        while True:
             if aggregate is None:
-                aggregate = self.load(id)
+                aggregate, fresh = self.load(id), True
             try:
                 result = command(aggregate)
             except StreamkitError:
@@ -329,10 +331,12 @@ class Repository(Generic[A]):
             except Exception:
                 if fresh or not self._is_stale(aggregate):
                     raise
-                continue  # it was decided on what is not so any more
+                aggregate = None  # it was decided on what is not so any more
+                continue
             if not aggregate.pending:
                 if fresh or not self._is_stale(aggregate):
                     return result
+                aggregate = None
                 continue
             try:
                 self.save(aggregate, metadata=metadata, idempotency_key=idempotency_key)
@@ -341,24 +345,18 @@ class Repository(Generic[A]):
                 return None  # type: ignore[return-value]
             except SequenceMismatch:
                 self._forget(id)
-                if attempt == retries:
-                    raise
                 if fresh:  # else it was the cache that was behind
-                    self._pause(attempt)
-        return self._last(id, command, metadata, idempotency_key)
+                    if defeats == retries:
+                        raise
+                    self._pause(defeats)
+                    defeats += 1
+                aggregate = None
 
-    def _pause(self, attempt: int) -> None:
+    def _pause(self, defeats: int) -> None:
         """For as long as chance says, so that who competes comes to its turn."""
         shared = inner(self._store)
         first = _PAUSE_REMOTE if shared.backend.limits.remote else _PAUSE
-        shared.clock.sleep(random.uniform(0.1, 1.0) * min(first * 2**attempt, _LONGEST_PAUSE))
-
-    def _last(self, id: str, command: Callable[[A], R], metadata: dict[str, str] | None, key: str | None) -> R:
-        aggregate = self.load(id)
-        result = command(aggregate)
-        if aggregate.pending:
-            self.save(aggregate, metadata=metadata, idempotency_key=key)
-        return result
+        shared.clock.sleep(random.uniform(0.1, 1.0) * min(first * 2**defeats, _LONGEST_PAUSE))
 
     def _is_stale(self, aggregate: A) -> bool:
         """Whether the log has more of it than this one was made of."""
@@ -380,7 +378,7 @@ class Repository(Generic[A]):
         """It saves work and nothing else: not being able to is no error of who saves."""
         try:
             self._write_snapshot(self.load(aggregate.id) if self._outdated(aggregate) else aggregate)
-        except (StreamkitError, TypeError) as error:
+        except Exception as error:  # whatever its state, or its __getstate__, makes of that
             if not self._warned:
                 self._warned = True
                 warn("no snapshot of %s %r: %s", type(aggregate).__name__, aggregate.id, error)
@@ -470,6 +468,8 @@ class _Kept:
             return copy.deepcopy(self._values)
         values: dict[str, Any] = pickle.loads(self._pickled)
         return values
+
+
 def _is_same(one: Any, other: Any) -> bool:
     """Equal, and of the same types: a member of a StrEnum is equal to its text, and a dict to one in another order."""
     if type(one) is not type(other) and {type(one), type(other)} != {int, float}:
@@ -479,8 +479,6 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(_is_same, one, other))
     return bool(one == other)
-
-
 
 
 def _hints(kind: type) -> dict[str, Any]:
