@@ -190,7 +190,7 @@ class Route:
             except InvalidOffset as error:
                 state = self._read()
                 end = Offset.decode(self._store.end_offset(self.source), self.source)
-                if same_space(state.position, end):
+                if same_space(state.batch.end if state.batch is not None else state.position, end):
                     raise InvalidOffset(
                         f"the route {self.name!r} is ahead of its source: {error}. If this store was set back, "
                         "delete() the route and make it again"
@@ -216,6 +216,8 @@ class Route:
             for chunk, gaps in chunks(self._store, {self.source: state.position}):
                 lost_entries += sum(map(is_loss, gaps))
                 if not chunk:
+                # InvalidOffset if the source was made again since it was begun: this is not what is to be copied.
+                next(self._store.consume_space(self.source, offset=state.batch.end.key, limit=1, gaps="skip"), None)
                     continue
                 if lost_entries:
                     state = msgspec.structs.replace(state, missing=state.missing + lost_entries)
@@ -295,8 +297,8 @@ class Route:
             return False
         there = self._already_there(state) if self._is_old(state) else frozenset[str]()
         for key, part in self._parts(state, found):
-            first = (part[0][1].metadata or {})[FROM]
-            if first in there:
+            # Any of them, as others may have been removed since: it was written as a whole, or not at all.
+            if there and not there.isdisjoint([(record.metadata or {})[FROM] for _, record, _ in part]):
                 continue
             try:
                 self._write(key, part)
@@ -352,7 +354,7 @@ class Route:
             return False
         age = inner(self._store).clock.now() - state.batch.began
         # What the space was created with, as this process may not know of a change; and no window is less than a tenth.
-        return not 0 <= age < known.settings.idempotency_window / 20
+        return not 0 <= age < known.settings.idempotency_window * 50  # seconds by 1000, by 20
 
     def _already_there(self, state: RouteState) -> frozenset[str]:
         """The sources of this route's copies that came into the target since the batch was begun."""
