@@ -115,6 +115,8 @@ class Route:
         self._mutex = threading.Lock()
         self._stops: set[Stop] = set()
         self._closed = False
+        self._was_there = False
+        """If it is no more, somebody has deleted it since."""
 
     @property
     def store(self) -> Store:
@@ -131,13 +133,20 @@ class Route:
         """As it is in the store, for who does not hold the lock."""
         return Register(self._store, self.name).read()
 
-    def _read(self) -> RouteState:
-        """As it is in the store; made if the route is new. PermanentError if it is another one. Under the lock."""
+    def _read(self, register: Register | None = None) -> RouteState:
+        """As it is in the store; made if the route is new. PermanentError if it is another one, StoreClosed if somebody
+        has deleted it since: else it would begin again, and copy all a second time. Under the lock, or by a register of
+        one's own.
+        """
+        register = register or self._register
         while True:
-            state = self._register.read()
+            state = register.read()
             if state is None:
+                if self._was_there:
+                    self.close()
+                    raise StoreClosed(f"the route {self.name!r} was deleted; store.route(…) makes it again")
                 state = self._new(self._start)
-                if not self._register.write(state):
+                if not register.write(state):
                     continue
             theirs = (state.source, state.target, state.target_store)
             if theirs != (self.source, self.target, str(self._target_store.id)):
@@ -145,6 +154,7 @@ class Route:
                     f"the route {self.name!r} exists, from {state.source!r} to {state.target!r} of the store "
                     f"{state.target_store}: give this one another name, or delete() that one"
                 )
+            self._was_there = True
             return state
 
     def _new(self, start: str) -> RouteState:
@@ -161,12 +171,12 @@ class Route:
         )
 
     def _change(self, change: Callable[[RouteState], RouteState]) -> RouteState:
-        """Write what `change` makes of the present state, whoever else writes meanwhile."""
-        with self._mutex:
-            while True:
-                state = change(self._read())
-                if self._register.write(state):
-                    return state
+        """Write what `change` makes of the present state, whoever else writes or copies meanwhile."""
+        register = Register(self._store, self.name)
+        while True:
+            state = change(self._read(register))
+            if register.write(state):
+                return state
 
     # -- copying ------------------------------------------------------------------------------------------------
 
@@ -206,6 +216,8 @@ class Route:
             if state.paused or state.failure is not None:
                 return state
             if state.batch is not None:
+                # InvalidOffset if the source was made again since it was begun: this is not what is to be copied.
+                next(self._store.consume_space(self.source, offset=state.batch.end.key, limit=1, gaps="skip"), None)
                 entries = _within(self._store, state.position, state.batch.end, self.source)
                 if not self._commit(state, list(entries)):
                     return self._read()
@@ -216,8 +228,6 @@ class Route:
             for chunk, gaps in chunks(self._store, {self.source: state.position}):
                 lost_entries += sum(map(is_loss, gaps))
                 if not chunk:
-                # InvalidOffset if the source was made again since it was begun: this is not what is to be copied.
-                next(self._store.consume_space(self.source, offset=state.batch.end.key, limit=1, gaps="skip"), None)
                     continue
                 if lost_entries:
                     state = msgspec.structs.replace(state, missing=state.missing + lost_entries)
@@ -413,7 +423,7 @@ class Route:
             state = self._peek()
             if state is not None and not (state.paused or state.failure) and not self._is_behind(state):
                 if not reached(state.position, wanted):
-                    next(self._store.consume_space(self.source, offset=wanted.encode(), limit=1), None)
+                    next(self._store.consume_space(self.source, offset=wanted.encode(), limit=1, gaps="skip"), None)
                 return status_of(self.name, state, 0.0)
             if clock.monotonic() >= end:
                 raise TimeoutError(f"the route {self.name!r} has not come as far within {timeout:g} seconds")
@@ -429,8 +439,7 @@ class Route:
         self._check_open()
         state = self._peek()
         if state is None:
-            with self._mutex:
-                state = self._read()
+            state = self._read(Register(self._store, self.name))
         end = Offset.decode(self._store.end_offset(self.source), self.source)
         return status_of(self.name, state, seconds_behind(self._store, state.position, end))
 

@@ -6,11 +6,12 @@ just that again, under the same idempotency key; and of two that run the same ro
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
 
-from ..errors import CorruptData, SequenceMismatch, UnsupportedVersion
+from ..errors import CorruptData, SequenceMismatch, StreamkitError, UnsupportedVersion
 from ..model import Record
 from ..names import internal_name
 from ..run.reading import SpacePosition
@@ -20,6 +21,8 @@ __all__ = ["Batch", "Register", "RouteFailure", "RouteState", "RouteStatus"]
 
 FORMAT = 1
 _SPACE = internal_name("routes")
+_KEPT = 1000
+"""Records after which the earlier ones are removed."""
 
 
 class RouteFailure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -113,6 +116,9 @@ class Register:
         except SequenceMismatch:
             return False
         self.state = None if state.deleted else state
+        if self.sequence % _KEPT == 0:
+            with suppress(StreamkitError):  # who writes the next so many does it
+                self._store.trim(_SPACE, self._name, before=self.sequence)
         return True
 
 

@@ -9,8 +9,9 @@ import pytest
 from fix_stores import Subject
 
 import streamkit
-from streamkit import Entry, InvalidOffset, PermanentError, Record, Store
-from streamkit.routes import Route
+from streamkit import Entry, InvalidOffset, PermanentError, Record, Store, StoreClosed
+from streamkit.names import internal_name
+from streamkit.routes import Route, state
 
 
 def write(store: Store, space: str, *payloads: str, segment: str = "s") -> streamkit.SegmentStatus:
@@ -273,3 +274,68 @@ def test_threads_that_meet_while_a_route_is_made_make_one(subject: Subject) -> N
         for thread in threads:
             thread.join(60)
         assert read(store, f"b{turn}") == ["1", "2"]
+
+
+def test_who_runs_a_route_does_not_make_it_again_when_somebody_deletes_it(subject: Subject) -> None:
+    store = subject.store
+    status = write(store, "a", "1", "2")
+    running, idle = [subject.stranger(poll=(0.001, 0.01)).route("copy", "a", "b") for _ in range(2)]
+    for route in (running, idle):
+        assert route.wait_for(status.space_offset).state == route.catch_up().state == "current"
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    store.route("copy", "a", "b").delete()
+    write(store, "a", "3")
+    thread.join(60)
+    assert not thread.is_alive()
+    for ask in (idle.catch_up, idle.status, idle.pause):
+        with pytest.raises(StoreClosed):
+            ask()
+    assert (read(store, "b"), store.get_routes()) == (["1", "2"], [])
+    store.route("copy", "a", "b").catch_up()
+    assert read(store, "b") == ["1", "2", "1", "2", "3"], "who asks for it makes it again"
+
+
+def test_a_pause_does_not_wait_until_all_is_copied(subject: Subject) -> None:
+    store = subject.store
+    write(store, "a", "1", "2")
+    reached, go = threading.Event(), threading.Event()
+
+    def where(entry: Entry) -> bool:
+        reached.set()
+        return go.wait(60)
+
+    route = store.route("copy", "a", "b", where=where)
+    copying = threading.Thread(target=route.catch_up)
+    copying.start()
+    reached.wait(60)
+    pausing = threading.Thread(target=route.pause)
+    pausing.start()
+    pausing.join(10)
+    waits = pausing.is_alive()
+    go.set()
+    for thread in (copying, pausing):
+        thread.join(60)
+    assert (waits, read(store, "b"), route.status().state) == (False, [], "paused")
+    route.resume()
+    route.catch_up()
+    assert read(store, "b") == ["1", "2"]
+
+
+def test_waiting_ends_where_the_first_entries_were_trimmed(subject: Subject) -> None:
+    store = subject.store
+    first, last = write(store, "a", "1").space_offset, write(store, "a", "2").space_offset
+    store.trim("a", before=last)
+    assert store.route("copy", "a", "b").wait_for(first, timeout=60).copied == 0
+
+
+def test_what_a_route_remembers_stays_short(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_KEPT", 10)
+    store = subject.store
+    for at in range(20):
+        write(store, "a", str(at))
+        (store if at % 2 else subject.stranger()).route("copy", "a", "b").catch_up()
+    known = store.segment_status(internal_name("routes"), "copy")
+    assert known.last_sequence - known.first_sequence < 10
+    assert read(store, "b") == [str(at) for at in range(20)]
+    assert [status.copied for status in subject.stranger().get_routes()] == [20]
