@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from ..clock import Clock
 from ..errors import LeaseNotAcquired, StoreClosed
 from ..store import Store, inner
 from ..warn import warn
@@ -86,6 +87,8 @@ class Program:
         if not self._parts:
             raise ValueError("a program has at least one part")
         self._stop: Stop | None = None
+        self._told = False
+        """To stop, and no run has ended since."""
 
     @property
     def parts(self) -> list[Runnable]:
@@ -97,16 +100,16 @@ class Program:
         With `signals` (main thread only) SIGTERM and SIGINT stop it: each part ends what it is at.
         """
         stop = self._stop = Stop(self.store)
+        if self._told:
+            stop.set()
         with _signals(stop) if signals else contextlib.nullcontext():
-            threads = [
-                threading.Thread(
-                    target=self._keep, args=(part, stop, seconds), name=f"streamkit-run-{part.runnable.name}"
-                )
-                for part in self._parts
-            ]
-            for thread in threads:
-                thread.start()
+            threads: list[threading.Thread] = []
             try:
+                for part in self._parts:
+                    name = f"streamkit-run-{part.runnable.name}"
+                    thread = threading.Thread(target=self._keep, args=(part, stop, seconds), name=name)
+                    thread.start()
+                    threads.append(thread)
                 for thread in threads:
                     while thread.is_alive():  # so that signals are seen
                         thread.join(0.2)
@@ -114,8 +117,11 @@ class Program:
                 stop.set()
                 for thread in threads:
                     thread.join()
+                self._told = False
 
     def stop(self) -> None:
+        """End `run`; if none is under way, the next one at once."""
+        self._told = True
         if self._stop is not None:
             self._stop.set()
 
@@ -144,21 +150,22 @@ class Program:
                 break
             begun = True
             try:
-                lost = self._run(part, stop, rest)
-                if stop.is_set() or (rest is not None and not lost):
+                mine = Stop(self.store, stop)
+                lost = self._run(part, mine, rest)
+                if stop.is_set() or (not lost and (rest is not None or mine.is_set())):  # the part was closed
                     break
                 pause = 0.5
-                self._wait(stop, pause, end)
+                self._wait(clock, stop, pause, end)
             except LeaseNotAcquired:
                 part.state = "waiting"
-                self._wait(stop, _TTL / 3, end)
+                self._wait(clock, stop, _TTL / 3, end)
             except StoreClosed:
                 break
-            except (Exception, SystemExit) as error:
+            except BaseException as error:  # also SystemExit, or asyncio's CancelledError: nobody else would hear of it
                 part.state, part.error = "failed", f"{type(error).__name__}: {error}"
                 part.restarts += 1
                 warn("%s failed, and is started again in %.1f s: %s", part.runnable.name, pause, part.error)
-                self._wait(stop, pause, end)
+                self._wait(clock, stop, pause, end)
                 pause = min(pause * 2, _LONGEST_PAUSE)
         part.state = "stopped"
 
@@ -170,24 +177,25 @@ class Program:
             return False
         with self.store.lease(part.lease, _TTL) as lease:
             part.state = "running"
-            mine = Stop(self.store)
-            watch = threading.Thread(target=self._end_with, args=(stop, lease.lost, mine), daemon=True)
+            ended = threading.Event()
+            watch = threading.Thread(target=self._end_with, args=(lease.lost, stop, ended), daemon=True)
             watch.start()
             try:
-                part.runnable.run(mine, seconds=seconds)
+                part.runnable.run(stop, seconds=seconds)
             finally:
-                mine.set()
+                ended.set()
                 watch.join()
             return lease.lost.is_set()
 
     @staticmethod
-    def _end_with(stop: Stop, lost: threading.Event, mine: Stop) -> None:
-        while not mine.is_set():
-            if stop.is_set() or lost.wait(0.1):
-                mine.set()
+    def _end_with(lost: threading.Event, stop: Stop, ended: threading.Event) -> None:
+        while not ended.is_set():
+            if lost.wait(0.1):
+                stop.set()
+                return
 
-    def _wait(self, stop: Stop, seconds: float, end: float | None) -> None:
-        clock = inner(self.store).clock
+    @staticmethod
+    def _wait(clock: Clock, stop: Stop, seconds: float, end: float | None) -> None:
         until = clock.monotonic() + seconds
         if end is not None:
             until = min(until, end)

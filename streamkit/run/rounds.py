@@ -16,18 +16,20 @@ _LONGEST_PAUSE = 30.0
 
 
 class Stop:
-    """Ends a `run`, from any thread or signal handler; whoever waits is woken."""
+    """Ends a `run`, from any thread or signal handler; whoever waits is woken. One that is `part_of` another is
+    set with that, and not the other way round."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, part_of: Stop | None = None) -> None:
         self._news = inner(store).news
         self._event = threading.Event()
+        self._whole = part_of
 
     def set(self) -> None:
         self._event.set()
         self._news.tell()
 
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._event.is_set() or (self._whole is not None and self._whole.is_set())
 
 
 def run_rounds(
@@ -39,16 +41,17 @@ def run_rounds(
     `round` says whether it did something. What is transient is tried again, with growing pauses.
     """
     shared = inner(store)
-    end = None if seconds is None else shared.clock.monotonic() + seconds
+    clock = shared.clock
+    end = None if seconds is None else clock.monotonic() + seconds
 
     def known() -> tuple[int, ...]:
         numbers = [number for space in spaces for number in shared.numbers(space)]
         return (*numbers, stop.is_set(), shared.closed)
 
-    timer = PollTimer(shared.clock, shared.news, shared.poll, None, known, spaces[0], lambda: None)
+    timer = PollTimer(clock, shared.news, shared.poll, None, known, spaces[0], lambda: None)
     pause = shared.poll[1]
     while not stop.is_set() and not shared.closed:
-        seen = known()
+        seen, again = known(), 0.0
         try:
             if round():
                 timer.reset()
@@ -57,11 +60,18 @@ def run_rounds(
             return
         except (TransientError, OutcomeUnknown) as error:
             warn("%s: trying again in %.1f s: %s", what, pause, error)
-            timer.pause = pause
+            again = clock.monotonic() + pause
             pause = min(pause * 2, _LONGEST_PAUSE)
         if end is not None:
-            rest = end - shared.clock.monotonic()
+            rest = end - clock.monotonic()
             if rest <= 0:
                 return
-            timer.pause = min(timer.pause, rest)
-        timer.wait(seen)
+            timer.pause, again = min(timer.pause, rest), min(again, end)
+        if not again:
+            timer.wait(seen)
+        while (rest := again - clock.monotonic()) > 0:  # that there is more is no reason to try it again
+            seen = known()
+            if stop.is_set() or shared.closed:
+                break
+            timer.pause = rest
+            timer.wait(seen)

@@ -319,7 +319,7 @@ class OpenView:
                 assert state is not None
                 if not reached(state.spaces[wanted.space], wanted):
                     # The log ends before it, or what is between holds no entries.
-                    next(self._store.consume_space(wanted.space, offset=wanted.encode(), limit=1), None)
+                    next(self._store.consume_space(wanted.space, offset=wanted.encode(), limit=1, gaps="skip"), None)
                 return self._status(state, None)
             if done == "paused":
                 failure = self._failure()
