@@ -56,8 +56,12 @@ class ViewFiles:
         if self._used is None:
             with writing(self.directory):
                 os.makedirs(self.directory, exist_ok=True)
-            self._used = self._open("used")
-            fcntl.flock(self._used, fcntl.LOCK_SH)
+            fd = self._open("used")
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            if self._used is None:
+                self._used = fd
+            else:  # another thread was faster
+                os.close(fd)
 
     def close(self) -> None:
         if self._used is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Literal
 
-from ..errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, StoreClosed
+from ..errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, StoreClosed, Unavailable
 from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..names import check_name
@@ -468,6 +468,8 @@ class OpenView:
             return found
         for _ in range(100):
             if path is not None:
+                with contextlib.suppress(OSError, Unavailable):  # or whoever builds a later version would remove it
+                    self._files.prepare()
                 with contextlib.suppress(FileNotFoundError):
                     readers.db, readers.path = open_reader(path), path
                     db: sqlite3.Connection = readers.db

@@ -17,6 +17,8 @@ __all__ = ["Query"]
 
 _PART = re.compile(r'[^.\[\]"]+|\[\d+\]')
 _decode = msgspec.json.Decoder(msgspec.Raw).decode
+_DEEP = 500
+"""What is nested less is JSON for SQLite too; where it ends differs from one SQLite to the next."""
 _COMPARISONS = {"eq": "is", "ne": "is not", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _OWN = {"segment", "sequence", "timestamp", "space"}
 
@@ -64,7 +66,7 @@ class Query(EntryView):
         db.executemany(
             f"insert into entries (id, {COLUMNS}, json) values ({placeholders(9)})",
             (
-                (id, *row, _text(entry.payload))
+                (id, *row, _text(db, entry.payload))
                 for (id, row), entry in zip(enumerate(encode(entries), self._next), entries, strict=True)
             ),
         )
@@ -177,9 +179,12 @@ def _json_path(path: str) -> str:
     return "$" + text.replace("'", "''")
 
 
-def _text(payload: bytes) -> str | None:
+def _text(db: sqlite3.Connection, payload: bytes) -> str | None:
     try:
         _decode(payload)
-        return payload.decode()
+        text = payload.decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    if payload.count(b"[") + payload.count(b"{") < _DEEP:
+        return text
+    return text if db.execute("select json_valid(?)", (text,)).fetchone()[0] else None

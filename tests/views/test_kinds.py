@@ -170,6 +170,20 @@ def test_query_filters_by_paths_and_says_how(store: Store, opened: Open[Any]) ->
             query.find(wrong)
 
 
+def test_query_keeps_what_is_nested_deeper_than_sqlite_reads(store: Store, opened: Open[Any]) -> None:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        store.produce("log", "s", [Record(b"[" * deep + b"]" * deep) for deep in (600, 3000)])
+        write(store, {"a": 1}, [{"a": 2}] * 1000)
+        query = opened(Query(["a", "[999].a"]))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert [entry.sequence for entry in query.find(a=1)] == [3]
+    assert [entry.sequence for entry in query.find({"[999].a": 2})] == [4]
+    assert query.count() == 4
+
+
 def test_another_set_of_indexed_paths_answers_the_same(store: Store, tmp_path: Path) -> None:
     write(store, {"a": 1, "b": 2})
     store.view("q", Query(["a"]), ["log"], tmp_path / "q").catch_up()

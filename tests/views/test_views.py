@@ -369,6 +369,30 @@ def test_two_versions_that_are_deployed_at_once_are_built_and_read_at_once(subje
         assert not thread.is_alive()
 
 
+def test_a_version_stays_for_who_only_reads_it(subject: Subject, path: str) -> None:
+    write(subject, "a")
+    with subject.store.view("names", Names(1), spaces=["orders"], path=path) as builder:
+        builder.catch_up()
+        reader = subject.stranger().view("names", Names(1), spaces=["orders"], path=path)
+        assert names(reader) == ["a"]
+    write(subject, "b")
+    with subject.stranger().view("names", Names(2), spaces=["orders"], path=path) as newer:
+        newer.catch_up()
+        newer.rebuild()
+        assert names(newer) == ["a", "b"]
+        assert names(reader) == ["a"]
+        reader.close()
+        newer.rebuild()
+    assert not [name for name in os.listdir(f"{path}.builds") if name.startswith("1-") and ".sqlite" in name]
+
+
+def test_waiting_ends_where_the_first_entries_were_trimmed(subject: Subject, path: str) -> None:
+    first, last = write(subject, "a").space_offset, write(subject, "b").space_offset
+    subject.store.trim("orders", before=last)
+    view = subject.store.view("names", Names(), spaces=["orders"], path=path)
+    assert view.wait_for(first, timeout=60).entries == 0
+
+
 def test_what_has_expired_before_a_view_came_by_is_missing_and_said(subject: Subject, path: str) -> None:
     view = subject.store.view("names", Names(), spaces=["orders"], path=path)
     write(subject, "a")
