@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +29,22 @@ class _Client:
         self._calls = calls
 
     async def run(self, *, seconds: float | None = None) -> None:
-        """Until it is closed or cancelled, or `seconds` are over."""
-        from ..run.rounds import Stop
-
-        stop: Stop = self.sync.new_stop()
-        running = asyncio.ensure_future(self._calls.call(lambda: self.sync.run(stop, seconds=seconds), long=True))
+        """Until it or its store is closed, it is cancelled, or `seconds` are over. It has a thread of its own."""
+        self._calls.check()
+        stop = self.sync.new_stop()
+        thread = ThreadPoolExecutor(1, "streamkit-run")
+        work = partial(copy_context().run, self.sync.run, stop, seconds=seconds)
+        running = asyncio.wrap_future(self._calls.start(thread, work))
+        self._calls.stops.add(stop)
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             stop.set()
             await running
             raise
+        finally:
+            self._calls.stops.discard(stop)
+            thread.shutdown(wait=False)
 
     async def close(self) -> None:
         await self._calls.call(self.sync.close)

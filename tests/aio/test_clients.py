@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
+from fix_aio import AsyncSubject, in_loop
+
 import streamkit.aio
 from streamkit import Entry, Record, View
 from streamkit.views import Latest
@@ -47,3 +49,23 @@ def test_a_view_a_route_and_members(tmp_path: Path) -> None:
             assert await members.list() == []
 
     asyncio.run(asyncio.wait_for(work(), 60))
+
+
+@in_loop
+async def test_more_run_at_once_than_there_are_threads_and_end_with_their_store(
+    memory: AsyncSubject, tmp_path: Path
+) -> None:
+    async with memory.connect(threads=1) as client:
+        store = client.store(memory.id)
+        views = [await store.view(f"v{at}", Count(), ["log"], tmp_path / f"v{at}") for at in range(6)]
+        route = await store.route("copy", "log", "copies")
+        running = [asyncio.create_task(part.run()) for part in (*views, route)]
+        await store.produce("log", "s", [Record(b"1")])
+        async for entry in store.follow_space("copies", timeout=20.0):
+            assert entry.payload == b"1"
+            break
+        for view in views:
+            while not view.sync.status().entries:
+                await asyncio.sleep(0.001)
+        assert (await store.verify()).ok, "nobody waits for them"
+    assert await asyncio.wait_for(asyncio.gather(*running), 20) == [None] * 7
