@@ -417,8 +417,11 @@ class Route:
             if state is not None and (state.paused or state.failure is not None):
                 why = state.failure.error if state.failure is not None else "by pause()"
                 raise PermanentError(f"the route {self.name!r} is paused: {why}. resume() lets it go on")
-            if self._mutex.acquire(timeout=min(max(end - clock.monotonic(), 0.0), 3600.0)):
-                self._mutex.release()  # nobody else of this process is at it, or not any more
+            pause = _PAUSE
+            while self._mutex.locked() and (rest := end - clock.monotonic()) > 0:  # another thread is at it
+                clock.sleep(min(pause, rest))
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            if not self._mutex.locked():
                 self._round(lambda: clock.monotonic() >= end)
             state = self._peek()
             if state is not None and not (state.paused or state.failure) and not self._is_behind(state):

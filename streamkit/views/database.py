@@ -175,18 +175,14 @@ def write_state(db: sqlite3.Connection, state: State) -> None:
 def transaction(db: ViewConnection, path: str) -> Iterator[None]:
     """One SQLite transaction, in which nobody else may begin or end one. Storage's own errors are Unavailable."""
     with mapped(path):
-        db.execute("begin immediate")
-        db.guarded = True
         try:
+            db.execute("begin immediate")  # an interrupt that comes meanwhile is raised behind it
+            db.guarded = True
             yield
-        except BaseException:
             db.guarded = False
-            db.rollback()
-            raise
-        db.guarded = False
-        try:
             db.commit()  # not as a statement: those are cached, and allowed for whoever comes next
         except BaseException:
+            db.guarded = False
             if db.in_transaction:
                 db.rollback()
             raise

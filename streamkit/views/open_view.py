@@ -6,9 +6,10 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ..errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, StoreClosed, Unavailable
 from ..lexkey import LexKey
@@ -27,6 +28,7 @@ from .view import View, ViewFailure, ViewStatus
 
 __all__ = ["OpenView", "open_view"]
 
+_T = TypeVar("_T")
 _Round = Literal["end", "paused", "stopped", "busy"]
 _PAUSE = 0.005
 _LONGEST_PAUSE = 0.25
@@ -109,6 +111,8 @@ class OpenView:
         """Of a fork: locks may have been another thread's, and SQLite's connections do not survive it."""
         self._pid = os.getpid()
         self._mutex = threading.Lock()
+        self._builder: object | None = None
+        """Of this process, while it builds."""
         self._left = [getattr(self, "_build", None), getattr(self, "_readers", None)]
         self._build: Build | None = None
         self._readers = threading.local()
@@ -159,14 +163,22 @@ class OpenView:
         self, stop: Callable[[], bool], progress: Callable[[int], None] | None = None, *, anew: bool = False
     ) -> _Round:
         self._check_open()
-        if not self._mutex.acquire(blocking=False):
-            return "busy"
+        return self._alone(lambda: self._forward(stop, progress or (lambda entries: None), anew)) or "busy"
+
+    def _alone(self, work: Callable[[], _T]) -> _T | None:
+        """`work()` while no other thread or process builds; None, at once, if one does."""
+        mine = object()
         try:
+            with self._mutex:
+                if self._builder is not None:
+                    return None
+                self._builder = mine
             self._prepare()
-            with self._files.building() as mine:
-                return self._forward(stop, progress or (lambda entries: None), anew) if mine else "busy"
+            with self._files.building() as free:
+                return work() if free else None
         finally:
-            self._mutex.release()
+            if self._builder is mine:  # nothing is called here: an interrupt comes behind calls, and it would stay
+                self._builder = None
 
     def _prepare(self) -> None:
         path = self.path
@@ -375,14 +387,14 @@ class OpenView:
 
     def _locked(self, act: Callable[[], None]) -> None:
         """Do it under the lock, however long another process holds that."""
+
+        def done() -> bool:
+            act()
+            return True
+
         self._check_open()
-        self._prepare()
         pause = _PAUSE
-        while True:
-            with self._mutex, self._files.building() as mine:
-                if mine:
-                    act()
-                    return
+        while not self._alone(done):
             self._sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -548,10 +560,11 @@ class OpenView:
         self._closed = True
         for stop in list(self._stops):
             stop.set()
-        with self._mutex:
-            if self._pid == os.getpid() and self._build is not None:
-                self._build.close()
-            self._build = None
+        while self._builder is not None and self._pid == os.getpid():
+            time.sleep(_PAUSE)
+        if self._pid == os.getpid() and self._build is not None:
+            self._build.close()
+        self._build = None
         self._readers = threading.local()
         self._files.close()
 
