@@ -843,7 +843,9 @@ class Store:
         """Build the index of one space, or of all, again from log and archive; the number of rows that differed.
 
         Neither is touched: CorruptData if they are damaged. Where the log still holds what a damaged archive should, it
-        is enough. Nobody may write to the store, or archive, meanwhile.
+        is enough. What has left the log, and the index alone knows (idempotency keys, tokens of leases, what was
+        removed of segments), is taken from all of it that can be read; what is forgotten is a warning of the logger
+        `streamkit`. Nobody may write to the store, or archive, meanwhile.
         """
         from .index.repair import repair_space
 

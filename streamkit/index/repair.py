@@ -1,11 +1,12 @@
 """Repair: builds a space's index again, from its log and its archive.
 
-Only the log is believed, and for what it does not hold any more the archive. Nobody may write to the space meanwhile.
+Only the log is believed, and for what it does not hold any more the archive. Of that these do not tell all; the rest is
+taken from what can be read of the index that was there. Nobody may write to the space meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -13,18 +14,15 @@ from msgspec.structs import replace
 from ..backend import ABSENT, Ambiguous, Backend, Conflict, Etag
 from ..errors import CorruptData, MissingDependency, PermanentError, Unavailable
 from ..log.archive_reader import Contents
+from ..log.floors import Removal
 from ..log.held import TOGETHER, archive_row, grace_row, put_grace_row, whole_from
 from ..log.idempotency import key_row
-from ..log.index_rows import decode_index_row, encode_index_row
+from ..log.index_rows import encode_index_row
 from ..log.keys import (
     ARCHIVE,
     CATALOG,
-    FENCES,
     HEAD,
-    KEYS,
-    SEGMENTS,
     segment_key,
-    segment_name,
     space_key,
     transaction_number,
 )
@@ -32,10 +30,11 @@ from ..log.pack_format import MOST
 from ..log.partition import NOTHING, Partition
 from ..log.record_format import Header, frames_start
 from ..log.records import all_records
-from ..log.rows import ArchiveRow, FenceRow, GraceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
+from ..log.rows import ArchiveRow, GraceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
 from ..warn import warn
 from .check import check_index
 from .log_walk import LogWalk
+from .salvage import Salvage
 from .sweep import found_packs, sweep
 from .upkeep import Rows, encode, index_rows, write_files
 from .verify import MakePartition, find_settings, read_index
@@ -110,13 +109,13 @@ def _repair(partition: Partition) -> int:
     lost = [finding for finding in log.findings[damaged:] if finding.key != HEAD]
     if lost:
         raise CorruptData(f"the log itself is damaged, and nothing else knows what it said: {lost[0].problem}")
-    known, statuses = _check(log) if there else (None, {})
-    contents.segments = {**contents.segments, **statuses}
+    salvage = _indexed(log) if there else _salvaged(log)
+    contents.segments = _segments_before(log, contents.segments, salvage.segments)
     faults = len(log.findings) + (there and listed != archived)
     if not there and not damaged and (log.last or partition.partition == 0):
         faults += 1
     if faults:
-        _rebuild(partition, log, only, archived, contents, known, there)
+        _rebuild(partition, log, archived, contents, salvage, there)
     if damaged_note:
         _send(lambda: partition.backend.put(partition.key, bytes(ARCHIVE), encode_row(ARCHIVE, note)))
     return faults + damaged_note + _mend_grace(partition, note.removed, archived)
@@ -130,49 +129,77 @@ def _walk_after(partition: Partition, archived: int) -> LogWalk:
     return log
 
 
-def _check(log: LogWalk) -> tuple[dict[bytes, bytes] | None, dict[str, SegmentRow]]:
-    """Say what is wrong with the index; and its rows of idempotency keys and leases, None if it cannot be read. And the
-    statuses of segments that log and archive do not tell from their beginning, as some of it was removed."""
+def _indexed(log: LogWalk) -> Salvage:
+    """Say what is wrong with the index that the head names; and what can be read of it."""
+    partition = log.partition
+    salvage = Salvage(partition.backend, partition.key, partition.seed)
+    only = log.head.archived
     rows = read_index(log)
+    log.head = replace(log.head, archived=only)  # it may have been read again
     if rows is None:
-        return None, {}
-    try:
+        salvage.add_manifest(log.head.manifest)
+    else:
         check_index(log, rows)
-        statuses = {}
-        for key, data in rows[bytes(SEGMENTS)]:
-            name = segment_name(key)
-            row = decode_index_row(SegmentRow, key, data)
-            if log.trimmed(name, row):
-                statuses[name] = row
-        keys = {key: decode_index_row(KeyRow, key, data) for key, data in rows[bytes(KEYS)]}
-        leases = {key: encode_index_row(decode_index_row(FenceRow, key, data)) for key, data in rows[bytes(FENCES)]}
-        early = {key: encode_index_row(row) for key, row in keys.items() if row.number < log.first}
-        return early | leases, statuses
-    except CorruptData as error:
-        log.found(KEYS, str(error))
-        return None, {}
+        for some in rows.values():
+            salvage.add(some)
+    return salvage
+
+
+def _salvaged(log: LogWalk) -> Salvage:
+    """What can be read of an index without a head."""
+    partition = log.partition
+    salvage = Salvage(partition.backend, partition.key, partition.seed)
+    salvage.add_all()
+    if any(row.gaps for row in salvage.segments.values()):
+        log.head = replace(log.head, thinned=1)
+    return salvage
+
+
+def _segments_before(
+    log: LogWalk, archived: Mapping[str, SegmentRow], indexed: Mapping[str, SegmentRow]
+) -> dict[str, SegmentRow]:
+    """Segments as they were before what the log tells. The archive tells least of one: not what was removed of it, nor
+    how many bytes it was given. Where the index could not all be read its row may be an older one."""
+    rows = dict(archived)
+    for name, row in indexed.items():
+        cold, pieces = archived.get(name), log.pieces.get(name)
+        if cold is not None and cold.last_sequence > row.last_sequence:
+            row = replace(
+                row,
+                first_timestamp=row.first_timestamp or cold.first_timestamp,
+                last_sequence=cold.last_sequence,
+                last_timestamp=cold.last_timestamp,
+                last_number=0,
+            )
+        if not log.trimmed(name, row) and not (cold is not None and _agree(row, cold, ends=not pieces)):
+            continue
+        if pieces and pieces[0].first_sequence > row.last_sequence + 1:
+            row = row.without(Removal(name, pieces[0].first_sequence - 1, "trimmed"))
+        rows[name] = row
+    return rows
+
+
+def _agree(row: SegmentRow, cold: SegmentRow, *, ends: bool) -> bool:
+    """Whether both say where a segment begins, and where it `ends`."""
+    begins = (row.first_sequence, row.first_timestamp) == (cold.first_sequence, cold.first_timestamp)
+    return begins and (not ends or (row.last_sequence, row.last_timestamp) == (cold.last_sequence, cold.last_timestamp))
 
 
 def _rebuild(
-    partition: Partition,
-    log: LogWalk,
-    only: int,
-    archived: int,
-    contents: Contents,
-    known: dict[bytes, bytes] | None,
-    there: bool,
+    partition: Partition, log: LogWalk, archived: int, contents: Contents, salvage: Salvage, there: bool
 ) -> None:
-    """Write the index anew: what the archive alone has, then the log, and in the end the head."""
-    before = log.head
-    if log.first > 1 and known is None:
+    """Write the index anew: what archive and index know of what the log lacks, then the log; in the end the head."""
+    before, only = log.head, log.head.archived
+    forgotten = salvage.forgotten()
+    if log.first > 1 and forgotten:
         warn(
-            "space %r, partition %d: the index cannot be read, and of the transactions up to %d, which are not in the "
-            "log any more, the idempotency keys, the tokens of leases and what was removed of segments are forgotten%s:"
-            " trim or delete again what is back; a segment of which nothing is left begins anew",
+            "space %r, partition %d: of the transactions up to %d, which are not in the log any more, the index alone "
+            "knew some things: %s%s",
             partition.space,
             partition.partition,
             log.first - 1,
-            "" if there else ", and a retention and other settings if they were set by one of these",
+            forgotten,
+            "" if there else "; a retention and other settings if they were set by one of these",
         )
     # Newer than what was there, whatever that was.
     version = before.version + 1 if there else partition.clock.now()
@@ -191,14 +218,16 @@ def _rebuild(
     # What is in packs is read by the old head, until the new one has packed it anew.
     made: list[bytes] = []
     rows = {segment_key(name): encode_index_row(row) for name, row in contents.segments.items()}
-    if only:
-        rows.update(known or {})
+    if log.first > 1:
+        rows |= {key: encode_index_row(use) for key, use in salvage.keys.items() if use.number < log.first}
+        rows |= {key: encode_index_row(fence) for key, fence in salvage.leases.items()}
     if rows:
         keys = sorted(rows)
-        run, _ = write_files(partition, (keys, [rows[key] for key in keys]), encode(partition, 1, only, ()), made)
+        pack = encode(partition, 1, log.first - 1, ())
+        run, _ = write_files(partition, (keys, [rows[key] for key in keys]), pack, made)
         head = replace(head, manifest=head.manifest.with_run(run))
     builder = _Builder(partition, contents.segments)
-    first = max(only + 1, before.floor.number)
+    first = log.first
     for number, record in all_records(partition, partition.packs, first):
         builder.apply(partition.decode_header(record, number), record)
         if builder.frames >= _FRAMES or builder.bytes >= _BYTES or number == log.last:

@@ -21,7 +21,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from operator import add, lt
 from typing import NoReturn
@@ -45,6 +45,7 @@ __all__ = [
     "decode_tail",
     "encode_inline",
     "renew_section",
+    "salvage_section",
 ]
 
 VERSION = 1
@@ -385,6 +386,48 @@ def decode_section(data: bytes, file: RunFile, seed: int) -> tuple[list[bytes], 
     if len(keys) != tail.rows or keys[-1] != file.last_key or not all(map(lt, keys, islice(keys, 1, None))):
         _damaged(file.id, "its rows are not those that the head names")
     return keys, values
+
+
+def salvage_section(data: bytes, file: RunFile, seed: int) -> tuple[list[Block], list[tuple[bytes, bytes]]]:
+    """The blocks of a section that can be read, and (from, to) of the keys in the others. UnsupportedVersion."""
+    blocks: list[Block] = []
+    lost: list[tuple[bytes, bytes]] = []
+    after = file.last_key + b"\x00"
+    try:
+        tail = decode_tail(data[file.length - file.tail :], file, seed)
+    except CorruptData:
+        blocks = list(_found_blocks(data, _seed(file.id, seed)))
+        if sum(block.rows for block in blocks) != file.rows:
+            last = blocks[-1].keys(blocks[-1].rows - 1, blocks[-1].rows)[0] + b"\x00" if blocks else file.first_key
+            lost.append((last, after))
+        return blocks, lost
+    for number, (start, end) in enumerate(pairwise(tail.offsets)):
+        try:
+            blocks.append(decode_block(data[start:end], file, start, seed))
+        except CorruptData:
+            lost.append((tail.first(number), tail.first(number + 1) if number + 1 < tail.blocks else after))
+    return blocks, lost
+
+
+def _found_blocks(data: bytes, seed: int) -> Iterator[Block]:
+    """The blocks up to the first that cannot be read, where nothing tells their ends but that their checksums are right
+    there. `seed`: that of the section."""
+    at = len(_HEAD)
+    while at + _BLOCK.size < len(data):
+        wanted = _CRC.unpack_from(data, at)[0]
+        crc = crc32(data[at + _CRC.size : at + _BLOCK.size], seed ^ at)
+        for end in range(at + _BLOCK.size + 1, len(data) + 1):
+            crc = crc32(data[end - 1 : end], crc)
+            if crc == wanted:
+                try:
+                    block = _decode_block(data[at:end], seed ^ at)
+                except (ValueError, OverflowError, struct.error):
+                    continue
+                yield block
+                at = end
+                break
+        else:
+            return
 
 
 def renew_section(

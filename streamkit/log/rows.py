@@ -132,7 +132,7 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_timestamp: int
     first_number: int = 0
     last_number: int = 0
-    """The transactions of the first and the last entry."""
+    """The transactions of the first and the last entry; 0 where only the archive knows."""
     size: int = 0
     """Bytes of payload that it was given,"""
     first_size: int = 0
@@ -152,7 +152,7 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.first_timestamp or timestamp,
             first + count - 1,
             timestamp,
-            self.first_number or number,
+            self.first_number or (0 if self.first_timestamp else number),
             number,
             size,
             self.first_size,

@@ -165,6 +165,8 @@ def test_runs_of_a_later_version_are_refused_with_the_fix(world: World, monkeypa
     before = world.head().manifest.runs
     with suppress(StreamkitError):
         world.open().maintain()
+    with pytest.raises(UnsupportedVersion, match="Upgrade streamkit"):
+        world.open().repair()
     assert world.head().manifest.runs == before, "nothing of a later release is touched"
     _, there = named_and_there(world)
     assert {run_key(file.id) for run in before for file in run.files} <= there

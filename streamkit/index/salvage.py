@@ -1,0 +1,148 @@
+"""Salvage: what an index that is damaged still tells of that which nothing else knows.
+
+Of transactions that have left the log the index alone says which idempotency keys they used, which tokens leases wrote
+with, and what was removed of segments. Each block has its own checksum, so those beside a damaged one are as good as
+ever. Of two rows with one key they say themselves which is the newer one: so no head is needed, and an older row stands
+in for one that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from ..backend import Backend, Range
+from ..errors import CorruptData
+from ..log.index_rows import decode_index_row
+from ..log.keys import FENCES, KEYS, RUNS, SEGMENTS, run_key, segment_name
+from ..log.manifest import Manifest, RunFile, RunGone
+from ..log.ranges import read_ranges
+from ..log.rows import FenceRow, KeyRow, SegmentRow
+from .run_format import Block, decode_inline, salvage_section
+
+__all__ = ["Salvage"]
+
+_ID = 16
+_STEP = 1 << 10
+_ALL = b"", b"\xff" * 301
+_HEAD = "the head"
+_SEGMENTS, _KEYS, _FENCES = (tuple(map(bytes, prefix.children())) for prefix in (SEGMENTS, KEYS, FENCES))
+
+_MEANINGS = (
+    (
+        _SEGMENTS,
+        "what was removed of segments{}, and their sizes (trim or delete again what is back; a segment of which "
+        "nothing is left begins anew)",
+    ),
+    (_KEYS, "idempotency keys (a write that is repeated with one of them is written again)"),
+    (_FENCES, "the tokens of leases{} (who held one of them before may write again)"),
+)
+
+
+class _Lost(NamedTuple):
+    """The rows with low <= key < high that were in `where`, which cannot be read."""
+
+    where: str
+    low: bytes
+    high: bytes
+
+    def names(self, span: tuple[bytes, ...]) -> str | None:
+        """Of which names there may have been rows in `span`, in words; None if there were none."""
+        start, end = span
+        if self.low >= end or self.high <= start:
+            return None
+        low, high = (key[len(start) :].rstrip(b"\x00").decode(errors="replace") for key in (self.low, self.high))
+        if self.low <= start or self.high >= end:
+            return (f" from {low!r} on" if self.low > start else "") + (f" up to {high!r}" if self.high < end else "")
+        return f" from {low!r} to {high!r}" if low != high else f" {low!r}"
+
+
+class Salvage:
+    """Rows of segments, idempotency keys and leases, of each the newest that was found."""
+
+    def __init__(self, backend: Backend, partition: bytes, seed: int) -> None:
+        self.segments: dict[str, SegmentRow] = {}
+        self.keys: dict[bytes, KeyRow] = {}
+        self.leases: dict[bytes, FenceRow] = {}
+        self._backend = backend
+        self._partition = partition
+        self._seed = seed
+        self._lost: list[_Lost] = []
+
+    def add(self, rows: Iterable[tuple[bytes, bytes]], where: str = "") -> None:
+        for key, data in rows:
+            try:
+                if _SEGMENTS[0] <= key < _SEGMENTS[1]:
+                    name, row = segment_name(key), decode_index_row(SegmentRow, key, data)
+                    known = self.segments.get(name, row)
+                    if (row.last_sequence, row.first_sequence) >= (known.last_sequence, known.first_sequence):
+                        self.segments[name] = row
+                elif _KEYS[0] <= key < _KEYS[1]:
+                    use = decode_index_row(KeyRow, key, data)
+                    if use.number >= self.keys.get(key, use).number:
+                        self.keys[key] = use
+                elif _FENCES[0] <= key < _FENCES[1]:
+                    fence = decode_index_row(FenceRow, key, data)
+                    if fence.token >= self.leases.get(key, fence).token:
+                        self.leases[key] = fence
+            except CorruptData:
+                self._lost.append(_Lost(where or f"the row {key!r}", key, key + b"\x00"))
+
+    def add_manifest(self, manifest: Manifest) -> None:
+        """What can be read of that which a head names."""
+        if manifest.inline:
+            try:
+                self._add_block(decode_inline(manifest.inline, self._seed))
+            except CorruptData:
+                self._lost.append(_Lost(_HEAD, *_ALL))
+        for file in manifest.files():
+            blocks, lost = salvage_section(self._read(file), file, self._seed)
+            for block in blocks:
+                self._add_block(block)
+            self._lost += [_Lost(f"the run {run_key(file.id)!r}", low, high) for low, high in lost]
+
+    def add_all(self) -> None:
+        """What can be read of all files that are there, as the head is lost: of each up to the first damaged block."""
+        self._lost.append(_Lost(_HEAD, *_ALL))
+        for row in list(self._backend.scan(self._partition, *map(bytes, RUNS.children()), values=False)):
+            try:
+                value = self._backend.get(self._partition, [row.key])[0]
+            except CorruptData:
+                continue
+            data = b"" if value is None else value.data
+            unnamed = RunFile(row.key[-_ID:], "", 0, len(data), 0, *_ALL, 0)
+            for block in salvage_section(data, unnamed, self._seed)[0]:
+                self._add_block(block)
+
+    def _add_block(self, block: Block) -> None:
+        self.add(zip(block.keys(0, block.rows), block.values(0, block.rows), strict=True))
+
+    def _read(self, file: RunFile) -> bytes:
+        """A section, with zeros for what the storage itself refuses as damaged; nothing if it is not there."""
+
+        def part(start: int, length: int) -> bytes:
+            wanted = Range(run_key(file.id), file.start + start, length, file.etag or None)
+            return read_ranges(self._backend, self._partition, [wanted])[0]
+
+        try:
+            return part(0, file.length)
+        except RunGone:
+            return b""
+        except CorruptData:
+            data = bytearray(file.length)
+            for at in range(0, file.length, _STEP):
+                with suppress(CorruptData):
+                    data[at : at + _STEP] = part(at, min(_STEP, file.length - at))
+            return bytes(data)
+
+    def forgotten(self) -> str:
+        """What cannot be read, and what is forgotten with it, unless it was elsewhere too; empty if nothing is."""
+        told: list[str] = []
+        places: dict[str, None] = {}
+        for span, meaning in _MEANINGS:
+            names = {one: names for one in self._lost if (names := one.names(span)) is not None}
+            if names:
+                told.append(meaning.format("" if "" in names.values() else ",".join(dict.fromkeys(names.values()))))
+                places.update(dict.fromkeys(one.where for one in names))
+        return f"{', '.join(places)} cannot be read, and forgotten may be " + "; ".join(told) if told else ""
