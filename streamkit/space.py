@@ -9,7 +9,9 @@ from os import urandom
 import msgspec
 
 from .backend import ABSENT, Ambiguous, Backend, Conflict
-from .errors import CrossPartition, SpaceExists, Unavailable
+from .checksum import crc32
+from .errors import CorruptData, CrossPartition, SpaceExists, Unavailable
+from .index.salvage import had_head
 from .index.upkeep import bring_forward, merge_some
 from .log.commit import Committer
 from .log.context import Context
@@ -98,7 +100,7 @@ def create_space(backend: Backend, space: str, settings: Settings, *, exact: boo
 
     Of several at once one decides on the incarnation: the catalog's row does, and the head repeats it.
     """
-    key = space_key(space)
+    key, first = space_key(space), bytes(partition_key(space, 0))
     settings = msgspec.structs.replace(settings, incarnation=new_incarnation())
     if not _put_once(backend, bytes(CATALOG), key, encode_row(key, settings)):
         value = backend.get(bytes(CATALOG), [key])[0]
@@ -116,7 +118,21 @@ def create_space(backend: Backend, space: str, settings: Settings, *, exact: boo
             fixed = {"partitions", "durability"} & {*others}
             what = "and they cannot be changed" if fixed else "which change_space() can change; or create it with these"
             raise SpaceExists(f"space {space!r} exists with other settings ({changed}), {what}")
-    _put_once(backend, bytes(partition_key(space, 0)), bytes(HEAD), encode_row(HEAD, Head(settings)))
+        if _is_headless(backend, first, settings):
+            raise CorruptData(
+                f"the head of space {space!r} is gone, and what it named is there: `streamkit repair`; or, if the "
+                "store was being deleted, delete it again"
+            )
+    _put_once(backend, first, bytes(HEAD), encode_row(HEAD, Head(settings)))
+
+
+def _is_headless(backend: Backend, partition: bytes, settings: Settings) -> bool:
+    """Whether a partition has lost its head, in the place of which none must be put that knows nothing."""
+    return (
+        backend.get(partition, [bytes(HEAD)])[0] is None
+        and had_head(backend, partition, crc32(settings.incarnation, crc32(partition)))
+        and backend.get(partition, [bytes(HEAD)])[0] is None  # whoever makes the space now puts it before all else
+    )
 
 
 def _put_once(backend: Backend, partition: bytes, key: bytes, data: bytes) -> bool:

@@ -15,13 +15,13 @@ from typing import NamedTuple
 from ..backend import Backend, Range
 from ..errors import CorruptData
 from ..log.index_rows import decode_index_row
-from ..log.keys import FENCES, KEYS, RUNS, SEGMENTS, run_key, segment_name
+from ..log.keys import ARCHIVE, FENCES, KEYS, RUNS, SEGMENTS, run_key, segment_name
 from ..log.manifest import Manifest, RunFile, RunGone
 from ..log.ranges import read_ranges
-from ..log.rows import FenceRow, KeyRow, SegmentRow
+from ..log.rows import ArchiveRow, FenceRow, KeyRow, SegmentRow, decode_row
 from .run_format import Block, decode_inline, salvage_section
 
-__all__ = ["Salvage"]
+__all__ = ["Salvage", "had_head"]
 
 _ID = 16
 _STEP = 1 << 10
@@ -146,3 +146,14 @@ class Salvage:
                 told.append(meaning.format("" if "" in names.values() else ",".join(dict.fromkeys(names.values()))))
                 places.update(dict.fromkeys(one.where for one in names))
         return f"{', '.join(places)} cannot be read, and forgotten may be " + "; ".join(told) if told else ""
+
+
+def had_head(backend: Backend, partition: bytes, seed: int) -> bool:
+    """Whether a partition without a head had one: files that it named are there, or a note of what left the log."""
+    note = backend.get(partition, [bytes(ARCHIVE)])[0]
+    with suppress(CorruptData):
+        if note is not None and decode_row(ArchiveRow, ARCHIVE, note.data).removed:
+            return True
+    found = Salvage(backend, partition, seed)
+    found.add_all()
+    return bool(found.segments)

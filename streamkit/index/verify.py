@@ -18,6 +18,7 @@ from ..log.rows import Head, Settings, decode_row
 from .check import Rows, check_index, rows_of
 from .log_walk import Finding, LogWalk, Progress
 from .run_format import decode_section
+from .salvage import had_head
 
 __all__ = ["Finding", "MakePartition", "VerifyReport", "examine", "find_settings", "read_index", "verify_space"]
 
@@ -116,11 +117,19 @@ def _examine(partition: Partition, progress: Progress | None) -> LogWalk:
         log.gap(head.watermark + 1)
     rows = read_index(log) if there else None
     log.walk()
-    if not there and not damaged and log.last and partition.partition == 0:
+    if not there and not damaged and _lacks_head(log):
         log.found(HEAD, "the head is missing")
     if rows is not None:
         check_index(log, rows)
     return log
+
+
+def _lacks_head(log: LogWalk) -> bool:
+    """Whether there was a head. The first partition has one before it has a transaction, the others get it later."""
+    partition = log.partition
+    if log.last:
+        return partition.partition == 0
+    return had_head(partition.backend, partition.key, partition.seed)
 
 
 def _check_files(partition: Partition, head: Head) -> None:

@@ -311,3 +311,33 @@ def test_what_is_trimmed_after_a_repair_is_gone_from_its_segments(world: World, 
         assert sorted((entry.segment, entry.sequence) for entry in by_segment) == left
         store.maintain()
         store = world.open()
+
+
+def test_a_head_that_was_deleted_is_damage_and_not_an_empty_space(world: World) -> None:
+    """The log has let go of all that was written."""
+    world.write()
+    world.let_go()
+    before = list(world.open().consume_space("s"))
+    world.backend.delete(P, [bytes(HEAD)])
+    findings = world.open().verify().findings
+    assert [(finding.key, finding.problem) for finding in findings] == [(bytes(HEAD), "the head is missing")]
+    for write in (
+        lambda store: store.produce("s", "s1", [Record(b"over it")]),
+        lambda store: store.create_space("s", archive_grace=60.0),
+    ):
+        with pytest.raises(CorruptData, match="repair"):
+            write(world.open())
+    assert world.open().repair()
+    assert world.open().verify().ok
+    assert list(world.open().consume_space("s")) == before
+    assert (
+        world.open().produce("s", "s1", [Record(b"on")]).last_sequence
+        == len([entry for entry in before if entry.segment == "s1"]) + 1
+    )
+
+
+def test_a_space_of_which_only_the_catalog_was_written_is_made_by_the_next_write(world: World) -> None:
+    world.open().create_space("s")
+    world.backend.delete(P, [bytes(HEAD)])
+    assert world.open().verify().ok
+    assert world.open().produce("s", "a", [Record(b"x")]).first_sequence == 1
