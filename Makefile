@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Python compiles what it imports; pip would compile all of it, which is little more than a tenth.
 PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-compile
-# One more than there are processors: a part of the time the tests wait for servers, and for Spark.
+# For two processors: a part of the time the tests wait for servers, and for Spark.
 JOBS ?= 3
 RUNS ?= 20
 # What proves that nothing is lost, in a sample that every `make test` runs, and `make test-again` many times.
