@@ -26,6 +26,17 @@ def test_every_subject_runs(tmp_path: Path) -> None:
         assert work in done.stdout
 
 
+@pytest.mark.s3
+@pytest.mark.azure
+def test_processes_compete_on_both_emulators() -> None:
+    program = "from benchmarks.cost_processes import main; main([(2, 2)], (0.1, 3.0), models=False)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    for emulator in ("moto", "Azurite"):
+        assert f"| {emulator} | 2 | 2 | " in done.stdout
+
+
 def test_the_figures_in_the_readme_are_those_of_the_run_that_is_published() -> None:
     rounds = {"streamkit, in its way": [1e6, 1.23e6, 2e6], "SQLite": [456.0]}
     results = [Result(work, "entries/s", "", rounds, []) for work in ROWS]
