@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from ..clock import SYSTEM_CLOCK
-from ..errors import CorruptData, PermanentError
+from ..errors import CorruptData, PermanentError, UnsupportedVersion
 from ..log.floors import Control, Floor, Removal, Removed
 from ..log.idempotency import all_uses
 from ..log.read import Batch, Bounds, merge, partition_batches
@@ -20,7 +20,7 @@ from ..log.visible import shown
 from ..model import Record, SegmentStatus
 from ..store import inner
 from .errors import mapped
-from .location import ArchiveLocation
+from .location import ArchiveLocation, space_name
 from .report import RestoreReport
 from .schema import check_installed
 from .table import space_of
@@ -37,7 +37,7 @@ _TOGETHER = 1000
 
 
 def archived_spaces(store: Store) -> list[str]:
-    """The names of the spaces of a store that have an archive."""
+    """The names of the spaces of a store that have an archive, a damaged one too: who restores that one is told."""
     check_installed()
     import pyarrow.fs as fs
 
@@ -52,8 +52,15 @@ def archived_spaces(store: Store) -> list[str]:
         system, base = fs.PyFileSystem(DeltaStorageHandler(url, place.options)), ""
     with mapped(url, place.options):
         entries = system.get_file_info(fs.FileSelector(base, allow_not_found=True))
-    names = [entry.base_name for entry in entries if entry.type == fs.FileType.Directory]
-    return sorted(name for name in (space_of(place, f"{url}/{path}") for path in names) if name is not None)
+    names: list[str] = []
+    for path in [entry.base_name for entry in entries if entry.type == fs.FileType.Directory]:
+        try:
+            name = space_of(place, f"{url}/{path}")
+        except (CorruptData, UnsupportedVersion):
+            name = space_name(path) or path  # of a long name a damaged table tells no more
+        if name is not None:
+            names.append(name)
+    return sorted(names)
 
 
 class _Lost:
