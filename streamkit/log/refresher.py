@@ -101,9 +101,11 @@ class Refresher:
             known, look = partition.looked, partition.freshness.begin()
             if listing:
                 self._apply_tail(segments, load)
-            at_end = listing or self._apply_next()
+            # Where looks are no requests one tells that nothing follows, and that nothing is missing: mostly so.
+            ended = listing or (not partition.remote and not self._is_gap())
+            at_end = ended or self._apply_next()
             number = partition.number
-            if partition.is_fresh(known) and (listing or not (at_end and self._is_gap())):
+            if partition.is_fresh(known) and (ended or not (at_end and self._is_gap())):
                 if at_end:
                     partition.saw(look)
             else:
