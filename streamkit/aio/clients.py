@@ -35,7 +35,7 @@ class _Client:
         thread = ThreadPoolExecutor(1, "streamkit-run")
         work = partial(copy_context().run, self.sync.run, stop, seconds=seconds)
         running = asyncio.wrap_future(self._calls.start(thread, work))
-        self._calls.stops.add(stop)
+        self._calls.stops.add(stop.set)
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -43,7 +43,7 @@ class _Client:
             await running
             raise
         finally:
-            self._calls.stops.discard(stop)
+            self._calls.stops.discard(stop.set)
             thread.shutdown(wait=False)
 
     async def close(self) -> None:

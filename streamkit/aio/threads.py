@@ -8,12 +8,9 @@ import contextvars
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import StoreClosed
-
-if TYPE_CHECKING:
-    from ..run.rounds import Stop
 
 __all__ = ["Calls", "Threads"]
 
@@ -69,7 +66,7 @@ class Calls:
     def __init__(self, threads: Threads, name: str) -> None:
         self.threads = threads
         self.closed = False
-        self.stops: set[Stop] = set()
+        self.stops: set[Callable[[], None]] = set()
         """Of what runs until it is told to stop."""
         self._name = name
         self._running: set[Future[Any]] = set()
@@ -100,7 +97,7 @@ class Calls:
     async def wait(self) -> None:
         """Until nothing runs any more. What has no end of its own is told to stop."""
         for stop in self.stops:
-            stop.set()
+            stop()
         while running := list(self._running):
             ended, _ = await asyncio.wait([asyncio.wrap_future(future) for future in running])
             for future in ended:
