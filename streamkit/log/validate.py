@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from ..errors import InvalidRecord, RecordTooLarge, SequenceMismatch
@@ -53,7 +54,8 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
     metadata = None
     if not plain:
         if any(record.metadata is not None for record in batch):
-            metadata = [_metadata(record.metadata) for record in batch]
+            given = [record.metadata for record in batch]
+            metadata = _all_metadata(given) if len(given) > 4 else list(map(_metadata, given))
         if any(record.sequence is not None for record in batch):
             expected_sequence = _sequences(batch, expected_sequence)
     return payloads, metadata, expected_sequence, size
@@ -66,6 +68,24 @@ def _payload(payload: Any) -> bytes:
 
 
 _TEXT = {str}
+_DICTS = {dict}
+_FEW = 64
+
+
+def _all_metadata(given: list[Mapping[str, str] | None]) -> list[dict[str, str] | None]:
+    """Some at once, where these are short ASCII, as nearly all of it is."""
+    checked: list[dict[str, str] | None] = []
+    for at in range(0, len(given), _FEW):
+        some: Any = given[at : at + _FEW]
+        if {*map(type, some)} == _DICTS and all(some):
+            texts = [*chain.from_iterable(some), *chain.from_iterable(map(dict.values, some))]
+            if {*map(type, texts)} == _TEXT:
+                text = "".join(texts)
+                if text.isascii() and len(text) <= _METADATA_BYTES:
+                    checked += map(dict.copy, some)
+                    continue
+        checked += map(_metadata, some)
+    return checked
 
 
 def _metadata(metadata: Mapping[str, str] | None) -> dict[str, str] | None:

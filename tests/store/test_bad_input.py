@@ -224,6 +224,29 @@ def test_metadata_may_be_any_mapping_of_any_text(filled: Subject) -> None:
         assert {type(text) for pair in entry.metadata.items() for text in pair} <= {str}
 
 
+@pytest.mark.parametrize("at", [0, 63, 64, 199])
+def test_the_metadata_of_one_of_many_is_as_that_of_one_alone(filled: Subject, at: int) -> None:
+    store, name = filled.store, f"many {at}"
+    for odd, wanted in (
+        ({}, {}),
+        (None, {}),
+        ({"größe": "ein Meter"}, {"größe": "ein Meter"}),
+        (MappingProxyType({"k": "v"}), {"k": "v"}),
+        ({"long": "x" * 60_000}, {"long": "x" * 60_000}),
+    ):
+        given: list[Any] = [{"n": str(number)} for number in range(200)]
+        given[at] = odd
+        store.produce("space", name, [Record(b"x", metadata) for metadata in given])
+        given[at] = wanted
+        assert [entry.metadata for entry in store.consume_segment("space", name)][-200:] == given
+    before = store.segment_status("space", name)
+    for wrong, error in (({"k": 5}, TypeError), ("text", TypeError), ({"k": "x" * 70_000}, InvalidRecord)):
+        given[at] = wrong
+        with pytest.raises(error):
+            store.produce("space", name, [Record(b"x", metadata) for metadata in given])
+    assert store.segment_status("space", name) == before
+
+
 def test_changing_metadata_after_it_was_produced_changes_nothing(filled: Subject) -> None:
     metadata = {"k": "v"}
     with filled.store.transaction("space") as trx:
