@@ -111,8 +111,10 @@ class OpenView:
         """Of a fork: locks may have been another thread's, and SQLite's connections do not survive it."""
         self._pid = os.getpid()
         self._mutex = threading.Lock()
-        self._builder: object | None = None
-        """Of this process, while it builds."""
+        self._builder: list[int] | None = None
+        """Who builds, of this process: its thread."""
+        self._closes_itself = False
+        """Who builds has closed the view."""
         self._left = [getattr(self, "_build", None), getattr(self, "_readers", None)]
         self._build: Build | None = None
         self._readers = threading.local()
@@ -167,7 +169,7 @@ class OpenView:
 
     def _alone(self, work: Callable[[], _T]) -> _T | None:
         """`work()` while no other thread or process builds; None, at once, if one does."""
-        mine = object()
+        mine = [threading.get_ident()]
         try:
             with self._mutex:
                 if self._builder is not None:
@@ -179,6 +181,8 @@ class OpenView:
         finally:
             if self._builder is mine:  # nothing is called here: an interrupt comes behind calls, and it would stay
                 self._builder = None
+                if self._closes_itself:
+                    self._let_go()
 
     def _prepare(self) -> None:
         path = self.path
@@ -554,14 +558,21 @@ class OpenView:
         return getattr(self.view, name)
 
     def close(self) -> None:
-        """Let go of the database, and end `run`. Again is fine."""
+        """Let go of the database, and end `run`. Again is fine. Where the thread that builds calls it, in `apply` or a
+        signal handler, it is let go when that has come to its end."""
         if self._closed:
             return
         self._closed = True
         for stop in list(self._stops):
             stop.set()
-        while self._builder is not None and self._pid == os.getpid():
+        while (builder := self._builder) is not None and self._pid == os.getpid():
+            if builder[0] == threading.get_ident():
+                self._closes_itself = True
+                return
             time.sleep(_PAUSE)
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._pid == os.getpid() and self._build is not None:
             self._build.close()
         self._build = None

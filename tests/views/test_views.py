@@ -289,6 +289,31 @@ def test_run_follows_until_it_is_closed(subject: Subject, path: str) -> None:
         view.catch_up()
 
 
+def test_who_builds_may_close_it(subject: Subject, path: str) -> None:
+    """As a signal handler does, in whose thread it is built."""
+
+    class Closes(Names):
+        def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+            super().apply(db, entries)
+            view.close()
+
+    write(subject, "a")
+    view = subject.store.view("names", Closes(), spaces=["orders"], path=path)
+    thread = threading.Thread(target=view.run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    with pytest.raises(StoreClosed):
+        view.catch_up()
+    with subject.store.view("names", Names(2), spaces=["orders"], path=path) as newer:
+        newer.catch_up()
+        newer.rebuild()
+    assert not [name for name in os.listdir(f"{path}.builds") if name.startswith("1-") and ".sqlite" in name]
+    with subject.store.view("names", Names(), spaces=["orders"], path=path) as again:
+        again.catch_up()
+        assert names(again) == ["a"]
+
+
 def test_run_ends_after_its_time(subject: Subject, path: str) -> None:
     write(subject, "a")
     view = subject.store.view("names", Names(), spaces=["orders"], path=path)
