@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .errors import CorruptData, Fenced, LeaseLost, LeaseNotAcquired, OutcomeUnknown, TransientError
+from .errors import CorruptData, Fenced, LeaseLost, LeaseNotAcquired, OutcomeUnknown, StreamkitError, TransientError
 from .leases import Lease
-from .model import Record
+from .model import Entry, Record
 from .names import check_name, internal_name
 from .seconds import check_seconds
 
@@ -23,6 +23,8 @@ __all__ = ["Member", "Members", "Membership"]
 
 _SPACE = internal_name("members")
 _LEAST_TTL = 1.0
+_KEPT = 1000
+"""Records before those of who is there, after which they are removed."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -53,7 +55,9 @@ class Members:
         self.group = check_name(group, "group")
         self._store = store
         self._seen = 0
-        self._noted: dict[str, tuple[_Note, int]] = {}
+        self._first = 0
+        """The first record that was there."""
+        self._noted: dict[str, tuple[_Note, Entry]] = {}
 
     def join(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> Membership:
         """Be there as `name` until `leave()`, the end of a `with`, or `ttl` seconds after the process stopped.
@@ -88,8 +92,9 @@ class Members:
         found = []
         for name in sorted(self._noted):
             if self._is_there(name) and (noted := self._noted.get(name)) is not None:  # another thread may read on
-                note, since = noted
-                found.append(Member(name, dict(note.metadata), since))
+                note, entry = noted
+                found.append(Member(name, dict(note.metadata), entry.timestamp))
+        self._trim()
         return found
 
     def watch(self, *, timeout: float | None = None, every: float = 1.0) -> Iterator[Sequence[Member]]:
@@ -124,7 +129,8 @@ class Members:
         self._store.produce(_SPACE, self.group, [Record(msgspec.json.encode(note))], lease=lease)
 
     def _read(self) -> None:
-        for entry in self._store.consume_segment(_SPACE, self.group, min_sequence=self._seen + 1):
+        # What was trimmed tells of nobody who is there: who is noted here, and has gone since, is found out to have.
+        for entry in self._store.consume_segment(_SPACE, self.group, min_sequence=self._seen + 1, gaps="skip"):
             try:
                 note = msgspec.json.decode(entry.payload, type=_Note)
             except msgspec.DecodeError as error:
@@ -132,8 +138,17 @@ class Members:
             if note.gone:
                 self._noted.pop(note.name, None)
             else:
-                self._noted[note.name] = (note, entry.timestamp)
+                self._noted[note.name] = (note, entry)
+            self._first = self._first or entry.sequence
             self._seen = entry.sequence
+
+    def _trim(self) -> None:
+        """What is before the records of who is there is read by nobody any more."""
+        first = min([entry.sequence for _, entry in list(self._noted.values())], default=self._seen + 1)
+        if first - self._first >= _KEPT:
+            with suppress(StreamkitError):  # who looks next does it
+                self._store.trim(_SPACE, self.group, before=first)
+                self._first = first
 
     def _is_there(self, name: str) -> bool:
         """Nobody is whose lease can be had; it is given back at once. Where that cannot be told, the error says so."""

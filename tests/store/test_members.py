@@ -9,8 +9,10 @@ import pytest
 from fix_stores import Subject
 
 from streamkit import Lease, LeaseNotAcquired, Store, TransientError
+from streamkit import members as presence
 from streamkit.client import Client
 from streamkit.members import Membership
+from streamkit.names import internal_name
 from streamkit.testing import At, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
 
@@ -162,3 +164,23 @@ def test_who_joins_is_not_missed_because_somebody_slept_who_had_found_the_one_be
         assert [(one.name, one.metadata) for one in members.list()] == [("a", {"host": "two"})]
     joined[0].leave()
     assert here.members("workers").list() == []
+
+
+def test_what_is_remembered_of_who_has_gone_does_not_grow(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "_KEPT", 10)
+    here, there = subject.store.members("workers"), subject.stranger().members("workers")
+    with there.join("early", {"n": "0"}):
+        assert [one.name for one in there.list()] == ["early"]
+    with here.join("stays", {"n": "1"}):
+        for at in range(20):
+            with here.join(f"passes {at}"):
+                assert len(here.list()) == 2
+        with here.join("late"):
+            assert [one.name for one in here.list()] == ["late", "stays"]
+            assert [(one.name, one.metadata) for one in there.list()] == [("late", {}), ("stays", {"n": "1"})]
+    for _ in range(2):
+        for _ in range(6):
+            here.join("again").leave()
+        assert here.list() == there.list() == subject.stranger().members("workers").list() == []
+    kept = subject.store.segment_status(internal_name("members"), "workers")
+    assert (kept.last_sequence > 60, kept.last_sequence - kept.first_sequence < 25) == (True, True)
