@@ -60,6 +60,8 @@ def claim(
         tickets += [(ticket, 1) for ticket in range(first, first + count)]
     if settings.mode == "key_shared":
         tickets.sort()
+    elif settings.queue and again and fresh:
+        tickets.sort(key=lambda each: -_priority(state, settings, each[0], blocks))
     deadline = at + int(settings.ack_timeout * 1000)
     event = Claimed(consumer, state.lots + 1, deadline, fresh, ranges_of(again), bucket)
     return Claim(tickets, event, dead)
@@ -124,10 +126,13 @@ def _by_priority(
     return taken, ranges, bucket
 
 
-def _priority(state: LaneState, settings: GroupSettings, ticket: int) -> int:
+def _priority(state: LaneState, settings: GroupSettings, ticket: int, added: Sequence[Block] = ()) -> int:
     found = state.block_of(ticket)
     if found is not None:
         return found.block.priority
+    for block in added:
+        if block.ticket <= ticket < block.end:
+            return block.priority
     # It was redriven, and those beside it are done.
     return queue_class(str(state.site(ticket).stream))[0] if settings.queue else 0
 

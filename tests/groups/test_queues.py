@@ -84,6 +84,19 @@ def test_dead_jobs_are_kept_and_redriven(subject: Subject) -> None:
     assert (queue.status().dead, queue.status().acked) == (0, 2)
 
 
+def test_what_comes_again_is_behind_what_has_a_higher_priority(subject: Subject) -> None:
+    queue = subject.store.queue("emails", lanes=1)
+    queue.put(b"low")
+    queue.put(b"high", priority=5)
+    with queue.consumer(linger=0) as consumer:
+        for delivery in consumer.receive():
+            consumer.nack(delivery, delay=0)
+        queue.put(b"higher", priority=7)
+        queue.put(b"high as well", priority=5)
+        queue.put(b"lower", priority=-1)
+        assert take(consumer) == [b"higher", b"high", b"high as well", b"low", b"lower"]
+
+
 def test_what_is_redriven_keeps_its_priority(subject: Subject) -> None:
     queue = subject.store.queue("emails", lanes=1)
     for number in (-5, 5):
