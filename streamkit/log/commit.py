@@ -429,8 +429,7 @@ class Committer:
                     elif not request.done and (alone or not request.abandoned):
                         plan.add(request)
                 if plan.behind:
-                    for request in requests:
-                        recall(partition, request)
+                    recall(partition, requests)
                     continue
                 if snapshot.generation != partition.generation:
                     continue  # what was looked up is not of the snapshot

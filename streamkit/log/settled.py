@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import Unavailable
 from .answers import WINDOW
 from .partition import Partition
 from .record_format import VOID, Header
+from .records import records
 from .request import Request
 from .rows import SegmentRow
 
@@ -26,20 +29,30 @@ def chosen(header: Header) -> bytes | None:
     return next((id for id, frame in reversed(header.answers) if frame != VOID), None)
 
 
-def recall(partition: Partition, request: Request) -> None:
-    """Read what the log has said of a posted request while nobody listened here. OutcomeUnknown if it is gone."""
-    id, answers = request.id, partition.answers
-    since = answers.since
-    while id is not None and not request.done and request.checked < min(since, request.since + WINDOW):
-        header = partition.header(request.checked + 1)
-        if header is None:
+def recall(partition: Partition, requests: Sequence[Request]) -> None:
+    """Read what the log has said of posted requests while nobody listened here, once for all of them. Unavailable if it
+    is not in the log any more."""
+    since = partition.answers.since
+    behind = {request.id: request for request in requests if request.id is not None and _is_behind(request, since)}
+    if behind:
+        first = min(request.checked for request in behind.values()) + 1
+        last = min(since, max(request.since for request in behind.values()) + WINDOW)
+        for number, record in records(partition, first, last):
+            header = partition.decode_header(record, number)
+            for id, frame in header.answers:
+                if (request := behind.pop(id, None)) is not None:
+                    settle(partition, request, header, frame)
+            for request in behind.values():
+                request.checked = max(request.checked, number)
+    for request in behind.values():
+        if _is_behind(request, since):
             raise Unavailable(f"{partition.where(request.checked + 1)} is not in the log any more")
-        request.checked += 1
-        for settled, frame in header.answers:
-            if settled == id:
-                settle(partition, request, header, frame)
-                return
-    request.checked = max(request.checked, since)
+    for request in requests:
+        request.checked = max(request.checked, since)
+
+
+def _is_behind(request: Request, since: int) -> bool:
+    return not request.done and request.checked < min(since, request.since + WINDOW)
 
 
 def _rows(partition: Partition, request: Request, header: Header, frame: int) -> dict[str, SegmentRow]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from harness.deep_search import found_in
 from harness.posted import Hooks, Shared, inbox_of, partition_of
 from streamkit import Record, Retention, Store
 from streamkit.errors import OutcomeUnknown, SequenceMismatch, SpaceFull, StreamkitError, Unavailable
+from streamkit.index.upkeep import bring_forward
+from streamkit.log import plan as log_plan
 from streamkit.log.policy import NEVER
 from streamkit.log.record_format import encode_body
 from streamkit.log.request import Part, Request
@@ -247,6 +250,41 @@ def test_what_comes_while_its_neighbour_is_posted_is_not_judged_by_what_was_know
         committer.drive()
     assert late.error is None
     assert shared.payloads("a")[4:] == [b"late"]
+
+
+def test_what_became_of_many_requests_while_nobody_listened_is_read_once_for_all(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waiting(Request):
+        abandoned = False
+
+    poster, hooks, other = begun(shared)
+    known = poster._handle.look_up("s")[0]
+    assert known is not None
+    committer = known.committers[0]
+    waiting = [Waiting([Part(f"w{at}", encode_body([b"posted"], None), 6, None)]) for at in range(16)]
+    before: list[int] = []
+
+    def asked() -> int:
+        return sum(count for kind, count in poster.statistics().requests.items() if not kind.startswith("bytes"))
+
+    def go_on() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(log_plan.Plan, "add_posted", lambda plan, requests: True)
+            for _ in range(100):
+                shared.write(other, "a", Random(1).randbytes(20_000))
+        bring_forward(partition_of(other))
+        partition_of(poster).read_head()
+        before.append(asked())
+
+    once(hooks, "posted", go_on)
+    for request in waiting:
+        committer.submit(request)
+    while not all(request.done for request in waiting):
+        committer.drive()
+    assert [request.error for request in waiting] == [None] * 16
+    assert [shared.payloads(f"w{at}") for at in range(16)] == [[b"posted"]] * 16
+    assert asked() - before[0] < 50
 
 
 def test_an_answer_that_is_lost_or_late_commits_nothing_twice(shared: Shared) -> None:
