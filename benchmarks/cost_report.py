@@ -165,7 +165,7 @@ How to read it:
 - **Where hundreds of processes open one partition at the same moment**, their first requests are throttled: each reads
   some twenty rows before it can write, so the first appends of a thousand processes on S3 take seconds, not fractions.
   What they go on to append is not slower for that. A burst of 10,000 requests from 1,000 processes that appear at once is
-  committed in 24 to 31 s, each once (`python -m benchmarks.cost_burst`, three seeds, of 2026-11-23); one of 1,000 requests
+  committed in 17 to 24 s, each once (`python -m benchmarks.cost_burst`, nine seeds, of 2026-11-23); one of 1,000 requests
   from 100 processes in 4 to 6 s. Azure's limit is lower: 256 processes on one partition of a table throttle each other
   all the time, give them eight.
 - **A partition of Azure Tables takes 2,000 entities a second**, and a commit is one; so is each look of a process that
@@ -177,6 +177,28 @@ Each process appends as fast as it can, after {warm_up:g} seconds of warming up 
 shape:
 
 {crowds}
+
+### The same with processes
+
+Processes and threads of a machine with 2 processors, against emulators that share it (`python -m
+benchmarks.cost_processes`, of 2026-11-23): moto, which answers as late as S3 Standard does in the model, and Azurite, as fast
+as it can. So how fast they are is the machine's; what an append costs in requests, how many are committed at once and
+how evenly is not. "the model's": its requests for an append in the same shape.
+
+| emulator | processes | writers | appends/s | p50 ms | p99 ms | requests/append | the model's | appends/transaction | conflicts | slowest / median process |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+| moto | 1 | 1 | 23 | 36 | 141 | 1.08 | 1.07 | 1.0 | 0% | 1.00 |
+| moto | 1 | 16 | 262 | 58 | 150 | 0.12 | 0.12 | 10.4 | 0% | 1.00 |
+| moto | 4 | 4 | 23 | 165 | 387 | 3.11 | 3.64 | 2.5 | 0% | 0.96 |
+| moto | 8 | 8 | 38 | 207 | 447 | 3.47 | 3.64 | 4.3 | 0% | 0.93 |
+| moto | 16 | 16 | 57 | 273 | 515 | 3.95 | 4.10 | 7.7 | 0% | 0.91 |
+| moto | 4 | 64 | 271 | 224 | 533 | 0.31 | 0.26 | 38.1 | 1% | 0.94 |
+| Azurite | 1 | 1 | 264 | 3 | 12 | 1.11 | 1.06 | 1.0 | 0% | 1.00 |
+| Azurite | 1 | 16 | 1,643 | 8 | 29 | 0.14 | 0.13 | 9.8 | 0% | 1.00 |
+| Azurite | 4 | 4 | 70 | 51 | 174 | 3.48 | 4.06 | 2.3 | 0% | 0.73 |
+| Azurite | 8 | 8 | 81 | 83 | 385 | 5.21 | 5.50 | 3.5 | 8% | 0.72 |
+| Azurite | 16 | 16 | 72 | 184 | 1,393 | 5.97 | 6.38 | 6.2 | 13% | 0.88 |
+| Azurite | 4 | 64 | 752 | 51 | 600 | 0.46 | 0.28 | 29.0 | 9% | 0.72 |
 
 ## Figures
 
