@@ -28,9 +28,7 @@ from streamkit.spark.jobs import archive, compact, restore, rollup, verify
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 KILLS = 8 if EXHAUSTIVE else 1
-one_of_many = pytest.mark.skipif(
-    not EXHAUSTIVE, reason="a sample kills one of them; STREAMKIT_EXHAUSTIVE=1 kills each"
-)
+one_of_many = pytest.mark.skipif(not EXHAUSTIVE, reason="a sample kills one of them; STREAMKIT_EXHAUSTIVE=1 kills each")
 Doom = Callable[..., Doomed]
 Covered = Callable[[str, int], None]
 
