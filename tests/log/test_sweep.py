@@ -113,7 +113,9 @@ def test_everything_that_upkeep_asks_for_is_among_the_fault_points(backend: str)
     """Files that are made, read and replaced, heads that are moved, a log that is cleared."""
     trace = Sweep(MEMORY[backend], hurried).trace
     kinds = {(call.kind, name) for call in trace for name in ("RUN", "TXN", "PARTITIONS") if name in call.what}
-    wanted = "put RUN, read RUN, scan RUN, delete RUN, put TXN, get TXN, scan TXN, delete TXN, put PARTITIONS"
+    wanted = "put RUN, read RUN, scan RUN, delete RUN, put TXN, scan TXN, delete TXN, put PARTITIONS"
+    if backend != "memory":  # there one scan tells that nothing follows
+        wanted += ", get TXN"
     assert kinds >= {tuple(kind.split()) for kind in wanted.split(", ")}
     files = [call for call in trace if call.kind == "put" and "RUN" in call.what]
     heads = [call for call in trace if call.kind == "put" and "if etag" in call.what]
