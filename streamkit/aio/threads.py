@@ -47,6 +47,13 @@ class Threads:
             raise RuntimeError("this client belongs to another event loop: connect once in each loop")
         return running
 
+    def is_loop(self) -> bool:
+        """Whether this is the loop's own thread."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Have the loop call it. From any thread; nothing happens once the loop is closed."""
         loop = self._loop

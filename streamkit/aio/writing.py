@@ -118,10 +118,16 @@ class Lane:
             request.future.set_result(None)
 
     def drive(self) -> None:
-        """Have a thread commit what is queued; from any thread."""
+        """Have a thread commit what is queued; from any thread.
+
+        It is the loop that asks the pool for one: a thread that is interrupted in there leaves the pool's locks behind.
+        """
         if not self._driving:
             self._driving = True
-            self._start()
+            if self._calls.threads.is_loop():
+                self._start()
+            else:
+                self._calls.threads.call_soon(self._start)
 
     def _start(self) -> None:
         try:

@@ -18,10 +18,12 @@ from harness.drivers import MEMORY
 from harness.held_store import HeldStore, held_store
 from streamkit import Record
 from streamkit.aio import AsyncStore
+from streamkit.aio.threads import Calls
 from streamkit.aio.writing import Lane
 from streamkit.client import Client
 from streamkit.errors import OutcomeUnknown, Unavailable
 from streamkit.log import plan
+from streamkit.log.commit import Committer
 from streamkit.members import Members, Membership
 from streamkit.testing import ManualClock
 
@@ -369,6 +371,38 @@ async def test_a_wake_up_that_is_lost_is_made_up_for(memory: AsyncSubject, monke
         monkeypatch.setattr("streamkit.aio.writing.LoopRequest.wake", lambda self: None)
         status = await store.produce("s", "a", [Record(b"silent")])
         assert status.last_sequence == 2
+
+
+@in_loop
+async def test_only_the_loop_asks_the_pool_for_threads(memory: AsyncSubject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that is interrupted while it does leaves the pool locked, and the loop waits for that for ever."""
+    asked: list[int] = []
+    lanes: list[Lane] = []
+    start, drive, committed = Calls.start, Lane.drive, Committer.drive
+    more = iter(range(3))
+
+    def noted(self: Calls, *arguments: Any) -> Any:
+        asked.append(threading.get_ident())
+        return start(self, *arguments)
+
+    def driven(self: Lane) -> None:
+        lanes.append(self)
+        drive(self)
+
+    def busy(self: Committer) -> None:
+        committed(self)
+        if next(more, None) is not None:
+            lanes[0].drive()  # as where more is queued by then
+
+    async with memory.store() as store:
+        await store.produce("s", "a", [Record(b"begun")])
+        monkeypatch.setattr(Calls, "start", noted)
+        monkeypatch.setattr(Lane, "drive", driven)
+        monkeypatch.setattr(Committer, "drive", busy)
+        for number in range(5):
+            await store.produce("s", "a", [Record(b"%d" % number)])
+    assert next(more, None) is None
+    assert {*asked} == {threading.get_ident()}
 
 
 def interrupted_once(monkeypatch: pytest.MonkeyPatch, cut: Cut) -> None:
