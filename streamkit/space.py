@@ -9,9 +9,7 @@ from os import urandom
 import msgspec
 
 from .backend import ABSENT, Ambiguous, Backend, Conflict
-from .checksum import crc32
 from .errors import CorruptData, CrossPartition, SpaceExists, Unavailable
-from .index.salvage import had_head
 from .index.upkeep import bring_forward, merge_some
 from .log.commit import Committer
 from .log.context import Context
@@ -19,7 +17,7 @@ from .log.floors import Changed
 from .log.index_reader import RunGone
 from .log.index_rows import decode_index_row
 from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_key, segment_name, space_key
-from .log.partition import Partition
+from .log.partition import Partition, seed_of
 from .log.rows import Head, SegmentRow, Settings, decode_row, encode_row
 from .log.visible import shown
 from .names import partition_of
@@ -118,7 +116,9 @@ def create_space(backend: Backend, space: str, settings: Settings, *, exact: boo
             fixed = {"partitions", "durability"} & {*others}
             what = "and they cannot be changed" if fixed else "which change_space() can change; or create it with these"
             raise SpaceExists(f"space {space!r} exists with other settings ({changed}), {what}")
-        if _is_headless(backend, first, settings):
+        if backend.get(first, [bytes(HEAD)])[0] is not None:
+            return
+        if _had_head(backend, first, settings):
             raise CorruptData(
                 f"the head of space {space!r} is gone, and what it named is there: `streamkit repair`; or, if the "
                 "store was being deleted, delete it again"
@@ -126,13 +126,13 @@ def create_space(backend: Backend, space: str, settings: Settings, *, exact: boo
     _put_once(backend, first, bytes(HEAD), encode_row(HEAD, Head(settings)))
 
 
-def _is_headless(backend: Backend, partition: bytes, settings: Settings) -> bool:
+def _had_head(backend: Backend, partition: bytes, settings: Settings) -> bool:
     """Whether a partition has lost its head, in the place of which none must be put that knows nothing."""
-    return (
-        backend.get(partition, [bytes(HEAD)])[0] is None
-        and had_head(backend, partition, crc32(settings.incarnation, crc32(partition)))
-        and backend.get(partition, [bytes(HEAD)])[0] is None  # whoever makes the space now puts it before all else
-    )
+    from .index.salvage import had_head
+
+    if not had_head(backend, partition, seed_of(settings, partition)):
+        return False
+    return backend.get(partition, [bytes(HEAD)])[0] is None  # whoever makes the space now puts it before all else
 
 
 def _put_once(backend: Backend, partition: bytes, key: bytes, data: bytes) -> bool:

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import pytest
 
 import streamkit
-from streamkit import Record, Store
+from streamkit import Client, Record, Store
 
 SPACE = "orders/ü"
 _PATIENCE = 240.0
@@ -82,6 +82,29 @@ def entries_of(store: Store, space: str = SPACE) -> list[tuple[Any, ...]]:
         (e.segment, e.sequence, e.payload, e.metadata, str(e.trx.id), e.trx.number, e.origin.partition, e.tier)
         for e in store.consume_space(space)
     )
+
+
+def restore_beside_damaged(
+    client: Client, root: str, capsys: pytest.CaptureFixture[str], harm: Callable[[Store, str], None]
+) -> None:
+    """Of three archived spaces `harm(store, space)` damages two: the third is restored, and the others are named."""
+    from streamkit.spark.jobs import restore
+
+    into, long = uuid4(), "l" * 200
+    store = client.store(uuid4())
+    for space in (SPACE, "damaged", long):
+        fill(store, 5, space=space)
+        store.archive(space)
+    for space in ("damaged", long):
+        harm(store, space)
+    before = entries_of(store)
+    job = ["--url", root, "--store", str(store.id), "--into", str(into), "--cold"]
+    assert restore.job(job) == 1
+    said = capsys.readouterr().out
+    assert "'damaged': Damaged" in said
+    assert long[:100] in said
+    assert restore.job([*job, "--space", SPACE]) == 0
+    assert [row[:4] for row in entries_of(client.store(into))] == [row[:4] for row in before]
 
 
 def load(spark: Any, url: str, store: Store, **options: str) -> Any:

@@ -42,7 +42,7 @@ from .ranges import ranges_of
 from .run import RunReport, Stop, run
 from .settings import CHANGEABLE, GroupSettings, checked
 from .source import Source
-from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending
+from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending, consumer_of
 
 __all__ = ["Group", "group_names", "open_group"]
 
@@ -263,7 +263,7 @@ class Group:
                 for lot in state.pending.values():
                     if lot.deadline > at:
                         pending += 1
-                        name = lot.consumer.partition("\x1f")[0]
+                        name = consumer_of(lot.consumer)
                         consumers[name] = consumers.get(name, 0) + 1
                     else:
                         ready += 1
@@ -276,7 +276,7 @@ class Group:
                 acked += state.acked
                 gaps += state.trimmed
         for session in feed.alive(core.feed.now()):
-            consumers.setdefault(session.partition("\x1f")[0], 0)
+            consumers.setdefault(consumer_of(session), 0)
         delivered_to, acked_to = self._progress(lanes)
         return GroupStatus(
             lag,
@@ -358,10 +358,10 @@ class Group:
             with lane.chain.lock:
                 state, at = lane.chain.state, lane.chain.now()
                 for ticket, lot in state.pending.items():
-                    if lot.deadline > at and consumer in (None, lot.consumer.partition("\x1f")[0]):
+                    if lot.deadline > at and consumer in (None, consumer_of(lot.consumer)):
                         found.append((ticket, state.site(ticket), lot))
         return [
-            Pending(entry, lot.consumer.partition("\x1f")[0], lot.attempt, lot.deadline)
+            Pending(entry, consumer_of(lot.consumer), lot.attempt, lot.deadline)
             for (_, _, lot), entry in self._there(found, limit)
         ]
 

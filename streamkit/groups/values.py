@@ -10,7 +10,12 @@ from ..gaps import Gap
 from ..lexkey import LexKey
 from ..model import Entry
 
-__all__ = ["ConsumerStatus", "DeadLetter", "Delivery", "GroupGap", "GroupStatus", "Pending"]
+__all__ = ["ConsumerStatus", "DeadLetter", "Delivery", "GroupGap", "GroupStatus", "Pending", "consumer_of"]
+
+
+def consumer_of(session: str) -> str:
+    """The name of a consumer, without what tells it from others of that name."""
+    return session.partition("\x1f")[0]
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -32,7 +37,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def consumer(self) -> str:
-        return self.session.partition("\x1f")[0]
+        return consumer_of(self.session)
 
     @property
     def receipt(self) -> str:

@@ -70,7 +70,7 @@ class Salvage:
         self._seed = seed
         self._lost: list[_Lost] = []
 
-    def add(self, rows: Iterable[tuple[bytes, bytes]], where: str = "") -> None:
+    def add(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         for key, data in rows:
             try:
                 if _SEGMENTS[0] <= key < _SEGMENTS[1]:
@@ -87,7 +87,7 @@ class Salvage:
                     if fence.token >= self.leases.get(key, fence).token:
                         self.leases[key] = fence
             except CorruptData:
-                self._lost.append(_Lost(where or f"the row {key!r}", key, key + b"\x00"))
+                self._lost.append(_Lost(f"the row {key!r}", key, key + b"\x00"))
 
     def add_manifest(self, manifest: Manifest) -> None:
         """What can be read of that which a head names."""

@@ -32,7 +32,7 @@ from .record_format import Header, decode_header, frames_start
 from .refresher import Refresher
 from .rows import Head, KeyRow, Piece, SegmentRow, Settings
 
-__all__ = ["NOTHING", "Partition"]
+__all__ = ["NOTHING", "Partition", "seed_of"]
 
 _T = TypeVar("_T")
 
@@ -41,6 +41,11 @@ _KNOWN = 1 << 16
 """Segments, 280 bytes each. More are known where one transaction writes to more."""
 _SHARE = 8
 """The oldest of so many go together: a dict that loses its first ones one by one is searched anew for each."""
+
+
+def seed_of(settings: Settings, partition: bytes) -> int:
+    """What the checksums of a partition's rows begin with."""
+    return crc32(settings.incarnation, crc32(partition))
 
 
 class Partition:
@@ -128,7 +133,7 @@ class Partition:
         self.grace = min(settings.archive_grace, self.policy.clear)
         """Seconds by which looks are judged; a transaction's row stays for a tenth of it, at the least, after the
         transaction is somewhere else as well."""
-        self.seed = crc32(settings.incarnation, crc32(self.key))
+        self.seed = seed_of(settings, self.key)
         self._transactions = transaction_prefix(settings.incarnation)
         self.last_key = transaction_key(self._transactions, 1 << 64)
         """After those of all transactions."""

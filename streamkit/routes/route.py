@@ -364,7 +364,7 @@ class Route:
             return False
         age = inner(self._store).clock.now() - state.batch.began
         # What the space was created with, as this process may not know of a change; and no window is less than a tenth.
-        return not 0 <= age < known.settings.idempotency_window * 50  # seconds by 1000, by 20
+        return not 0 <= age < known.settings.idempotency_window * 1000 / 20
 
     def _already_there(self, state: RouteState) -> frozenset[str]:
         """The sources of this route's copies that came into the target since the batch was begun."""

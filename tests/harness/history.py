@@ -28,7 +28,7 @@ from streamkit.model import TRX, Entry, Record
 from streamkit.statistics import Statistics
 from streamkit.store import Store
 
-__all__ = ["Attempt", "History", "Look", "Reader"]
+__all__ = ["Attempt", "History", "Look", "Reader", "requests_in"]
 
 Outcome = Literal["invoked", "ok", "failed", "unknown"]
 
@@ -112,7 +112,8 @@ class Reader:
             pass
 
 
-def _requests(told: Statistics) -> int:
+def requests_in(told: Statistics) -> int:
+    """How many, of all kinds."""
     return sum(count for kind, count in told.requests.items() if not kind.startswith("bytes"))
 
 
@@ -224,7 +225,7 @@ class History:
             attempt.returned = self._tick()
             after = store.statistics()
             if after.retries == before.retries and not isinstance(attempt.error, TransientError):
-                attempt.requests = _requests(after) - _requests(before)
+                attempt.requests = requests_in(after) - requests_in(before)
             self._tell(attempt)
         return attempt
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from zlib import crc32
-
 from msgspec.structs import replace
 
 from streamkit.backend import Backend
@@ -11,6 +9,7 @@ from streamkit.index.block_cache import BlockCache
 from streamkit.index.run_format import encode_inline
 from streamkit.index.runs import Runs
 from streamkit.log.keys import HEAD
+from streamkit.log.partition import seed_of
 from streamkit.log.rows import Head, decode_row, encode_row
 
 
@@ -20,15 +19,11 @@ def read_head(backend: Backend, partition: bytes) -> Head:
     return decode_row(Head, HEAD, value.data)
 
 
-def seed_of(head: Head, partition: bytes) -> int:
-    return crc32(head.settings.incarnation, crc32(partition))
-
-
 def read_rows(backend: Backend, partition: bytes) -> dict[bytes, bytes]:
     if backend.get(partition, [bytes(HEAD)])[0] is None:
         return {}
     head = read_head(backend, partition)
-    runs = Runs(backend, partition, seed_of(head, partition), head.manifest, BlockCache())
+    runs = Runs(backend, partition, seed_of(head.settings, partition), head.manifest, BlockCache())
     return dict(runs.scan(b"", b"\xff"))
 
 
@@ -37,7 +32,7 @@ def write_rows(backend: Backend, partition: bytes, rows: dict[bytes, bytes]) -> 
         return
     head = read_head(backend, partition)
     keys = sorted(rows)
-    inline = encode_inline(keys, [rows[key] for key in keys], seed_of(head, partition))
+    inline = encode_inline(keys, [rows[key] for key in keys], seed_of(head.settings, partition))
     manifest = head.manifest.with_inline(inline, 1, head.watermark)
     manifest = replace(manifest, runs=(), merges=())
     backend.put(partition, bytes(HEAD), encode_row(HEAD, replace(head, manifest=manifest)))

@@ -13,7 +13,7 @@ from fix_covered import EXHAUSTIVE
 from msgspec.structs import replace
 
 from harness.cramped import cramped
-from harness.index_rows import read_head, seed_of
+from harness.index_rows import read_head
 from streamkit import Client, Lease, Record, Store
 from streamkit.backend import Backend
 from streamkit.errors import CorruptData, Fenced
@@ -22,6 +22,7 @@ from streamkit.log import policy
 from streamkit.log.index_rows import decode_index_row
 from streamkit.log.keys import FENCES, HEAD, KEYS, SEGMENTS, partition_key, run_key
 from streamkit.log.manifest import RunFile
+from streamkit.log.partition import seed_of
 from streamkit.log.rows import KeyRow, encode_row
 from streamkit.testing import ManualClock
 from streamkit_local.driver import LocalDriver
@@ -138,7 +139,7 @@ def blocks_of(world: World, file: RunFile) -> list[tuple[int, Block]]:
     (value,) = world.backend.get(P, [run_key(file.id)])
     assert value is not None
     data = value.data[file.start : file.start + file.length]
-    seed = seed_of(read_head(world.backend, P), P)
+    seed = seed_of(read_head(world.backend, P).settings, P)
     tail = decode_tail(data[-file.tail :], file, seed)
     ends = zip(tail.offsets, tail.offsets[1:], strict=False)
     return [(file.start + start, decode_block(data[start:end], file, start, seed)) for start, end in ends]

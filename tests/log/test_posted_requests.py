@@ -11,6 +11,7 @@ import pytest
 
 from harness.combining import combine, posting
 from harness.deep_search import found_in
+from harness.history import requests_in
 from harness.posted import Hooks, Shared, inbox_of, partition_of
 from streamkit import Record, Retention, Store
 from streamkit.errors import OutcomeUnknown, SequenceMismatch, SpaceFull, StreamkitError, Unavailable
@@ -266,7 +267,7 @@ def test_what_became_of_many_requests_while_nobody_listened_is_read_once_for_all
     before: list[int] = []
 
     def asked() -> int:
-        return sum(count for kind, count in poster.statistics().requests.items() if not kind.startswith("bytes"))
+        return requests_in(poster.statistics())
 
     def go_on() -> None:
         with monkeypatch.context() as patch:

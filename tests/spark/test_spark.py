@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from fix_spark import SPACE, both_tiers, entries_of, fill, load, rows_of, stream
+from fix_spark import SPACE, both_tiers, entries_of, fill, load, restore_beside_damaged, rows_of, stream
 
 import streamkit
 from harness.foreign_engines import optimize, polars_overwrites
@@ -308,25 +308,13 @@ def test_a_damaged_archive_of_one_space_does_not_keep_the_others_from_being_rest
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from streamkit.archive.location import path_name
-    from streamkit.spark.jobs import restore
 
-    root, into, long = tmp_path.as_uri(), uuid4(), "l" * 200
-    with streamkit.connect(root) as client:
-        store = client.store(uuid4())
-        for space in (SPACE, "damaged", long):
-            fill(store, 5, space=space)
-            store.archive(space)
-        for space in ("damaged", long):
-            table = tmp_path / "archive" / str(store.id) / path_name(space)
-            (table / "_delta_log" / f"{0:020}.json").write_bytes(b'{"add"')
-        before = entries_of(store)
-        job = ["--url", root, "--store", str(store.id), "--into", str(into), "--cold"]
-        assert restore.job(job) == 1
-        said = capsys.readouterr().out
-        assert "'damaged': Damaged" in said
-        assert long[:100] in said
-        assert restore.job([*job, "--space", SPACE]) == 0
-        assert [row[:4] for row in entries_of(client.store(into))] == [row[:4] for row in before]
+    def harm(store: Store, space: str) -> None:
+        table = tmp_path / "archive" / str(store.id) / path_name(space)
+        (table / "_delta_log" / f"{0:020}.json").write_bytes(b'{"add"')
+
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        restore_beside_damaged(client, tmp_path.as_uri(), capsys, harm)
 
 
 def test_verify_finds_what_is_missing(spark: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from fix_spark import SPACE, both_tiers, entries_of, fill, load, rows_of, stream
+from fix_spark import SPACE, both_tiers, entries_of, fill, load, restore_beside_damaged, rows_of, stream
 
 import streamkit
 from streamkit import Record, Store
@@ -116,25 +116,13 @@ def test_the_jobs_do_their_work_and_can_be_run_again(spark: Any, root: str, tmp_
 def test_a_damaged_archive_of_one_space_does_not_keep_the_others_from_being_restored(
     spark: Any, root: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from streamkit.spark.jobs import restore
     from streamkit.store import inner
 
-    into, long = uuid4(), "l" * 200
+    def harm(store: Store, space: str) -> None:
+        inner(store).archive(space).table.filesystem.delete_file(f"_delta_log/{0:020}.json")
+
     with streamkit.connect(root) as client:
-        store = client.store(uuid4())
-        for space in (SPACE, "damaged", long):
-            fill(store, 5, space=space)
-            store.archive(space)
-        for space in ("damaged", long):
-            inner(store).archive(space).table.filesystem.delete_file(f"_delta_log/{0:020}.json")
-        before = entries_of(store)
-        job = ["--url", root, "--store", str(store.id), "--into", str(into), "--cold"]
-        assert restore.job(job) == 1
-        said = capsys.readouterr().out
-        assert "'damaged': Damaged" in said
-        assert long[:100] in said
-        assert restore.job([*job, "--space", SPACE]) == 0
-        assert [row[:4] for row in entries_of(client.store(into))] == [row[:4] for row in before]
+        restore_beside_damaged(client, root, capsys, harm)
 
 
 @pytest.mark.s3
