@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Python compiles what it imports; pip would compile all of it, which is little more than a tenth.
 PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-compile
-# For two processors: a part of the time the tests wait for servers, and for Spark.
-JOBS ?= 3
+# For two processors: half of the time a test waits, for servers and for Spark.
+JOBS ?= 4
 RUNS ?= 20
 # What proves that nothing is lost, in a sample that every `make test` runs, and `make test-again` many times.
 PROOF := $(patsubst %,tests/%.py,log/test_sweep log/test_history log/test_faults log/test_fuzz log/test_crash \

@@ -209,7 +209,7 @@ def cases(operations: Sequence[Any]) -> list[Any]:
     for at, one in enumerate(operations):
         operation, *says = one if isinstance(one, tuple) else (one,)
         steps = STEPS if EXHAUSTIVE else [STEPS[at % len(STEPS)]]
-        alone = [(1, after_two_runs)] if EXHAUSTIVE or at % 3 == 0 else []
+        alone = [(1, after_two_runs)] if EXHAUSTIVE or at % 6 == 0 else []
         for partitions, step in [*alone, *((3, step) for step in steps)]:
             where = f"{operation.__name__}-{step.__name__}-{partitions}".replace("_", " ")
             found.append(pytest.param(partitions, operation, step, *says, id=where))

@@ -29,7 +29,7 @@ def test_every_subject_runs(tmp_path: Path) -> None:
 @pytest.mark.s3
 @pytest.mark.azure
 def test_processes_compete_on_both_emulators() -> None:
-    program = "from benchmarks.cost_processes import main; main([(2, 2)], (0.1, 3.0), models=False)"
+    program = "from benchmarks.cost_processes import main; main([(2, 2)], (0.1, 1.0), models=False)"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ MIB = 1024 * KIB
 
 
 class TestAzure(BackendConformance):
-    rounds = 20 if EXHAUSTIVE else 8
+    rounds = 20 if EXHAUSTIVE else 4
     keeps = True
 
     @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ PARTITION = b"orders\x00" + bytes(8)
 
 
 class TestS3(BackendConformance):
-    rounds = 20 if EXHAUSTIVE else 8
+    rounds = 20 if EXHAUSTIVE else 4
     keeps = True
 
     @pytest.fixture(autouse=True)
