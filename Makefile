@@ -27,7 +27,7 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/streamkit demo
 
 test: java $(VENV)/dev.stamp $(VENV)/connectors.stamp lint
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --durations=30 --durations-min=3
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=3
 
 test-again: $(VENV)/dev.stamp
 	@for run in $$(seq $(RUNS)); do \

@@ -7,7 +7,11 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -27,6 +31,34 @@ def _in_memory() -> str | None:
 
 
 _made = _in_memory()
+
+
+def _together(nodeid: str) -> str:
+    """What one worker runs: a file; and all of Spark, whose start and first queries are dear."""
+    file = nodeid.partition("::")[0]
+    return "tests/spark" if file.startswith("tests/spark/") else file
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first: Spark, then by the number of tests."""
+    counts = Counter(_together(item.nodeid) for item in items)
+
+    def rank(item: pytest.Item) -> tuple[bool, int, str]:
+        together = _together(item.nodeid)
+        return together != "tests/spark", -counts[together], together
+
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _together(nodeid)
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_sessionfinish(exitstatus: int) -> None:

@@ -99,19 +99,15 @@ class FileReader:
             # Each row group has its own words.
             return source.read(columns=columns).unify_dictionaries()
 
-    def rows(self, file: File, low: int, high: int, columns: Sequence[str], most: int) -> pa.Table | None:
-        """Transactions low..high of a file that streamkit wrote, in its order; None if they are more than `most` bytes.
-
-        Row groups are decoded a few at a time, as many as the ones before let expect little of.
-        """
-        import pyarrow as pa
+    def slabs(self, file: File, low: int, high: int, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Transactions low..high of a file that streamkit wrote, in its order: row groups, a few at a time, as many as
+        the ones before let expect little of."""
         import pyarrow.compute as pc
 
         source = self.open(file)
         whole = low <= file.numbers[0] and high >= file.numbers[1]
         groups = self._groups_with(source, low, high)
-        parts: list[pa.Table] = []
-        size = decoded = at = 0
+        decoded = at = 0
         each = 1.0
         while at < len(groups):
             some = groups[at : at + max(1, int(_SLAB / each))] if at else groups[:1]
@@ -123,16 +119,29 @@ class FileReader:
                 if not whole:
                     rows = rows.filter((pc.field("number") >= low) & (pc.field("number") <= high))
             if rows.num_rows:
-                parts.append(rows)
-                size += rows.nbytes
-                if size > most:
-                    return None
+                yield rows
+            del rows  # before the next ones are read
+
+    def rows(self, file: File, low: int, high: int, columns: Sequence[str], most: int) -> pa.Table | None:
+        """All `slabs` as one table; None if they are more than `most` bytes."""
+        import pyarrow as pa
+
+        parts: list[pa.Table] = []
+        size = 0
+        for rows in self.slabs(file, low, high, columns):
+            parts.append(rows)
+            size += rows.nbytes
+            if size > most:
+                return None
+        if not parts:
+            return self.empty(file, columns)
         with self.table.mapped():
-            if not parts:
-                return source.schema_arrow.empty_table().select(columns)
             rows = pa.concat_tables(parts).unify_dictionaries()
             parts.clear()
             return rows.combine_chunks()
+
+    def empty(self, file: File, columns: Sequence[str]) -> pa.Table:
+        return self.open(file).schema_arrow.empty_table().select(columns)
 
     def _groups_with(self, source: Any, low: int, high: int) -> list[int]:
         """The row groups that may have transactions low..high."""

@@ -160,18 +160,12 @@ class Archive:
             gap, here = _trimmed(snapshot, partition, here)
             if gap is not None and (batch := told(gap, bounds.gaps)) is not None:
                 yield batch
-            for rows in self.in_order(snapshot, partition.partition, here[0], last, bounds):
-                after = 0
-                if needles is not None and rows.num_rows:
-                    after = rows["number"][-1].as_py() + 1
-                    found = with_texts(rows, needles.texts)
-                    needles.passed += rows.num_rows - found.num_rows
-                    rows = found
+            for rows, reached in self._pieces(snapshot, partition.partition, here[0], last, bounds, COLUMNS, needles):
                 for batch in batches(partition, rows, here, bounds):
                     yield batch
                     end = batch.entries[-1]
                     here = (batch.number, batch.origin.index + end.sequence - batch.origin.first_sequence + 1)
-                here = max(here, (after, 0))
+                here = max(here, (reached + 1, 0))
                 del rows  # before the next ones are read
 
         return self._retry(partition, last, walk)
@@ -213,42 +207,78 @@ class Archive:
         columns: Sequence[str] = COLUMNS,
     ) -> Iterator[pa.Table]:
         """The rows of transactions first..last in commit order, whole transactions, in pieces that fit in memory."""
+        for rows, _ in self._pieces(snapshot, partition, first, last, bounds, columns):
+            yield rows
+            del rows  # before the next ones are read
+
+    def _pieces(
+        self,
+        snapshot: Snapshot,
+        partition: int,
+        first: int,
+        last: int,
+        bounds: Bounds,
+        columns: Sequence[str],
+        needles: Needles | None = None,
+    ) -> Iterator[tuple[pa.Table, int]]:
+        """As `in_order`, each with the transaction up to which it is all there was; of the rows without the `needles`
+        some are left out."""
         # Several partitions are read beside each other.
         most = min(scattered.WINDOW, max(_LEAST, _TOGETHER // max(1, len(snapshot.archived))))
         for files, low, high in _windows(snapshot, partition, first, last, bounds):
             if _alone(files):
-                ordered = self._file_in_order(snapshot, files[0], low, high, columns, most)
-                if ordered is not None:
-                    yield ordered
-                    del ordered  # before the next one is read
+                if needles is not None:
+                    yield self._found(snapshot, files[0], low, high, columns, needles), high
+                    continue
+                rows = self.files.rows(files[0], low, high, columns, most)
+                if rows is not None:
+                    rows = self._dense(snapshot, rows)
+                    yield rows, high
+                    del rows  # before the next ones are read
                     continue
             for rows in windows(self.table, files, Wanted(partition, "number", low, high), columns, most):
-                yield self._dense(snapshot, rows)
+                rows = self._dense(snapshot, rows)
+                reached = rows["number"][-1].as_py()
+                yield rows if needles is None else _with_needles(rows, needles), reached
+                del rows
 
-    def _file_in_order(
-        self, snapshot: Snapshot, file: File, low: int, high: int, columns: Sequence[str], most: int
-    ) -> pa.Table | None:
-        rows = self.files.rows(file, low, high, columns, most)
-        return None if rows is None else self._dense(snapshot, rows)
+    def _found(
+        self, snapshot: Snapshot, file: File, low: int, high: int, columns: Sequence[str], needles: Needles
+    ) -> pa.Table:
+        """The rows with the needles, in commit order; the file is not in memory as a whole."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        positions, found = [], []
+        for rows in self.files.slabs(file, low, high, columns):
+            positions.append(rows["position"].to_numpy())
+            found.append(_with_needles(rows, needles))
+            del rows
+        if not found:
+            return self.files.empty(file, columns)
+        if _places(np.concatenate(positions))[1].min() < 0:
+            raise self._not_once(snapshot, low, high)
+        with self.table.mapped():
+            rows = pa.concat_tables(found).unify_dictionaries().combine_chunks()
+            return rows.take(pc.sort_indices(rows["position"]))
 
     def _dense(self, snapshot: Snapshot, rows: pa.Table) -> pa.Table:
         """`rows` in commit order. CorruptData if they are not all those of their transactions, once each."""
         import numpy as np
         import pyarrow as pa
 
-        # Positions are dense: where each row belongs is known without sorting.
-        position = rows["position"].to_numpy()
-        where = position - (position.min() if len(position) else 0)
-        order = np.full(len(where), -1)
-        order[where[where < len(order)]] = np.flatnonzero(where < len(order))
+        where, order = _places(rows["position"].to_numpy())
         if len(order) and order.min() < 0:
             numbers = rows["number"].to_numpy()
-            raise CorruptData(
-                f"{self.table.url}, version {snapshot.version}: transactions {numbers.min()} to {numbers.max()} are "
-                "not there once each"
-            )
+            raise self._not_once(snapshot, numbers.min(), numbers.max())
         with self.table.mapped():
             return rows if (where == np.arange(len(where))).all() else rows.take(pa.array(order))
+
+    def _not_once(self, snapshot: Snapshot, first: int, last: int) -> CorruptData:
+        return CorruptData(
+            f"{self.table.url}, version {snapshot.version}: transactions {first} to {last} are not there once each"
+        )
 
     def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
         import pyarrow.compute as pc
@@ -476,6 +506,22 @@ def _trimmed(snapshot: Snapshot, partition: Partition, here: tuple[int, int]) ->
     partition.refresh()
     floor = partition.floor  # files go by that, and not yet by what a retention says
     return number_gap(partition, here, floor), max(here, (floor.number, 0))
+
+
+def _with_needles(rows: pa.Table, needles: Needles) -> pa.Table:
+    found = with_texts(rows, needles.texts)
+    needles.passed += rows.num_rows - found.num_rows
+    return found
+
+
+def _places(position: Any) -> tuple[Any, Any]:
+    """(where each row belongs, which row is at each place, or -1): positions are dense, nothing has to be sorted."""
+    import numpy as np
+
+    where = position - (position.min() if len(position) else 0)
+    order = np.full(len(where), -1)
+    order[where[where < len(order)]] = np.flatnonzero(where < len(order))
+    return where, order
 
 
 def _alone(files: Sequence[File]) -> bool:

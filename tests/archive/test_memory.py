@@ -80,6 +80,22 @@ def test_a_file_that_nobody_can_hold_is_read_in_parts_and_compacted(
         assert again.after == report.after
 
 
+def test_a_search_by_metadata_holds_little_of_a_file(client: streamkit.Client, pool: pa.MemoryPool) -> None:
+    store = client.store(uuid4())
+    for at in range(96):
+        of = {"subject": "person"} if at in (0, 50, 95) else {"subject": "another"}
+        store.produce(SPACE, f"s{at % 3}", [Record(DOCUMENT[:-8] + b"%08d" % at, of)])
+    store.archive(SPACE, target_file_bytes=1 << 30)
+    pa.set_memory_pool(searching := pa.proxy_memory_pool(pool))
+    report = store.erase(SPACE, metadata={"subject": "person"}, dry_run=True)
+    assert (report.entries, report.searched) == (3, 96)
+    assert searching.max_memory() < 64 * MIB
+    assert store.erase(SPACE, metadata={"subject": "person"}).entries == 3
+    assert [entry.payload[-8:] for entry in store.consume_space(SPACE, gaps="skip")] == [
+        b"%08d" % at for at in range(96) if at not in (0, 50, 95)
+    ]
+
+
 def test_archiving_many_segments_holds_what_one_file_of_them_takes(
     tmp_path: Path, client: streamkit.Client, pool: pa.MemoryPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

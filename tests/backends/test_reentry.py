@@ -131,7 +131,7 @@ def test_a_call_in_the_middle_of_a_call_never_waits_for_itself(driver: Driver, o
     done, reached = 0, 0
     executed = call(0, lambda key: None)
     store.delete(P, [b"outer 000000"])
-    for number in range(1, len(executed), 17) if remote else numbers(executed):
+    for number in range(1, len(executed), 41) if remote else numbers(executed):
         outcome: list[str] = []
 
         def interrupt(key: bytes, outcome: list[str] = outcome) -> None:
@@ -156,4 +156,4 @@ def test_a_call_in_the_middle_of_a_call_never_waits_for_itself(driver: Driver, o
         reached += bool(outcome)
         store.delete(P, [b"outer " + key])
     assert done
-    assert reached > 0.9 * (len(executed) / 17 if remote else len(numbers(executed)))
+    assert reached > 0.9 * (len(executed) / 41 if remote else len(numbers(executed)))
