@@ -626,7 +626,7 @@ class Store:
         publish: bool = False,
         *,
         on_error: Literal["pause", "skip"] = "pause",
-        batch: int = 10_000,
+        batch: int = 25_000,
         publish_every: float = 300.0,
     ) -> OpenView:
         """Open a view: a SQLite database that follows `spaces`, which nothing brings forward but its `catch_up` and so
