@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from .backend import ArchiveHost, ArchiveWriter, Driver
+from .backend import Ambiguous, ArchiveHost, ArchiveWriter, Driver
 from .clock import SYSTEM_CLOCK, Clock
-from .errors import MissingDependency, PermanentError, StoreClosed
+from .errors import MissingDependency, PermanentError, StoreClosed, Unavailable
 from .log.policy import policy_of
 from .open_store import ArchiveRoot, OpenStore
 from .retry import RetryingBackend
@@ -257,7 +257,10 @@ class Client:
             ends = ending.end()
         finally:
             ending.close()
-        self._driver.delete(found, ends) if ends else self._driver.delete(found)
+        try:
+            self._driver.delete(found, ends) if ends else self._driver.delete(found)
+        except Ambiguous as error:
+            raise Unavailable(f"some of store {found} may be there yet, delete it again: {error}") from error
         if self._archive is not None:
             from .archive.location import ArchiveLocation
 

@@ -1,7 +1,7 @@
 """Retries: a request that was throttled, or could not be made, is made again, with jitter, up to a deadline.
 
 A write is made again only where the backend says that it was not applied. A lost answer (Ambiguous) is not retried
-here: the caller of put knows how to settle it.
+here: the caller of put knows how to settle it. What is to be deleted is, as often as is needed.
 """
 
 from __future__ import annotations
@@ -10,18 +10,26 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from .backend import ANY, Backend, Etag, Expect, Grant, Limits, Range, Row, Scrubs, ServiceTime, Value
+from .backend import ANY, Ambiguous, Backend, Etag, Expect, Grant, Limits, Range, Row, Scrubs, ServiceTime, Value
 from .clock import Clock
-from .errors import Throttled, TransientError
+from .errors import Throttled, TransientError, Unavailable
 from .statistics import Counters
 
-__all__ = ["RetryingBackend"]
+__all__ = ["RetryingBackend", "delete_rows"]
 
 _FEW = 4
 """Rows at once that come through where more are throttled."""
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
+
+
+def delete_rows(backend: Backend, partition: bytes, keys: Sequence[bytes]) -> None:
+    """Delete rows. Unavailable if the answer was lost, too: to be called again."""
+    try:
+        backend.delete(partition, keys)
+    except Ambiguous as error:
+        raise Unavailable(f"what was to be deleted may be there yet: {error}") from error
 
 
 class RetryingBackend:
@@ -120,7 +128,7 @@ class RetryingBackend:
         return self._retry(lambda: self._inner.put(partition, key, value, expect, durable=durable))
 
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
-        self._retry(lambda: self._inner.delete(partition, keys))
+        self._retry(lambda: delete_rows(self._inner, partition, keys))
 
     def scrub(self, partition: bytes) -> None:
         """See `streamkit.backend.Scrubs`; where the backend keeps nothing there is nothing to do."""

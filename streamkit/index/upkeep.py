@@ -26,6 +26,7 @@ from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow, encode_row
+from ..retry import delete_rows
 from .compaction import Expiry, Rules
 from .merge import FANOUT, merge_inline, merge_step, next_merge
 from .run_format import build_section, decode_inline, encode_inline
@@ -163,7 +164,7 @@ def trim_log(partition: Partition) -> None:
     keys = [row.key for row in partition.backend.scan(partition.key, start, end, values=False)] if start < end else []
     keys += [partition.transaction_key(number) for number in range(max(head.trimmed, head.cleared) + 1, last + 1)]
     for at in range(0, len(keys), _CLEAR):
-        partition.backend.delete(partition.key, keys[at : at + _CLEAR])
+        delete_rows(partition.backend, partition.key, keys[at : at + _CLEAR])
     head, etag = _head(partition)
     if head.trimmed < last:
         _move(partition, head, etag, replace(head, trimmed=last, cleared=max(head.cleared, last)), ())
@@ -427,7 +428,7 @@ def clear_log(partition: Partition, head: Head) -> int:
     numbers = [number for number in range(head.cleared + 1, limit + 1) if packs.holds(number)]
     for at in range(0, len(numbers), _CLEAR):
         keys = [partition.transaction_key(number) for number in numbers[at : at + _CLEAR]]
-        partition.backend.delete(partition.key, keys)
+        delete_rows(partition.backend, partition.key, keys)
     return limit
 
 

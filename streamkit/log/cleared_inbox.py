@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from ..backend import Backend
 from ..errors import CorruptData
+from ..retry import delete_rows
 from .answers import WINDOW
 from .keys import inbox_key
 from .letters import Letter, decode_letter, is_in_key, posted_at
@@ -57,7 +58,7 @@ def _keys(backend: Backend, key: bytes) -> list[bytes]:
 
 def _delete(backend: Backend, key: bytes, letters: Sequence[bytes]) -> None:
     for at in range(0, len(letters), _KEYS):
-        backend.delete(key, letters[at : at + _KEYS])
+        delete_rows(backend, key, letters[at : at + _KEYS])
 
 
 def _letters(partition: Partition, key: bytes, keys: Sequence[bytes]) -> list[Letter | None]:

@@ -394,12 +394,15 @@ class Partition:
                     f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}"
                 )
             if header.ended:
-                self.ended = self.lost = True
-                raise StoreClosed(
-                    f"{self.where(number)}: the space, or its store, was deleted; open the store again with "
-                    "client.store(…)"
-                )
+                raise self.has_ended(number)
             self.advance(header, record)
+
+    def has_ended(self, number: int) -> StoreClosed:
+        """What to raise where transaction `number` is the end of the log."""
+        self.ended = self.lost = True
+        return StoreClosed(
+            f"{self.where(number)}: the space, or its store, was deleted; open the store again with client.store(…)"
+        )
 
     def advance(self, header: Header, record: bytes) -> int:
         """Apply a transaction that follows on what is known; the caller holds the lock. How many entries it has."""

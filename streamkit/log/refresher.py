@@ -327,7 +327,21 @@ class Refresher:
                     continue
                 if record is None:
                     raise CorruptData(f"{partition.where(number)} is listed but not there")
-                partition.apply(record, number)
+                try:
+                    partition.apply(record, number)
+                except CorruptData:
+                    self._check_ended()
+                    raise
+
+    def _check_ended(self) -> None:
+        """StoreClosed if this is what is left of a log whose deletion was interrupted."""
+        partition = self._partition
+        number, record = 0, None
+        for batch in self._list():
+            number, record = batch[-1]
+        if record is not None and partition.decode_header(record, number).ended:
+            with partition.lock:
+                raise partition.has_ended(number)
 
     def _list(self) -> Iterator[list[tuple[int, bytes | None]]]:
         """The log's transactions after `number`, a few hundred at a time; None for one that went after it was

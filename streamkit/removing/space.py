@@ -10,6 +10,7 @@ from ..log.cleared_inbox import drop_inbox
 from ..log.ended import end_log
 from ..log.keys import CATALOG, HEAD, space_key
 from ..log.partition import Partition
+from ..retry import delete_rows
 
 __all__ = ["delete_space"]
 
@@ -30,13 +31,13 @@ def delete_space(
             if row.key != bytes(HEAD) and row.key not in ends:
                 keys.append(row.key)
         for at in range(0, len(keys), _KEYS):
-            backend.delete(partition.key, keys[at : at + _KEYS])
+            delete_rows(backend, partition.key, keys[at : at + _KEYS])
         if backend.limits.remote:
             drop_inbox(backend, space, partition.partition)
         if partition.partition:
-            backend.delete(partition.key, [bytes(HEAD)])
+            delete_rows(backend, partition.key, [bytes(HEAD)])
     if partitions:
-        backend.delete(bytes(CATALOG), [bytes(space_key(space))])
+        delete_rows(backend, bytes(CATALOG), [bytes(space_key(space))])
         delete_archive()  # an archiver may have been at work until now
-        backend.delete(partitions[0].key, [bytes(HEAD)])
+        delete_rows(backend, partitions[0].key, [bytes(HEAD)])
         time.sleep(_LATER)

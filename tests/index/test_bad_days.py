@@ -219,6 +219,48 @@ def test_a_merge_that_is_killed_at_any_call_is_gone_on_with(kind: str, fault: Fa
     assert call > 20
 
 
+LOST = (Fault.LOST_REQUEST, Fault.LOST_ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("work", "fault"),
+    [
+        *((work, fault) for work in ("maintain", "delete_space", "delete_store") for fault in LOST),
+        *((work, Fault.PARTIAL) for work in ("maintain", "delete_space")),
+    ],
+)
+@pytest.mark.parametrize("kind", ["remote", "local"])
+def test_what_is_deleted_without_an_answer_is_deleted_again_or_an_error_says_to(
+    kind: str, work: str, fault: Fault, tmp_path: Path
+) -> None:
+    call, met = 0, True
+    while met:
+        with cramped():
+            world = World(kind, tmp_path / str(call))
+            store = many_runs(world)
+            store.trim("sp", keep_entries=3)
+            kept = world.read()
+            world.clock.sleep(2 * CLEAR)
+            what = "delete_store" if work == "delete_store" else "delete"
+            faulty = FaultyDriver(world.driver, Plan.at(call, fault, kind=what))
+            for driver in (faulty, world.driver):
+                with suppress(Unavailable):
+                    client = Client("memory://", driver, 5.0, None, 64 << 20, world.clock)
+                    match work:
+                        case "maintain":
+                            client.store(world.id).maintain()
+                            assert world.read() == kept
+                        case "delete_space":
+                            client.store(world.id).delete_space("sp")
+                            assert list(world.open().get_spaces()) == []
+                        case _:
+                            client.delete_store(world.id)
+            met = any(one.fault for one in faulty.faults.trace)
+            world.driver.close()
+        call += 1
+    assert call > 1
+
+
 def test_of_two_merges_at_once_one_wins_each_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time that one has made a file, the other one moves the head."""
     many_runs(world)
