@@ -1,5 +1,7 @@
 # make demo, make test: each builds what it needs in .venv first. PYTHON=… chooses the interpreter.
 
+# What Spark needs is fetched while what is written here is checked.
+MAKEFLAGS += --jobs=2
 VENV := .venv
 BIN := $(VENV)/bin
 # Python compiles what it imports; pip would compile all of it, which is little more than a tenth.

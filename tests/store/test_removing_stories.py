@@ -122,10 +122,20 @@ class Removing(Machine):
             for entry in entries[: len(entries) - len(found)]:
                 place = "one", entry.segment
                 self.floors[place] = max(self.floors.get(place, 1), entry.sequence + 1)
+            self._pass_erased()
             return found != entries or entries in (before, after)
 
         self.trimmed = True
         self._attempt(lambda: store.trim("one", before=offset), is_done)
+
+    def _pass_erased(self) -> None:
+        """What was erased of a transaction is trimmed with it."""
+        store = self._calm_store()
+        for place, erased in self.erased.items():
+            first, floor = store.segment_status(*place).first_sequence, self.floors.get(place, 1)
+            if place[0] == "one" and first > floor:
+                assert erased >= {*range(floor, first)}
+                self.floors[place] = first
 
     @rule(
         who=whose,
