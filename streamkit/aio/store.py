@@ -210,7 +210,7 @@ class AsyncStore:
         publish: bool = False,
         *,
         on_error: Literal["pause", "skip"] = "pause",
-        batch: int = 10_000,
+        batch: int = 25_000,
         publish_every: float = 300.0,
     ) -> AsyncView:
         """Open a view: a SQLite database that follows `spaces`. See Store.view; its methods are awaited."""

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 from urllib.parse import unquote
 from uuid import UUID, uuid4
@@ -662,7 +663,7 @@ class TestArchivedByKeys(_OfItsOwn):
 
 @pytest.mark.slow
 class TestArchivedLocal(_OfItsOwn):
-    url = "file:///tmp/streamkit-archived-{}"
+    url = f"file://{gettempdir()}/streamkit-archived-{{}}"
 
     def teardown_method(self, method: object = None) -> None:
         super().teardown_method(method)

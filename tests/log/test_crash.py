@@ -22,7 +22,7 @@ from streamkit import Entry, Record, Store
 from streamkit.testing.store_checks.agreement import agree
 
 SEED = 20_240_712
-ROUNDS = 100 if EXHAUSTIVE else 40
+ROUNDS = 100 if EXHAUSTIVE else 25
 
 WRITER = '''
 import json, os, random, sys, threading

@@ -136,7 +136,7 @@ def as_it_was(root: Path) -> Iterator[None]:
 def places(size: int, dice: random.Random) -> Iterator[tuple[str, int]]:
     """Where a file of this size is flipped and cut: at random, and where formats begin and end."""
     if size:
-        for at in {0, 8, 512, 4096, size - 1, *(dice.randrange(size) for _ in range(500 if EXHAUSTIVE else 8))}:
+        for at in {0, 8, 512, 4096, size - 1, *(dice.randrange(size) for _ in range(500 if EXHAUSTIVE else 5))}:
             if at < size:
                 yield "flip", at
         for at in {0, 100, 4096, size - 1, *(dice.randrange(size) for _ in range(50 if EXHAUSTIVE else 2))}:

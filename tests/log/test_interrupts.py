@@ -16,7 +16,7 @@ from fix_covered import EXHAUSTIVE
 import streamkit
 from harness import interrupted
 
-SECONDS = 60.0 if EXHAUSTIVE else 2.0
+SECONDS = 60.0 if EXHAUSTIVE else 1.0
 
 
 @pytest.mark.parametrize("what", ["raise", "call"])

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fix_covered import EXHAUSTIVE
 
 from benchmarks.measure import Result, at_least
 from benchmarks.readme import BEGIN, END, ROWS, with_figures
@@ -28,6 +29,7 @@ def test_every_subject_runs(tmp_path: Path) -> None:
 
 @pytest.mark.s3
 @pytest.mark.azure
+@pytest.mark.skipif(not EXHAUSTIVE, reason="four processes and two servers; STREAMKIT_EXHAUSTIVE=1 starts them")
 def test_processes_compete_on_both_emulators() -> None:
     program = "from benchmarks.cost_processes import main; main([(2, 2)], (0.1, 1.0), models=False)"
     command = [sys.executable, "-c", program]
