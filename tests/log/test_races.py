@@ -99,7 +99,7 @@ def test_of_several_processes_with_one_expectation_one_wins_each_round(racers: R
 def test_pages_read_while_others_write_hold_every_acknowledged_entry_once(racers: Racers, partitions: int) -> None:
     racers.subject.store.create_space(racer.SPACE, partitions=partitions)
     readers = [racers.start("page", index) for index in range(2)]
-    writers = [racers.start("write", index, int(250 * racers.share)) for index in range(4)]
+    writers = [racers.start("write", index, int(150 * racers.share)) for index in range(4)]
     acknowledged = [batch for writer in writers for batch in racers.result(writer)]
     wanted: dict[tuple[str, int], str] = {}
     for segment, first, payloads in acknowledged:
