@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -114,12 +114,18 @@ def batches(partition: Partition, rows: pa.Table, start: tuple[int, int], bounds
 
 def with_texts(rows: pa.Table, texts: Sequence[str]) -> pa.Table:
     """The rows whose metadata has all of these, as names or as values."""
-    import numpy as np
     import pyarrow as pa
+
+    return rows.filter(pa.array(have_texts(rows["metadata"], texts)))
+
+
+def have_texts(metadata: pa.ChunkedArray, texts: Sequence[str]) -> Any:
+    """For each row whether its metadata has all of these, as names or as values."""
+    import numpy as np
     import pyarrow.compute as pc
 
-    kept = []
-    for chunk in rows["metadata"].chunks:
+    kept = [np.zeros(0, bool)]
+    for chunk in metadata.chunks:
         bounds = chunk.offsets.to_numpy()
         keep = chunk.is_valid().to_numpy(zero_copy_only=False)
         for text in texts:
@@ -127,7 +133,7 @@ def with_texts(rows: pa.Table, texts: Sequence[str]) -> pa.Table:
             before = np.concatenate(([0], np.cumsum(there.to_numpy(zero_copy_only=False))))
             keep = keep & (before[bounds[1:]] > before[bounds[:-1]])
         kept.append(keep)
-    return rows.filter(pa.array(np.concatenate(kept))) if kept else rows
+    return np.concatenate(kept)
 
 
 def batches_backwards(partition: Partition, rows: pa.Table, start: tuple[int, int]) -> Iterator[Batch]:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .batches import WORDS
+from .batches import WORDS, have_texts
 from .columns import as_ours, with_words
 from .parquet import PAYLOAD_BYTES
 from .snapshot import File
@@ -99,15 +99,41 @@ class FileReader:
             # Each row group has its own words.
             return source.read(columns=columns).unify_dictionaries()
 
-    def slabs(self, file: File, low: int, high: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Transactions low..high of a file that streamkit wrote, in its order: row groups, a few at a time, as many as
-        the ones before let expect little of."""
+    def rows_with(
+        self, file: File, low: int, high: int, columns: Sequence[str], texts: Sequence[str]
+    ) -> Iterator[tuple[Any, pa.Table | None]]:
+        """Of each row group of a file that streamkit wrote: positions of transactions low..high, and those of its rows
+        whose metadata has `texts`. Only where there are any, the other columns are read."""
+        import pyarrow as pa
+
+        source = self.open(file)
+        for group in self._groups_with(source, low, high):
+            with self.table.reading(file.path):
+                narrow = source.read_row_group(group, columns=["number", "position", "metadata"], use_threads=False)
+                number = narrow["number"].to_numpy()
+                inside = (number >= low) & (number <= high)
+                wanted = inside & have_texts(narrow["metadata"], texts)
+                positions = narrow["position"].to_numpy()[inside]
+                del narrow
+                rows = None
+                if wanted.any():
+                    rows = source.read_row_group(group, columns=list(columns), use_threads=False)
+                    rows = rows.filter(pa.array(wanted))
+            yield positions, rows
+
+    def rows(self, file: File, low: int, high: int, columns: Sequence[str], most: int) -> pa.Table | None:
+        """Transactions low..high of a file that streamkit wrote, in its order; None if they are more than `most` bytes.
+
+        Row groups are decoded a few at a time, as many as the ones before let expect little of.
+        """
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         source = self.open(file)
         whole = low <= file.numbers[0] and high >= file.numbers[1]
         groups = self._groups_with(source, low, high)
-        decoded = at = 0
+        parts: list[pa.Table] = []
+        size = decoded = at = 0
         each = 1.0
         while at < len(groups):
             some = groups[at : at + max(1, int(_SLAB / each))] if at else groups[:1]
@@ -119,20 +145,10 @@ class FileReader:
                 if not whole:
                     rows = rows.filter((pc.field("number") >= low) & (pc.field("number") <= high))
             if rows.num_rows:
-                yield rows
-            del rows  # before the next ones are read
-
-    def rows(self, file: File, low: int, high: int, columns: Sequence[str], most: int) -> pa.Table | None:
-        """All `slabs` as one table; None if they are more than `most` bytes."""
-        import pyarrow as pa
-
-        parts: list[pa.Table] = []
-        size = 0
-        for rows in self.slabs(file, low, high, columns):
-            parts.append(rows)
-            size += rows.nbytes
-            if size > most:
-                return None
+                parts.append(rows)
+                size += rows.nbytes
+                if size > most:
+                    return None
         if not parts:
             return self.empty(file, columns)
         with self.table.mapped():

@@ -251,14 +251,15 @@ class Archive:
         import pyarrow.compute as pc
 
         positions, found = [], []
-        for rows in self.files.slabs(file, low, high, columns):
-            positions.append(rows["position"].to_numpy())
-            found.append(_with_needles(rows, needles))
-            del rows
+        for there, rows in self.files.rows_with(file, low, high, columns, needles.texts):
+            positions.append(there)
+            needles.passed += len(there) - (0 if rows is None else rows.num_rows)
+            if rows is not None:
+                found.append(rows)
+        if positions and _places(np.concatenate(positions))[1].min(initial=0) < 0:
+            raise self._not_once(snapshot, low, high)
         if not found:
             return self.files.empty(file, columns)
-        if _places(np.concatenate(positions))[1].min() < 0:
-            raise self._not_once(snapshot, low, high)
         with self.table.mapped():
             rows = pa.concat_tables(found).unify_dictionaries().combine_chunks()
             return rows.take(pc.sort_indices(rows["position"]))
