@@ -39,6 +39,8 @@ pytest.importorskip("deltalake")
 import pyarrow as pa
 
 SPACE = "flights/Ωmega #1"
+_FILE_BYTES = 40 if EXHAUSTIVE else 250
+"""A file a transaction, or some files a run."""
 
 
 class World:
@@ -80,7 +82,7 @@ class World:
         self.rows += transactions
 
     def archive(self) -> None:
-        assert self.store.archive(SPACE, target_file_bytes=40).transactions
+        assert self.store.archive(SPACE, target_file_bytes=_FILE_BYTES).transactions
 
     def close(self) -> None:
         for client in self._clients:
