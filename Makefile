@@ -1,5 +1,7 @@
 # make demo, make test: each builds what it needs in .venv first. PYTHON=… chooses the interpreter.
 
+# Hundreds of processes are started here: what one has compiled the next need not, whatever is set on this machine.
+export PYTHONDONTWRITEBYTECODE :=
 # What Spark needs is fetched while what is written here is checked.
 MAKEFLAGS += --jobs=2
 VENV := .venv
