@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,11 +25,15 @@ def run(bench: Bench) -> Iterator[Result]:
     every = [chance.randrange(segments) for _ in range(1 << 20)]
     some = [chance.randrange(peeked) for _ in range(1 << 18)]
     with bench.scratch("lookups") as path:
-        gradual, at_once = path / "gradual", path / "at-once"
+        gradual, maintained, at_once = path / "gradual", path / "maintained", path / "at-once"
         bench.say(f"lookups: writing {segments:,} segments")
         _fill_peers(path, segments)
         # Ten writers' records share a commit in the one, a thousand segments' in the other.
         fill(Streamkit(gradual, "buffered"), segments, 1, _ENTRIES, 10, bench.say)
+        shutil.copytree(gradual, maintained)
+        store = Streamkit(maintained, "buffered")
+        store.store.maintain()
+        store.close()
         fill(Streamkit(at_once, "buffered"), segments, _ENTRIES, 1, _TOGETHER, bench.say)
         setting = f"128 B random; {segments:,} segments of {_ENTRIES} entries"
         work = "peek"
@@ -45,6 +50,7 @@ def run(bench: Bench) -> Iterator[Result]:
             work,
             {
                 f"streamkit, written in {_ENTRIES} commits": lambda: _load(bench, _buffered, gradual, every),
+                "streamkit, maintained": lambda: _load(bench, _buffered, maintained, every),
                 "streamkit, written in 1 commit": lambda: _load(bench, _buffered, at_once, every),
                 "SQLite": lambda: _load(bench, SQLite, path, every),
                 "eventsourcing": lambda: _load(bench, EventSourcing, path, every),

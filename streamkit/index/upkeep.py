@@ -64,6 +64,10 @@ _TRIES = 5
 _LOSSES = 100
 _PACK = 64 << 10
 """Bytes of a small pack."""
+_WHOLE = 1.25
+"""Runs that have together so many times as many bytes as the largest are worth being written anew,"""
+_CACHED = 1 << 20
+"""if they are so many: of less, all that is looked up often is kept."""
 _LARGE = 16 << 10
 """Where a row costs nothing by itself, a record of so many bytes need not be written a second time,"""
 _MOSTLY = 4
@@ -132,6 +136,7 @@ def maintain(partition: Partition) -> None:
     partition.read_head()
     _file_inline(partition)
     _merge_all(partition)
+    _merge_whole(partition)
     trim_log(partition)
     purge(partition)
     head, etag = _head(partition)
@@ -211,6 +216,13 @@ def _merge_all(partition: Partition) -> None:
         merge_some(partition)
 
 
+def _merge_whole(partition: Partition) -> None:
+    """Make one run of all, where runs are asked one after the other, if the largest has not nearly all rows."""
+    sizes = [run.size for run in _head(partition)[0].manifest.runs]
+    if not partition.remote and sum(sizes) >= max(_CACHED, max(sizes, default=0) * _WHOLE):
+        merge_all_with(partition)
+
+
 def _is_due(partition: Partition, head: Head) -> bool:
     """Whether something is to be merged."""
     policy = partition.policy
@@ -230,8 +242,9 @@ def purge(partition: Partition) -> None:
             _move(partition, head, etag, replace(head, purged=gone), ())
 
 
-def merge_all_with(partition: Partition, rules: Rules) -> bool:
-    """Write the whole index anew by `rules`. False if another process was at it."""
+def merge_all_with(partition: Partition, rules: Rules | None = None) -> bool:
+    """Write the whole index anew, by `rules` in the place of those that every merge goes by. False if another process
+    was at it."""
     head, etag = _head(partition)
     manifest = head.manifest
     if etag is None:

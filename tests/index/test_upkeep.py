@@ -82,6 +82,37 @@ def test_maintenance_leaves_nothing_to_do(url: str) -> None:
         assert partition_of(store).head == head
 
 
+def test_maintenance_makes_one_run_of_all_and_writes_a_large_one_not_anew_for_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0))
+    dice = Random(1)
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(uuid4())
+
+        def write(count: int) -> None:
+            for at in range(count):
+                store.produce("s", f"s{at % 50}", [Record(dice.randbytes(3900))])
+
+        write(320)
+        assert len(partition_of(store).head.manifest.runs) >= 4
+        store.maintain()
+        (whole,) = partition_of(store).head.manifest.runs
+        write(70)
+        store.maintain()
+        runs = partition_of(store).head.manifest.runs
+        assert len(runs) > 1
+        assert runs[-1] == whole
+        write(70)
+        store.maintain()
+        assert len(partition_of(store).head.manifest.runs) == 1
+        assert store.verify().ok
+        for at in range(50):
+            sequences = [entry.sequence for entry in store.consume_segment("s", f"s{at}")]
+            assert sequences == list(range(1, len(sequences) + 1))
+            assert len(sequences) >= 320 // 50 + 2
+
+
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_busy_log_is_cleared_when_the_grace_is_over(remote: bool) -> None:
     """Not much later, and not before, however often upkeep comes by."""
