@@ -39,8 +39,29 @@ def _together(nodeid: str) -> str:
     return "tests/spark" if file.startswith("tests/spark/") else file
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+_SERVICES = ("s3", "azure")
+
+
+def _is_sampled(item: pytest.Item, seen: Counter[tuple[str, str]]) -> bool:
+    """Whether it runs: of what is marked `sampled(n)` S3 takes one case in n, and Azure another one."""
+    from fix_covered import EXHAUSTIVE
+
+    mark = item.get_closest_marker("sampled")
+    values = getattr(item, "callspec", None) and item.callspec.params.values()  # type: ignore[attr-defined]
+    service = next((value for value in values or () if value in _SERVICES), None)
+    if mark is None or service is None or EXHAUSTIVE:
+        return True
+    case = item.nodeid.partition("::")[0], service
+    seen[case] += 1
+    return bool(seen[case] % mark.args[0] == _SERVICES.index(service))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest comes first: Spark, then by the number of tests."""
+    seen = Counter[tuple[str, str]]()
+    runs = [_is_sampled(item, seen) for item in items]
+    config.hook.pytest_deselected(items=[item for item, run in zip(items, runs, strict=True) if not run])
+    items[:] = [item for item, run in zip(items, runs, strict=True) if run]
     counts = Counter(_together(item.nodeid) for item in items)
 
     def rank(item: pytest.Item) -> tuple[bool, int, str]:

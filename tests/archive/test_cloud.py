@@ -66,6 +66,9 @@ def let_go(store: Store) -> None:
         store.maintain()
 
 
+pytestmark = pytest.mark.sampled(2)
+
+
 @pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.s3), pytest.param("azure", marks=pytest.mark.azure)])
 def root(request: pytest.FixtureRequest) -> str:
     """The URL of an empty root."""

@@ -26,7 +26,7 @@ from harness.cramped import cramped
 from streamkit import Client, OutcomeUnknown, Record, Store, Unavailable
 from streamkit.testing import ManualClock
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(2)]
 
 FAULTS = {
     "lost after it was applied": DROP_ANSWER,

@@ -21,7 +21,7 @@ pytest.importorskip("deltalake")
 
 from streamkit.spark import read_space, register, write_space
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sampled(2)]
 
 
 @pytest.fixture(

@@ -16,6 +16,8 @@ from streamkit.log.policy import REMOTE
 from streamkit.testing import ManualClock
 from streamkit_memory.driver import MemoryDriver
 
+pytestmark = pytest.mark.sampled(3)
+
 KINDS = ("memory", "remote", "local", "s3", "azure")
 
 
