@@ -57,16 +57,17 @@ def _is_sampled(item: pytest.Item, seen: Counter[tuple[str, str]]) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes longest comes first: Spark, then by the number of tests."""
+    """What takes longest comes first: Spark, then what forks, while workers are small, then by the number of tests."""
     seen = Counter[tuple[str, str]]()
     runs = [_is_sampled(item, seen) for item in items]
     config.hook.pytest_deselected(items=[item for item, run in zip(items, runs, strict=True) if not run])
     items[:] = [item for item, run in zip(items, runs, strict=True) if run]
     counts = Counter(_together(item.nodeid) for item in items)
 
-    def rank(item: pytest.Item) -> tuple[bool, int, str]:
+    def rank(item: pytest.Item) -> tuple[bool, bool, int, str]:
         together = _together(item.nodeid)
-        return together != "tests/spark", -counts[together], together
+        forks = together.startswith("tests/backends/local/")
+        return together != "tests/spark", not forks, -counts[together], together
 
     items.sort(key=rank)
 
