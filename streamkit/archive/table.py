@@ -259,7 +259,11 @@ class Table(TableFiles):
 
     def partitions(self, state: LogState) -> int:
         """How many partitions the space has."""
-        return int(state.configuration.get(_PARTITIONS) or 1)
+        found = state.configuration.get(_PARTITIONS) or "1"
+        try:
+            return int(found)
+        except ValueError:
+            raise Damaged(f"{self.url}: its property {_PARTITIONS} is no number, but {found!r}") from None
 
     def check_incarnation(self, state: LogState, settings: Settings) -> None:
         """CorruptData if the table is that of a space of this name that was deleted, or made anew since."""

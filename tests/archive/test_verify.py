@@ -185,6 +185,18 @@ def test_a_flipped_bit_that_changes_or_hides_anything_is_found(
     assert silent == []
 
 
+def test_a_number_of_partitions_that_is_none_is_found(tmp_path: Path) -> None:
+    world = Tiers(tmp_path / "archive", rounds=9, tail=False)
+    first = world.commits()[0]
+    text = first.read_text()
+    said = f'"streamkit.partitions":"{PARTITIONS}"'
+    assert said in text
+    first.write_text(text.replace(said, '"streamkit.partitions":"s"'))
+    assert any("streamkit.partitions" in finding for finding in world.findings())
+    with world.process() as client, pytest.raises(CorruptData, match=r"streamkit\.partitions"):
+        list(client.store(world.id).consume_space(SPACE))
+
+
 # -- repair -----------------------------------------------------------------------------------------------------------
 
 
