@@ -47,8 +47,8 @@ def _is_sampled(item: pytest.Item, seen: Counter[tuple[str, str]]) -> bool:
     from fix_covered import EXHAUSTIVE
 
     mark = item.get_closest_marker("sampled")
-    values = getattr(item, "callspec", None) and item.callspec.params.values()  # type: ignore[attr-defined]
-    service = next((value for value in values or () if value in _SERVICES), None)
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    service = next((name for name in _SERVICES if name in values or item.get_closest_marker(name)), None)
     if mark is None or service is None or EXHAUSTIVE:
         return True
     case = item.nodeid.partition("::")[0], service

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..log.partition import Partition
 
-__all__ = ["WORDS", "batches", "batches_backwards", "with_texts"]
+__all__ = ["WORDS", "batches", "batches_backwards", "have_texts"]
 
 WORDS = ["segment", "trx_id", "trx_node"]
 """Columns that are read as dictionaries."""
@@ -110,13 +110,6 @@ def batches(partition: Partition, rows: pa.Table, start: tuple[int, int], bounds
                     )
                 ]
             yield Batch(moment, trx_number, origin, entries)
-
-
-def with_texts(rows: pa.Table, texts: Sequence[str]) -> pa.Table:
-    """The rows whose metadata has all of these, as names or as values."""
-    import pyarrow as pa
-
-    return rows.filter(pa.array(have_texts(rows["metadata"], texts)))
 
 
 def have_texts(metadata: pa.ChunkedArray, texts: Sequence[str]) -> Any:

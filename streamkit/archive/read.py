@@ -13,7 +13,7 @@ from ..log.archive_reader import Contents
 from ..log.read import Batch, Bounds, Needles, told
 from ..log.visible import number_gap, row_of
 from . import scattered
-from .batches import batches, batches_backwards, with_texts
+from .batches import batches, batches_backwards, have_texts
 from .errors import UNDECODABLE, Damaged, Elsewhere
 from .file_reader import COLUMNS, FileReader
 from .location import ArchiveLocation
@@ -510,7 +510,9 @@ def _trimmed(snapshot: Snapshot, partition: Partition, here: tuple[int, int]) ->
 
 
 def _with_needles(rows: pa.Table, needles: Needles) -> pa.Table:
-    found = with_texts(rows, needles.texts)
+    import pyarrow as pa
+
+    found = rows.filter(pa.array(have_texts(rows["metadata"], needles.texts)))
     needles.passed += rows.num_rows - found.num_rows
     return found
 

@@ -136,9 +136,9 @@ def maintain(partition: Partition) -> None:
     partition.read_head()
     _file_inline(partition)
     _merge_all(partition)
-    _merge_whole(partition)
     trim_log(partition)
     purge(partition)
+    _merge_whole(partition)
     head, etag = _head(partition)
     if etag is None:
         return
@@ -249,7 +249,7 @@ def merge_all_with(partition: Partition, rules: Rules | None = None) -> bool:
     manifest = head.manifest
     if etag is None:
         return False
-    if manifest.inline:
+    if manifest.inline and rules is not None:
         keys, values = merge_inline(decode_inline(manifest.inline, partition.seed), {}, rules)
         inline = encode_inline(keys, values, partition.seed)
         manifest = manifest.with_inline(inline, manifest.inline_first, manifest.inline_last)

@@ -66,10 +66,12 @@ def let_go(store: Store) -> None:
         store.maintain()
 
 
-pytestmark = pytest.mark.sampled(2)
+_PART = pytest.mark.sampled(2)
 
 
-@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.s3), pytest.param("azure", marks=pytest.mark.azure)])
+@pytest.fixture(
+    params=[pytest.param("s3", marks=[pytest.mark.s3, _PART]), pytest.param("azure", marks=[pytest.mark.azure, _PART])]
+)
 def root(request: pytest.FixtureRequest) -> str:
     """The URL of an empty root."""
     if request.param == "s3":

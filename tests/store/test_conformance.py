@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
 import pytest
 from fix_azurite import Azurite
-from fix_covered import EXHAUSTIVE
 from fix_s3 import S3Bucket
 
 import streamkit
@@ -37,21 +36,9 @@ class TestLocal(StoreConformance):
         return streamkit.connect(f"file://{self.root}")
 
 
-def a_fifth(start: int) -> Callable[[type[StoreConformance]], type[StoreConformance]]:
-    """Without all of them being asked for, S3 makes a fifth of the checks and Azure another one; a store in memory that
-    behaves like them makes all, and the suite of what they have in common, their rows, is run as a whole on both."""
-
-    def sampled(kind: type[StoreConformance]) -> type[StoreConformance]:
-        for at, name in enumerate(sorted(kind.checks())):
-            if not EXHAUSTIVE and at % 5 != start:
-                setattr(kind, name, None)
-        return kind
-
-    return sampled
-
-
+# A store in memory that behaves like S3 and Azure makes all checks, and the suite of their rows is whole on both.
 @pytest.mark.s3
-@a_fifth(0)
+@pytest.mark.sampled(5)
 class TestS3(StoreConformance):
     rounds = 3
     keeps = True
@@ -66,7 +53,7 @@ class TestS3(StoreConformance):
 
 
 @pytest.mark.azure
-@a_fifth(1)
+@pytest.mark.sampled(5)
 class TestAzure(StoreConformance):
     rounds = 3
     keeps = True
