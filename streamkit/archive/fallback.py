@@ -5,14 +5,16 @@ Only where it is missing or cannot be read: rows that somebody has changed are a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptData
-from ..log.archive_reader import Contents
+from ..log.archive_reader import Amount, Contents
 from ..log.backwards import logged_backwards
 from ..log.held import archive_row, held_from
 from ..log.read import Batch, Bounds, Needles, logged, logged_segment
+from ..log.record_format import Header
+from ..log.visible import pieces_of
 from ..warn import warn
 from .errors import UNREADABLE, Damaged, Elsewhere
 
@@ -33,6 +35,18 @@ def _drained(batches: Generator[Batch, None, tuple[int, int]], damage: Damaged |
     """All of them; the damage if one is missing."""
     if (yield from batches)[1]:
         raise damage
+
+
+def _first_of(partition: Partition, first: int, last: int, holds: Callable[[Header], bool]) -> int:
+    """The first transaction of first..last, all of which the log has, for which it is true; or last + 1."""
+    low, high = first, last + 1
+    while low < high:
+        middle = (low + high) // 2
+        header = partition.header(middle)
+        if header is None:
+            raise CorruptData(f"{partition.where(middle)} is missing from the log")
+        low, high = (low, middle) if holds(header) else (middle + 1, high)
+    return low
 
 
 class ArchiveOrLog:
@@ -128,6 +142,44 @@ class ArchiveOrLog:
             self._instead(partition, error)
             return header.position + header.count
 
+    def number_of(self, partition: Partition, position: int) -> int | None:
+        try:
+            return self._archive.number_of(partition, position)
+        except UNREADABLE as error:
+            last = partition.head.archived
+            held = held_from(partition, 1, last)
+            header = None if held is None else partition.header(held)
+            if held is None or header is None or header.position > position:
+                raise
+            self._instead(partition, error)
+        return _first_of(partition, held, last, lambda header: header.position + header.count > position)
+
+    def bytes_between(self, partition: Partition, first: int, last: int) -> int:
+        return self._archive.bytes_between(partition, first, last)
+
+    def first_within(self, partition: Partition, first: int, last: int, most: int) -> int:
+        try:
+            return self._archive.first_within(partition, first, last, most)
+        except UNREADABLE as error:
+            held = held_from(partition, first, last)
+            begin, end = (None if held is None else partition.header(number) for number in (held or 0, last))
+            if held is None or begin is None or end is None or (held > first and end.after - begin.size <= most):
+                raise
+            least = end.after - most
+            self._instead(partition, error)
+        return _first_of(partition, held, last, lambda header: header.size >= least)
+
+    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> int:
+        try:
+            return self._archive.segment_bytes(partition, segment, first, last)
+        except UNREADABLE:
+            return sum(
+                len(one.payload) for batch in self.segment(partition, segment, first, last) for one in batch.entries
+            )
+
+    def amounts_backwards(self, partition: Partition, first: int, last: int, sized: bool) -> Iterator[Amount]:
+        return self._archive.amounts_backwards(partition, first, last, sized)
+
     def transactions_backwards(self, partition: Partition, start: tuple[int, int], last: int) -> Iterator[Batch]:
         number = last + 1
         index = 0
@@ -192,17 +244,21 @@ class ArchiveOrLog:
             found = self._archive.first_at(partition, timestamp, first, held - 1)
             if found < held:
                 return found
-        low, high = held, last + 1
-        while low < high:
-            middle = (low + high) // 2
-            header = partition.header(middle)
-            if header is None:
-                raise CorruptData(f"{partition.where(middle)} is missing from the log")
-            low, high = (middle + 1, high) if header.timestamp < timestamp else (low, middle)
-        return low
+        return _first_of(partition, held, last, lambda header: header.timestamp >= timestamp)
 
     def first_of(self, partition: Partition, segment: str, least: int) -> int | None:
-        return self._archive.first_of(partition, segment, least)
+        try:
+            return self._archive.first_of(partition, segment, least)
+        except UNREADABLE as error:
+            last = partition.head.archived
+            held = held_from(partition, least, last) if least <= last else least
+            if held != least:
+                raise
+            self._instead(partition, error)
+        for piece in pieces_of(partition, segment, 1):
+            if least <= piece.number <= last:
+                return piece.first_sequence
+        return None
 
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
         try:

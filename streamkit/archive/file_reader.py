@@ -74,6 +74,20 @@ class FileReader:
             batches = source.iter_batches(_COUNTED_ROWS, columns=["payload"])
             return sum(pc.sum(pc.binary_length(batch["payload"])).as_py() or 0 for batch in batches)
 
+    def measured(self, file: File, columns: list[str]) -> Iterator[pa.Table]:
+        """Small columns of the file's rows that are of its partition, with the bytes of their payloads as `size`."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        source = self.table.open(file.path, whole=file.size <= _SMALL, buffer_size=1 << 20, pre_buffer=False)
+        with self.table.reading(file.path):
+            for batch in source.iter_batches(_COUNTED_ROWS, columns=[*columns, "partition", "payload"]):
+                rows = as_ours(pa.Table.from_batches([batch]))
+                sizes = pc.fill_null(pc.binary_length(rows["payload"]).cast("int64"), 0)
+                rows = rows.append_column("size", sizes).filter(pc.field("partition") == file.partition)
+                if rows.num_rows:
+                    yield rows.select([*columns, "size"])
+
     def groups(self, file: File, source: Any) -> list[tuple[str, str, int, int]]:
         """Least and greatest segment and sequence of each row group."""
         metadata, known = self._footers.get(file.path, (source.metadata, None))

@@ -9,10 +9,11 @@ from uuid import UUID
 
 from ..errors import CorruptData, StreamkitError
 from ..gaps import Gap
-from ..log.archive_reader import Contents
+from ..log.archive_reader import Amount, Contents
 from ..log.read import Batch, Bounds, Needles, told
 from ..log.visible import number_gap, row_of
 from . import scattered
+from .amounts import Amounts
 from .batches import batches, batches_backwards, have_texts
 from .errors import UNDECODABLE, Damaged, Elsewhere
 from .file_reader import COLUMNS, FileReader
@@ -47,8 +48,7 @@ class Archive:
         self.files = FileReader(self.table)
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
-        self._numbers: tuple[tuple[str, int], Any] | None = None
-        """The sorted numbers of the file that was last asked for them."""
+        self._amounts = Amounts(self.files)
 
     # -- versions -----------------------------------------------------------------------------------------------
 
@@ -301,27 +301,59 @@ class Archive:
 
         return self._asked(partition, last, ask)
 
+    # -- how much there is ----------------------------------------------------------------------------------------
+
     def entries_until(self, partition: Partition, number: int) -> int:
-        """Entries of the partition up to transaction `number`, which is archived."""
-        import numpy as np
+        return self._asked(
+            partition, number, lambda found: self._amounts.entries_until(found.clusters(partition.partition), number)
+        )
+
+    def number_of(self, partition: Partition, position: int) -> int | None:
+        return self._asked(
+            partition,
+            partition.head.archived,
+            lambda found: self._amounts.number_of(found.clusters(partition.partition), position),
+        )
+
+    def bytes_between(self, partition: Partition, first: int, last: int) -> int:
+        return self._asked(
+            partition,
+            last,
+            lambda found: self._amounts.bytes_between(found.clusters(partition.partition), first, last),
+        )
+
+    def first_within(self, partition: Partition, first: int, last: int, most: int) -> int:
+        return self._asked(
+            partition,
+            last,
+            lambda found: self._amounts.first_within(found.clusters(partition.partition), first, last, most),
+        )
+
+    def amounts_backwards(self, partition: Partition, first: int, last: int, sized: bool) -> Iterator[Amount]:
+        end = last
+
+        def walk(snapshot: Snapshot) -> Iterator[Amount]:
+            nonlocal end
+            for amount in self._amounts.backwards(snapshot.clusters(partition.partition), first, end, sized):
+                yield amount
+                end = amount.number - 1
+
+        return self._retry(partition, last, walk)
+
+    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> int:
+        import pyarrow.compute as pc
 
         def ask(snapshot: Snapshot) -> int:
             total = 0
             for cluster in snapshot.clusters(partition.partition):
-                for file in cluster:
-                    if file.numbers[1] <= number:
-                        total = max(total, file.positions[1] + 1)
-                    elif file.numbers[0] <= number:
-                        which = (file.path, file.partition)
-                        with self._lock:
-                            known = self._numbers if self._numbers and self._numbers[0] == which else None
-                        if known is None:
-                            numbers = [rows["number"].to_numpy() for rows in self.files.narrow(file, ["number"])]
-                            known = self._numbers = (which, np.sort(np.concatenate(numbers)))
-                        total = max(total, file.positions[0] + int(np.searchsorted(known[1], number, "right")))
+                files = [file for file in cluster if _may_hold(file, segment, first, last)]
+                for rows in self._of_segment(files, partition.partition, segment, first, last):
+                    total += pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
             return total
 
-        return self._asked(partition, number, ask)
+        return self._asked(partition, partition.head.archived, ask)
+
+    # -- what is where --------------------------------------------------------------------------------------------
 
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
         def ask(snapshot: Snapshot) -> dict[str, int]:

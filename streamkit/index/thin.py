@@ -21,7 +21,7 @@ from ..log.record_format import without_frames
 from ..log.request import Request
 from ..log.rows import DataRow, SegmentRow
 from ..log.segments import indexed_segments
-from ..log.visible import floor_of, row_of
+from ..log.visible import archived_before, floor_of, row_of, size_before
 from .compaction import Expiry
 from .cursor import Chunk
 from .upkeep import bring_forward, encode, gone_up_to, merge_all_with, move_head, records_in, store_file
@@ -103,6 +103,7 @@ def expire_floor(committer: Committer) -> None:
     partition = committer.partition
     floor = floor_of(partition)
     if floor.position > partition.floor.position:
+        floor = replace(floor, size=floor.size or size_before(partition, floor.number))
         committer.commit(Request((), control=Control(floor=floor)))
 
 
@@ -122,7 +123,10 @@ def expire(committer: Committer, least: float = 1 / _SHARE) -> None:
         entries += stored.last_sequence
         if not row.empty and row.first_sequence > stored.first_sequence and row.gaps:
             last, reason = row.gaps[-1]
-            removals.append(Removal(name, last, reason, row.first_timestamp, row.first_number, row.first_size))
+            size = row.first_size
+            if row.first_number <= partition.head.archived:
+                size = archived_before(partition, name, stored, row.first_sequence)
+            removals.append(Removal(name, last, reason, row.first_timestamp, row.first_number, size))
             expired += row.first_sequence - stored.first_sequence
     if expired <= least * entries:
         return

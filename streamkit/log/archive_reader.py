@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .rows import SegmentRow
 
@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from .partition import Partition
     from .read import Batch, Bounds, Needles
 
-__all__ = ["ArchiveReader", "Contents"]
+__all__ = ["Amount", "ArchiveReader", "Contents"]
+
+
+class Amount(NamedTuple):
+    """What one transaction has in an archive. An erased entry has no bytes there any more."""
+
+    number: int
+    timestamp: int
+    entries: int
+    size: int
 
 
 class Contents:
@@ -66,6 +75,27 @@ class ArchiveReader(Protocol):
 
     def entries_until(self, partition: Partition, number: int) -> int:
         """Entries of the partition up to transaction `number`."""
+        ...
+
+    def number_of(self, partition: Partition, position: int) -> int | None:
+        """The transaction that wrote the entry at `position` of the partition; None if it is not there any more."""
+        ...
+
+    def bytes_between(self, partition: Partition, first: int, last: int) -> int:
+        """Bytes of payload of transactions first..last."""
+        ...
+
+    def first_within(self, partition: Partition, first: int, last: int, most: int) -> int:
+        """The first transaction of first..last from which on they have at most `most` bytes of payload; last + 1 if the
+        last one has more."""
+        ...
+
+    def amounts_backwards(self, partition: Partition, first: int, last: int, sized: bool) -> Iterator[Amount]:
+        """Of transactions first..last that have entries, the last first. Sizes are 0 without `sized`."""
+        ...
+
+    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> int:
+        """Bytes of payload of the entries `first` to `last` of a segment."""
         ...
 
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:

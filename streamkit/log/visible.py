@@ -14,23 +14,26 @@ from .index_reader import RunGone
 from .index_rows import decode_index_row
 from .keys import data_range
 from .partition import Partition
-from .record_format import Header
 from .rows import DataRow, Piece, SegmentRow
 
 __all__ = [
     "Place",
+    "archived_before",
     "counted",
     "first_where",
+    "first_with",
     "floor_at",
     "floor_of",
     "hides",
     "missing_error",
     "number_gap",
+    "pieces_of",
     "place_of",
     "raises",
     "row_of",
     "sequence_gaps",
     "shown",
+    "size_before",
     "still_there",
 ]
 
@@ -92,7 +95,10 @@ def _past_floor(partition: Partition, segment: str, row: SegmentRow, floor: Floo
         return row
     if row.last_number and row.last_number < floor.number:
         return row.without(Removal(segment, row.last_sequence, floor.reason))
-    return _from(row, segment, floor.reason, first_where(partition, segment, row, lambda at: at.number >= floor.number))
+    place = first_where(partition, segment, row, lambda at: at.number >= floor.number)
+    if place is not None and place.number <= partition.head.archived:
+        place = place._replace(before=archived_before(partition, segment, row, place.sequence))
+    return _from(row, segment, floor.reason, place)
 
 
 def _from(row: SegmentRow, segment: str, reason: str, place: Place | None) -> SegmentRow:
@@ -124,15 +130,76 @@ def _retained(partition: Partition, segment: str, row: SegmentRow) -> SegmentRow
         row = _from(row, segment, "expired", place)
     least = row.size - retention.max_bytes
     if retention.max_bytes and row.first_size < least:
-        row = _from(row, segment, "expired", first_where(partition, segment, row, lambda at: at.before >= least))
+        row = _from(row, segment, "expired", _from_bytes(partition, segment, row, least))
     return row
+
+
+def _from_bytes(partition: Partition, segment: str, row: SegmentRow, least: int) -> Place | None:
+    """The first frame of a segment that was given so many bytes of payload before it; None if none was."""
+    while True:
+        archived, hot = _hot(partition, segment, row)
+        first = next(hot, None)
+        if archived and (first is None or first.before >= least):
+            found = _from_archived_bytes(partition, segment, row, least, first)
+        else:
+            kept = (piece for piece in (first, *hot) if piece is not None and piece.before >= least)
+            found = _place(next(kept, None))
+        if partition.head.archived == archived:
+            return found
+
+
+def _hot(partition: Partition, segment: str, row: SegmentRow) -> tuple[int, Iterator[Piece]]:
+    """Up to where the log is archived, and the pieces behind it; they are all if that is so still when they have come:
+    else the log may have let go of the first ones."""
+    archived = partition.head.archived
+    return archived, (piece for piece in pieces_of(partition, segment, row.first_sequence) if piece.number > archived)
+
+
+def archived_before(partition: Partition, segment: str, row: SegmentRow, sequence: int) -> int:
+    """Bytes of payload that a segment was given before `sequence`, which is archived; `row` is its status as of before.
+    Of what was erased it is not known how much it was."""
+    archive = partition.archive()
+    while True:
+        archived, hot = _hot(partition, segment, row)
+        first = next(hot, None)
+        end, size = (row.last_sequence + 1, row.size) if first is None else (first.first_sequence, first.before)
+        there = row.first_number >= partition.floor.number
+        if there and sequence - row.first_sequence <= end - sequence:
+            found = row.first_size + archive.segment_bytes(partition, segment, row.first_sequence, sequence - 1)
+        else:
+            found = size - archive.segment_bytes(partition, segment, sequence, end - 1)
+        if partition.head.archived == archived:
+            return found
+
+
+def _from_archived_bytes(
+    partition: Partition, segment: str, row: SegmentRow, least: int, hot: Piece | None
+) -> Place | None:
+    """As `_from_bytes`, where all that is kept of the archive is behind it: counted from its end, as what was erased
+    has no bytes there. `hot`: the first frame that is not archived."""
+    kept = begin = _place(hot)
+    last, before = (row.last_sequence, row.size) if hot is None else (hot.first_sequence - 1, hot.before)
+    number = 0
+    for batch in partition.archive().segment_backwards(partition, segment, row.first_sequence, last):
+        if batch.number != number:
+            kept, number = begin, batch.number
+        before -= sum(len(entry.payload) for entry in batch.entries)
+        if before < least:
+            return kept
+        begin = Place(batch.entries[0].sequence, batch.timestamp, number, before)
+    return begin
+
+
+def _place(piece: Piece | None) -> Place | None:
+    return None if piece is None else Place(piece.first_sequence, piece.timestamp, piece.number, piece.before)
 
 
 def first_where(
     partition: Partition, segment: str, row: SegmentRow, holds: Callable[[Place], bool], least: int = 0
 ) -> Place | None:
     """The first frame of a segment for which `holds` is true, as it stays for those that come later; None if there is
-    none. `least`: where in the frame that holds this sequence the place is to be."""
+    none. `least`: where in the frame that holds this sequence the place is to be. Of a frame in the archive `before` is
+    not counted."""
     archived = partition.head.archived
     if archived and (not row.first_number or row.first_number <= archived):
         # The log may have let go of these.
@@ -142,10 +209,10 @@ def first_where(
         for batch in archive.segment(partition, segment, max(begin, there or 0), last):
             if batch.number > archived:
                 break
-            place = Place(batch.entries[0].sequence, batch.timestamp, batch.number, batch.origin.position)
-            if batch.number >= partition.floor.number and holds(place._replace(before=row.first_size)):
-                return place._replace(before=row.first_size)
-    for piece in _pieces(partition, segment, max(row.first_sequence, least)):
+            place = Place(batch.entries[0].sequence, batch.timestamp, batch.number, row.first_size)
+            if batch.number >= partition.floor.number and holds(place):
+                return place
+    for piece in pieces_of(partition, segment, max(row.first_sequence, least)):
         if piece.number > archived:
             place = Place(max(piece.first_sequence, least), piece.timestamp, piece.number, piece.before)
             if holds(place):
@@ -153,7 +220,7 @@ def first_where(
     return None
 
 
-def _pieces(partition: Partition, segment: str, first: int) -> Iterator[Piece]:
+def pieces_of(partition: Partition, segment: str, first: int) -> Iterator[Piece]:
     """The pieces from the one that holds `first`, in order, as far as the log has any."""
     while True:
         with partition.lock:
@@ -195,52 +262,81 @@ def floor_of(partition: Partition) -> Floor:
         return floor
     if floor.timestamp_at < oldest:
         number = first_at(partition, oldest, number, last)
-    if floor.position < entries:
-        number = max(number, _search(partition, number, lambda header: header.position >= entries))
-    if floor.size < size:
-        number = max(number, _search(partition, number, lambda header: header.size >= size))
+    if floor.position < entries or floor.size < size:
+        number = first_with(partition, number, entries, size)
     if number == floor.number:
         return floor
-    found = floor_at(partition, number, "expired")
+    found = floor_at(partition, number, "expired", sized=size > 0)
     with partition.lock:
         if partition.retention is retention:  # or another one was set meanwhile, which may keep more
             partition.expired = found
     return found
 
 
-def _search(partition: Partition, first: int, kept: Callable[[Header], bool]) -> int:
-    """The first transaction from `first` on that is `kept`, as are all after it. Of what is archived all counts as
-    kept where the first one behind it is."""
-    low, high = max(first, partition.head.archived + 1), partition.number + 1
+def first_with(partition: Partition, first: int, entries: int, size: int) -> int:
+    """The first transaction from `first` on with so many entries and bytes of payload before it in the partition, as
+    those after it."""
+    while True:
+        archived, first = partition.head.archived, max(first, partition.floor.number)
+        hot = _at(partition, archived + 1) if first <= archived else (0, 0)
+        if hot is None:
+            continue
+        if hot[0] < entries or hot[1] < size:
+            found = _first_hot(partition, max(first, archived + 1), entries, size)
+            if found is None:
+                continue
+            return found
+        archive, number = partition.archive(), first
+        if entries:
+            number = max(number, (archive.number_of(partition, entries - 1) or 0) + 1)
+        if size and number <= archived:
+            number = archive.first_within(partition, number, archived, hot[1] - size)
+        return number
+
+
+def _at(partition: Partition, number: int) -> tuple[int, int] | None:
+    """Entries, and bytes of payload, before a transaction that is not archived; None if it is, or trimmed, by now."""
+    with partition.lock:
+        end = (partition.position, partition.size) if number > partition.number else None
+    header = None if end is not None else partition.header(number)
+    if header is not None:
+        return header.position, header.size
+    if end is None and not partition.archived_since(number) and not partition.trimmed_since(number):
+        raise CorruptData(f"{partition.where(number)} is missing from the log")
+    return end
+
+
+def _first_hot(partition: Partition, first: int, entries: int, size: int) -> int | None:
+    """As `first_with`, of what is not archived; None where some of it is, or was trimmed, by now."""
+    low, high = first, partition.number + 1
     step = 1
     while low < high:
         # What is to go is mostly little, and near the floor.
         middle = min(low + step - 1, (low + high) // 2)
-        header = partition.header(middle)
-        if header is None and not partition.archived_since(middle):
-            raise CorruptData(f"{partition.where(middle)} is missing from the log")
-        if header is None:
-            low = partition.head.archived + 1
-        elif kept(header):
+        found = _at(partition, middle)
+        if found is None:
+            return None
+        if found[0] >= entries and found[1] >= size:
             high, step = middle, 1 << 62
         else:
             low, step = middle + 1, step * 2
-    return low if low > partition.head.archived + 1 else first
+    return low
 
 
-def floor_at(partition: Partition, number: int, reason: str, *, search: bool = True) -> Floor:
-    """The floor that begins with transaction `number`. Without `search` its `end` is not looked for."""
+def floor_at(partition: Partition, number: int, reason: str, *, sized: bool = True) -> Floor:
+    """The floor that begins with transaction `number`; its `size` is 0 unless it is `sized`, or in the log."""
     if number > partition.number:
-        position, size, timestamp_at = partition.position, partition.size, 0
+        position, timestamp_at = partition.position, 0
     else:
-        position, _, size, timestamp_at = place_of(partition, number)
+        position, _, timestamp_at = place_of(partition, number)
+    size = size_before(partition, number) if sized or number > partition.head.archived else 0
     end, timestamp = (max(0, number - 1), 0), 0
     now = max(partition.floor, partition.expired, key=attrgetter("number"))
-    for before in range(number - 1, max(0, number - _EMPTY) if search else number, -1):
+    for before in range(number - 1, max(0, number - _EMPTY), -1):
         if before < now.number:  # it may not be there any more
             end, timestamp = now.end, timestamp or now.timestamp
             break
-        _, count, _, moment = place_of(partition, before)
+        _, count, moment = place_of(partition, before)
         timestamp = timestamp or moment
         end = (before, count)
         if count:
@@ -248,17 +344,31 @@ def floor_at(partition: Partition, number: int, reason: str, *, search: bool = T
     return Floor(number, reason, end, position, size, timestamp, timestamp_at)
 
 
-def place_of(partition: Partition, number: int) -> tuple[int, int, int, int]:
-    """Of a transaction: entries before it, those in it, bytes of payload before it, its timestamp. The archive does not
-    know the latter two: then they are 0."""
+def place_of(partition: Partition, number: int) -> tuple[int, int, int]:
+    """Of a transaction: entries before it, those in it, its timestamp; 0 where it has to be asked of the archive."""
     header = partition.header(number)
     if header is not None:
-        return header.position, header.count, header.size, header.timestamp
+        return header.position, header.count, header.timestamp
     if not partition.archived_since(number):
         raise CorruptData(f"{partition.where(number)} is missing from the log")
     archive = partition.archive()
     position = archive.entries_until(partition, number - 1) if number > 1 else 0
-    return position, archive.entries_until(partition, number) - position, 0, 0
+    return position, archive.entries_until(partition, number) - position, 0
+
+
+def size_before(partition: Partition, number: int) -> int:
+    """Bytes of payload before a transaction. Of what was erased the archive does not know how much it was: that counts
+    as if it were before it."""
+    while number >= partition.floor.number:
+        archived = partition.head.archived
+        header = partition.header(number) if number <= min(archived, partition.number) else None
+        if header is not None:
+            return header.size
+        hot = _at(partition, max(number, archived + 1))
+        if hot is not None:
+            kept = partition.archive().bytes_between(partition, number, archived) if number <= archived else 0
+            return max(0, hot[1] - kept)
+    return partition.floor.size
 
 
 _EMPTY = 64

@@ -10,7 +10,7 @@ from ..log.keys import SEGMENTS, segment_name
 from ..log.manifest import RunGone
 from ..log.partition import NOTHING, Partition
 from ..log.rows import SegmentRow
-from ..log.visible import floor_of, place_of, shown
+from ..log.visible import floor_of, shown, size_before
 from .report import StoreSize, Tier
 
 __all__ = ["size_of"]
@@ -69,6 +69,5 @@ def _counted(partition: Partition, index: object, fresh: set[str]) -> tuple[int,
     if cut:
         # Of segments that begin below the floor only the partition knows how much is left, all together.
         entries = min(entries, partition.position - floor.position)
-        known = place_of(partition, floor.number)[2] if floor.number <= partition.number else partition.size
-        size = min(size, partition.size - (floor.size or known))
+        size = min(size, partition.size - (floor.size or size_before(partition, floor.number)))
     return entries, segments, size

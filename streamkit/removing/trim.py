@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..errors import SequenceMismatch, Unavailable
+from collections.abc import Iterator
+
+from ..errors import CorruptData, SequenceMismatch, Unavailable
+from ..log.archive_reader import Amount
 from ..log.commit import Committer
 from ..log.first_at import first_at
 from ..log.floors import Control, Floor, Removal
@@ -11,7 +14,7 @@ from ..log.partition import Partition
 from ..log.read import Bounds, position_of, segment_batches
 from ..log.request import Part, Request
 from ..log.rows import SegmentRow
-from ..log.visible import first_where, floor_at, floor_of, place_of, row_of
+from ..log.visible import archived_before, first_where, first_with, floor_at, floor_of, place_of, row_of
 from .report import TrimReport
 
 __all__ = ["Limit", "trim_segment", "trim_space"]
@@ -96,6 +99,9 @@ def _removal(partition: Partition, segment: str, row: SegmentRow, first: int, re
     place = first_where(partition, segment, row, lambda at: at.sequence >= first, first)
     if place is None:
         return Removal(segment, first - 1, reason)
+    if place.number <= partition.head.archived:
+        size = archived_before(partition, segment, row, first)
+        return Removal(segment, first - 1, reason, place.timestamp, place.number, size)
     size = place.before
     for batch in segment_batches(partition, segment, Bounds(first, first)):
         begin = batch.origin.first_sequence
@@ -151,45 +157,44 @@ def _numbers_kept(partitions: list[Partition], limit: Limit) -> list[int]:
 
 def _least(partition: Partition, limit: Limit) -> int:
     """The first transaction from which on no more is left than is to be kept."""
-    entries = None if limit.keep_entries is None else partition.position - limit.keep_entries
-    size = None if limit.keep_bytes is None else partition.size - limit.keep_bytes
-    low, high = floor_of(partition).number, partition.number + 1
-    if size is not None:
-        # The archive does not know how many bytes were before a transaction: it is kept, or goes, as a whole.
-        hot = max(low, partition.head.archived + 1)
-        if hot > low and place_of(partition, hot)[2] >= size if hot < high else partition.size < size:
-            return low
-        low = hot
-    while low < high:
-        middle = (low + high) // 2
-        floor = floor_at(partition, middle, "", search=False)
-        if (entries is not None and floor.position < entries) or (size is not None and floor.size < size):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    entries = 0 if limit.keep_entries is None else partition.position - limit.keep_entries
+    size = 0 if limit.keep_bytes is None else partition.size - limit.keep_bytes
+    return first_with(partition, floor_of(partition).number, max(0, entries), max(0, size))
 
 
 def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
     """Of several partitions the newest transactions are kept, by timestamp."""
-    left = limit.keep_entries if limit.keep_entries is not None else limit.keep_bytes
+    sized = limit.keep_entries is None
+    left = limit.keep_bytes if limit.keep_entries is None else limit.keep_entries
     assert left is not None
     numbers = [partition.number + 1 for partition in partitions]
-    floors = [floor_of(partition).number for partition in partitions]
-    heads: dict[int, tuple[int, int]] = {}
-    while True:
-        for at, partition in enumerate(partitions):
-            if at not in heads and numbers[at] > floors[at]:
-                header = partition.header(numbers[at] - 1)
-                if header is None:
-                    floors[at] = numbers[at]  # the archive has the rest, by time alone it could be told
-                    continue
-                amount = header.count if limit.keep_entries is not None else header.after - header.size
-                heads[at] = (header.timestamp, amount)
-        if not heads:
-            return numbers
-        at = max(heads, key=lambda at: (heads[at][0], at))  # as they are read
-        left -= heads.pop(at)[1]
+    amounts = [_amounts_backwards(partition, sized) for partition in partitions]
+    heads = {at: head for at, head in enumerate(next(one, None) for one in amounts) if head is not None}
+    while heads:
+        at = max(heads, key=lambda at: (heads[at].timestamp, at))  # as they are read
+        number, _, entries, size = heads[at]
+        left -= size if sized else entries
         if left < 0:
             return numbers
-        numbers[at] -= 1
+        numbers[at] = number
+        head = next(amounts[at], None)
+        if head is None:
+            del heads[at]
+        else:
+            heads[at] = head
+    return numbers
+
+
+def _amounts_backwards(partition: Partition, sized: bool) -> Iterator[Amount]:
+    """What the transactions of a partition have, the last first, as far as they can be read."""
+    least, number = floor_of(partition).number, partition.number
+    while number >= least:
+        if number <= partition.head.archived:
+            yield from partition.archive().amounts_backwards(partition, least, number, sized)
+            return
+        header = partition.header(number)
+        if header is not None:
+            yield Amount(number, header.timestamp, header.count, header.after - header.size)
+            number -= 1
+        elif not partition.archived_since(number):
+            raise CorruptData(f"{partition.where(number)} is missing from the log")

@@ -1,0 +1,177 @@
+"""How many entries, and bytes of payload, transactions have in the archive: files say it of themselves; of one in which
+a place is looked for some columns are read."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from ..log.archive_reader import Amount
+from .file_reader import FileReader
+from .snapshot import File
+
+__all__ = ["Amounts"]
+
+_FILES = 4
+"""Files of which it is remembered what each transaction has."""
+_TOTALS = 1 << 16
+
+
+class _Transactions(NamedTuple):
+    """Those of a file, in order: numpy arrays, one value for each."""
+
+    numbers: Any
+    timestamps: Any
+    begins: Any
+    """Positions of their first entries in the file,"""
+    ends: Any
+    """and those after their last ones."""
+    entries: Any
+    sizes: Any
+    """Bytes of payload; 0 where nobody asked."""
+
+
+class Amounts:
+    """Of the files of one table; `clusters` are those of a partition. Safe to share between threads."""
+
+    def __init__(self, files: FileReader) -> None:
+        self._files = files
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, int, bool], _Transactions] = OrderedDict()
+        self._totals: dict[tuple[str, int], int] = {}
+
+    def entries_until(self, clusters: Sequence[Sequence[File]], number: int) -> int:
+        """Entries of the partition up to transaction `number`."""
+        import numpy as np
+
+        total = 0
+        for file in _flat(clusters):
+            if file.numbers[1] <= number:
+                total = max(total, file.positions[1] + 1)
+            elif file.numbers[0] <= number:
+                found = self._transactions(file)
+                at = int(np.searchsorted(found.numbers, number, "right"))
+                total = max(total, int(found.ends[at - 1]))
+        return total
+
+    def number_of(self, clusters: Sequence[Sequence[File]], position: int) -> int | None:
+        """The transaction that wrote the entry at `position`; None if it is not there."""
+        import numpy as np
+
+        for file in _flat(clusters):
+            if file.positions[0] <= position <= file.positions[1]:
+                found = self._transactions(file)
+                at = int(np.searchsorted(found.ends, position, "right"))
+                if found.begins[at] <= position:  # else it is in another one, where those of others overlap
+                    return int(found.numbers[at])
+        return None
+
+    def bytes_between(self, clusters: Sequence[Sequence[File]], first: int, last: int) -> int:
+        """Bytes of payload of transactions first..last."""
+        total = 0
+        for file in _flat(clusters):
+            if first <= file.numbers[0] and file.numbers[1] <= last:
+                total += self._total(file)
+            elif file.numbers[0] <= last and file.numbers[1] >= first:
+                found = self._transactions(file, sized=True)
+                total += int(found.sizes[(found.numbers >= first) & (found.numbers <= last)].sum())
+        return total
+
+    def first_within(self, clusters: Sequence[Sequence[File]], first: int, last: int, most: int) -> int:
+        """The first transaction of first..last from which on they have at most `most` bytes of payload; last + 1 if
+        the last one has more."""
+        import numpy as np
+
+        for cluster in reversed(clusters):
+            files = [file for file in cluster if file.numbers[0] <= last and file.numbers[1] >= first]
+            size = self.bytes_between([files], first, last)
+            if size <= most:
+                most -= size
+                continue
+            parts = [self._transactions(file, sized=True) for file in files]
+            numbers = np.concatenate([part.numbers for part in parts])
+            order = np.argsort(-numbers, kind="stable")
+            left = most - np.cumsum(np.concatenate([part.sizes for part in parts])[order] * (numbers[order] <= last))
+            return max(first, int(numbers[order][np.argmax(left < 0)]) + 1)
+        return first
+
+    def backwards(self, clusters: Sequence[Sequence[File]], first: int, last: int, sized: bool) -> Iterator[Amount]:
+        """Of transactions first..last that have entries, the last first. Sizes are 0 without `sized`."""
+        for number, parts in groupby(self._parts_backwards(clusters, first, last, sized), key=attrgetter("number")):
+            _, times, entries, sizes = zip(*parts, strict=True)  # in files of others a transaction may be parted
+            yield Amount(number, times[0], sum(entries), sum(sizes))
+
+    def _parts_backwards(
+        self, clusters: Sequence[Sequence[File]], first: int, last: int, sized: bool
+    ) -> Iterator[Amount]:
+        import numpy as np
+
+        for cluster in reversed(clusters):
+            files = [file for file in cluster if file.numbers[0] <= last and file.numbers[1] >= first]
+            if not files:
+                continue
+            parts = [self._transactions(file, sized) for file in files]
+            wanted = [(part.numbers, part.timestamps, part.entries, part.sizes) for part in parts]
+            columns = [np.concatenate(column) for column in zip(*wanted, strict=True)]
+            kept = (columns[0] >= first) & (columns[0] <= last)
+            order = np.argsort(-columns[0][kept], kind="stable")
+            yield from map(Amount, *(column[kept][order].tolist() for column in columns))
+
+    def _total(self, file: File) -> int:
+        which = (file.path, file.partition)
+        found = self._totals.get(which)
+        if found is None:
+            if file.shared:
+                found = int(self._transactions(file, sized=True).sizes.sum())
+            else:
+                found = self._files.payload_bytes(file)
+            with self._lock:
+                if len(self._totals) >= _TOTALS:
+                    self._totals.clear()
+                self._totals[which] = found
+        return found
+
+    def _transactions(self, file: File, sized: bool = False) -> _Transactions:
+        which = (file.path, file.partition, sized)
+        with self._lock:
+            found = self._known.get(which) or self._known.get((file.path, file.partition, True))
+        if found is None:
+            found = self._read(file, sized)
+            with self._lock:
+                self._known[which] = found
+                while len(self._known) > _FILES:
+                    self._known.popitem(last=False)
+        return found
+
+    def _read(self, file: File, sized: bool) -> _Transactions:
+        import numpy as np
+
+        columns = ["number", "position", "timestamp"]
+        read = self._files.measured(file, columns) if sized else self._files.narrow(file, columns)
+        parts = []
+        for rows in read:
+            sizes = rows["size"].to_numpy() if sized else np.zeros(rows.num_rows, np.int64)
+            times = rows["timestamp"].cast("int64").to_numpy() // 1000
+            parts.append((rows["number"].to_numpy(), rows["position"].to_numpy(), times, sizes))
+        number, position, times, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(position)
+        number, position, times, sizes = number[order], position[order], times[order], sizes[order]
+        begins = np.flatnonzero(np.concatenate(([True], np.diff(number) != 0)))
+        stops = np.concatenate((begins[1:], [len(number)]))
+        return _Transactions(
+            number[begins],
+            times[begins],
+            position[begins],
+            position[stops - 1] + 1,
+            stops - begins,
+            np.add.reduceat(sizes, begins),
+        )
+
+
+def _flat(clusters: Sequence[Sequence[File]]) -> Iterator[File]:
+    for cluster in clusters:
+        yield from cluster

@@ -1,0 +1,238 @@
+"""What trims and retentions keep where the log has let go: as much as of a store of that content without an archive."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pytest
+from fix_covered import EXHAUSTIVE
+
+import streamkit
+from harness.foreign_engines import optimize_small, replace, rows_of, shuffled
+from harness.processes import Service
+from streamkit import Gap, Record, Retention, SpaceFull, Store
+from streamkit.archive.location import path_name
+from streamkit.log.records import all_records
+
+pytest.importorskip("deltalake")
+
+SPACE = "a"
+SEGMENTS = ("s0", "s1", "s2")
+
+
+def mixed(path: Path) -> None:
+    """By another engine: files that overlap, have rows of all partitions, and of one transaction both have some."""
+    rows = shuffled(rows_of(path))
+    replace(path, [rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2)])
+
+
+class Pair:
+    """A store of which most or all is in the archive alone, and its twin, which has no archive."""
+
+    def __init__(
+        self, kind: str, partitions: int, hot: int, layout: Callable[[Path], None] | None, grace: bool = False
+    ) -> None:
+        self._service = Service(kind)
+        self.clock = self._service.clock
+        self.clients: list[streamkit.Client] = []
+        self.ids = ids = uuid4(), uuid4()
+        self.stores = self.opened()
+        self._at = 0
+        for store in self.stores:
+            store.create_space(SPACE, partitions)
+        for part in range(3):
+            self.write(8)
+            self.stores[0].archive(SPACE, target_file_bytes=100 if part == 1 else 1 << 20)
+        root = unquote(self.clients[0]._archive_root()[0].removeprefix("file://"))
+        self.path = Path(root, str(ids[0]), path_name(SPACE))
+        if layout is not None:
+            layout(self.path)
+        if grace:
+            return
+        self.clock.sleep(2 * 3600)
+        self.stores[0].maintain()
+        known = self.stores[0]._known(SPACE)
+        assert known is not None
+        for partition in known.partitions:
+            partition.read_head()
+            assert not list(all_records(partition, partition.packs, 1))
+        self.write(hot)
+
+    def opened(self) -> tuple[Store, Store]:
+        client = self._service.process()[1]
+        self.clients.append(client)
+        return client.store(self.ids[0]), client.store(self.ids[1])
+
+    def write(self, transactions: int) -> None:
+        """Of one entry or of several, of one segment or of two, now and then at the same moment."""
+        for at in range(self._at, self._at + transactions):
+            self.clock.sleep(10.0 * (at % 4 > 0))
+            for store in self.stores:
+                with store.transaction(SPACE) as trx:
+                    records = [Record(b"%d" % at * (at % 5 + n)) for n in range(at % 3 + 1)]
+                    trx.produce(SEGMENTS[at % 2], records)
+                    if at % 7 == 0:
+                        trx.produce(SEGMENTS[2], records)
+        self._at += transactions
+
+
+def offset(store: Store, at: int) -> str:
+    return list(store.consume_space(SPACE))[at].space_offset
+
+
+def seen(store: Store) -> dict[str, Any]:
+    segments = [name for name in SEGMENTS if store.segment_status(SPACE, name).last_sequence]
+    status = {name: store.segment_status(SPACE, name) for name in segments}
+    size = store.size(SPACE)
+    return {
+        "space": [(entry.segment, entry.sequence, entry.payload) for entry in store.consume_space(SPACE)],
+        "gaps": {
+            name: [one for one in store.consume_segment(SPACE, name, min_sequence=2, gaps="yield") if type(one) is Gap]
+            for name in segments
+        },
+        "segments": {name: [one.sequence for one in store.consume_segment(SPACE, name)] for name in segments},
+        "status": {name: (one.first_sequence, one.last_sequence) for name, one in status.items()},
+        "listed": list(store.get_segments(SPACE)),
+        "size": (size.entries, size.segments, size.bytes),
+    }
+
+
+def trims() -> Iterator[Any]:
+    for keep in (0, 1, 6, 17, 30, 47, 1000):
+        yield pytest.param(lambda store, keep=keep: store.trim(SPACE, keep_entries=keep), id=f"{keep} entries")
+    for keep in (0, 1, 20, 77, 150, 100_000):
+        yield pytest.param(lambda store, keep=keep: store.trim(SPACE, keep_bytes=keep), id=f"{keep} bytes")
+    for keep in (0, 1, 9, 1000):
+        yield pytest.param(lambda store, keep=keep: store.trim(SPACE, "s0", keep_entries=keep), id=f"s0 {keep} entries")
+    for keep in (0, 5, 40, 10_000):
+        yield pytest.param(lambda store, keep=keep: store.trim(SPACE, "s1", keep_bytes=keep), id=f"s1 {keep} bytes")
+    yield pytest.param(lambda store: store.trim(SPACE, "s0", before=11), id="s0 before")
+    for at in (0, 20, 40):
+        yield pytest.param(lambda store, at=at: store.trim(SPACE, before=offset(store, at)), id=f"before {at}")
+    yield pytest.param(lambda store: store.trim(SPACE, max_age=7200 + 60), id="age")
+
+
+def retentions() -> Iterator[Any]:
+    bounds: list[dict[str, Any]] = [{"max_entries": most} for most in (1, 4, 18, 1000)]
+    bounds += [{"max_bytes": most} for most in (1, 12, 50, 150, 100_000)]
+    bounds += [{"max_entries": 12, "max_bytes": 60, "max_age": 7200 + 120.0}]
+    for per in ("space", "segment"):
+        for bound in bounds:
+            name = " ".join(f"{key[4:]} {value}" for key, value in bound.items())
+            yield pytest.param(Retention(**bound, per=per), id=f"{per} {name}")
+
+
+LAYOUTS = [
+    pytest.param(("memory", 1, 0, None), id="one partition"),
+    pytest.param(("remote", 1, 3, None), id="some of it hot"),
+    pytest.param(("remote", 3, 0, None), id="three partitions"),
+    pytest.param(("memory", 3, 3, mixed), id="files that overlap"),
+    pytest.param(("memory", 1, 0, mixed), id="files that overlap, one partition"),
+    pytest.param(("remote", 3, 0, optimize_small), id="another engine's files"),
+]
+
+
+@pytest.fixture(params=LAYOUTS if EXHAUSTIVE else LAYOUTS[:4])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    pair = Pair(*request.param)
+    yield pair
+    for client in pair.clients:
+        client.close()
+
+
+@pytest.mark.parametrize("trim", list(trims()))
+def test_a_trim_keeps_what_was_asked_for(pair: Pair, trim: Callable[[Store], Any]) -> None:
+    there = seen(pair.stores[0])
+    assert there == seen(pair.stores[1])
+    reports = [trim(store) for store in pair.stores]
+    assert reports[0] == reports[1]
+    for stores in (pair.stores, pair.opened()):
+        found, wanted = map(seen, stores)
+        assert found == wanted
+    for store in pair.stores:
+        store.maintain()
+    pair.write(3)
+    found, wanted = map(seen, pair.opened())
+    assert found == wanted
+
+
+@pytest.mark.parametrize("retention", list(retentions()))
+def test_a_retention_keeps_what_it_says(pair: Pair, retention: Retention) -> None:
+    for store in pair.stores:
+        store.set_retention(SPACE, retention)
+    for stores in (pair.stores, pair.opened()):
+        found, wanted = map(seen, stores)
+        assert found == wanted
+    pair.write(2)
+    found, wanted = map(seen, pair.stores)
+    assert found == wanted
+    for store in pair.stores:
+        store.maintain()
+    found, wanted = map(seen, pair.opened())
+    *found_counts, found_bytes = found.pop("size")
+    *counts, most = wanted.pop("size")
+    assert (found_counts, found) == (counts, wanted)
+    # In the log a frame counts as a whole, also if its first entries are gone.
+    assert sum(len(payload) for *_, payload in found["space"]) <= found_bytes <= most
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"max_entries": 7}, {"max_bytes": 60}, {"max_entries": 40, "max_bytes": 120}], ids=str
+)
+@pytest.mark.parametrize("per", ["space", "segment"])
+def test_there_is_as_much_room_after_a_trim(pair: Pair, bounds: dict[str, int], per: Any) -> None:
+    rooms = []
+    for store in pair.stores:
+        store.trim(SPACE, keep_entries=6)
+        store.trim(SPACE, "s1", keep_entries=1)
+        store.set_retention(SPACE, Retention(**bounds, per=per, when_full="reject"))
+    for store in pair.opened():
+        rooms.append([0, 0])
+        for at, name in enumerate(SEGMENTS[:2]):
+            with contextlib.suppress(SpaceFull):
+                while rooms[-1][at] < 100:
+                    store.produce(SPACE, name, [Record(b"12345")])
+                    rooms[-1][at] += 1
+    assert rooms[0] == rooms[1]
+    assert max(rooms[0]) < 100
+
+
+@pytest.mark.parametrize("most", [20, 60, 120, 170])
+@pytest.mark.parametrize("per", ["space", "segment"])
+def test_what_was_erased_makes_a_retention_keep_no_less(pair: Pair, per: Any, most: int) -> None:
+    """The archive does not know how many bytes it had."""
+    for store in pair.stores:
+        store.erase(SPACE, "s1", first=6, last=14)
+        store.set_retention(SPACE, Retention(max_bytes=most, per=per))
+    for _ in range(2):
+        for stores in (pair.stores, pair.opened()):
+            found, wanted = map(seen, stores)
+            assert {*wanted["space"]} <= {*found["space"]}
+            assert sum(len(payload) for *_, payload in found["space"]) <= most * (
+                1 if per == "space" else len(SEGMENTS)
+            )
+        for store in pair.stores:
+            store.maintain()
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize(
+    "retention", [Retention(max_entries=17, per="space"), Retention(max_bytes=70, per="space"), Retention(max_bytes=30)]
+)
+def test_within_the_grace_the_log_tells_what_is_kept_where_the_archive_is_damaged(
+    partitions: int, retention: Retention
+) -> None:
+    pair = Pair("remote", partitions, 0, None, grace=True)
+    for path in pair.path.glob("*.parquet"):
+        path.unlink()
+    for store in pair.stores:
+        store.set_retention(SPACE, retention)
+    found, wanted = map(seen, pair.opened())
+    assert found == wanted
+    for client in pair.clients:
+        client.close()
