@@ -149,8 +149,7 @@ def _from_bytes(partition: Partition, segment: str, row: SegmentRow, least: int)
 
 
 def _hot(partition: Partition, segment: str, row: SegmentRow) -> tuple[int, Iterator[Piece]]:
-    """Up to where the log is archived, and the pieces behind it; they are all if that is so still when they have come:
-    else the log may have let go of the first ones."""
+    """Up to where the log is archived, and the pieces behind it: all, if that is so still when they have come."""
     archived = partition.head.archived
     return archived, (piece for piece in pieces_of(partition, segment, row.first_sequence) if piece.number > archived)
 
@@ -200,7 +199,16 @@ def first_where(
     """The first frame of a segment for which `holds` is true, as it stays for those that come later; None if there is
     none. `least`: where in the frame that holds this sequence the place is to be. Of a frame in the archive `before` is
     not counted."""
-    archived = partition.head.archived
+    while True:
+        archived = partition.head.archived
+        found = _first_where(partition, segment, row, holds, least, archived)
+        if partition.head.archived == archived:  # else the log may have let go of what was to come from there
+            return found
+
+
+def _first_where(
+    partition: Partition, segment: str, row: SegmentRow, holds: Callable[[Place], bool], least: int, archived: int
+) -> Place | None:
     if archived and (not row.first_number or row.first_number <= archived):
         # The log may have let go of these.
         archive, begin = partition.archive(), max(row.first_sequence, least)

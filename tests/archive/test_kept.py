@@ -236,3 +236,35 @@ def test_within_the_grace_the_log_tells_what_is_kept_where_the_archive_is_damage
     assert found == wanted
     for client in pair.clients:
         client.close()
+
+
+@pytest.mark.parametrize("bound", [{"max_entries": 7}, {"max_bytes": 60}], ids=str)
+def test_what_leaves_the_log_while_it_is_looked_for_is_kept(
+    bound: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkit.log import visible
+
+    pair = Pair("remote", 1, 12, None)
+    (store, twin), (other, _) = pair.opened(), pair.opened()
+    for one in (other, twin):
+        one.set_retention(SPACE, Retention(**bound))
+    store.segment_status(SPACE, "s2")
+    known = store._known(SPACE)
+    assert known is not None
+    pieces = visible.pieces_of
+    moved = []
+
+    def overtaken(*arguments: Any) -> Any:
+        if not moved:
+            moved.append(other.archive(SPACE).transactions)
+            pair.clock.sleep(2 * 3600)
+            other.maintain()
+            known.partitions[0].read_head()
+        return pieces(*arguments)
+
+    monkeypatch.setattr(visible, "pieces_of", overtaken)
+    found = [entry.sequence for entry in store.consume_segment(SPACE, "s0")]
+    assert moved[0] > 0
+    assert found == [entry.sequence for entry in twin.consume_segment(SPACE, "s0")]
+    for client in pair.clients:
+        client.close()
