@@ -16,8 +16,8 @@ from .snapshot import File
 
 __all__ = ["Amounts"]
 
-_FILES = 4
-"""Files of which it is remembered what each transaction has."""
+_TRANSACTIONS = 400_000
+"""Of which it is remembered what each has, in the files that were asked for last: 20 MB."""
 _TOTALS = 1 << 16
 
 
@@ -32,7 +32,8 @@ class _Transactions(NamedTuple):
     """and those after their last ones."""
     entries: Any
     sizes: Any
-    """Bytes of payload; 0 where nobody asked."""
+    """Bytes of payload; 0 unless it is `sized`."""
+    sized: bool
 
 
 class Amounts:
@@ -41,7 +42,7 @@ class Amounts:
     def __init__(self, files: FileReader) -> None:
         self._files = files
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, int, bool], _Transactions] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int], _Transactions] = OrderedDict()
         self._totals: dict[tuple[str, int], int] = {}
 
     def entries_until(self, clusters: Sequence[Sequence[File]], number: int) -> int:
@@ -57,6 +58,12 @@ class Amounts:
                 at = int(np.searchsorted(found.numbers, number, "right"))
                 total = max(total, int(found.ends[at - 1]))
         return total
+
+    def place(self, clusters: Sequence[Sequence[File]], number: int) -> tuple[int, int, int]:
+        """Of a transaction: entries up to it, its own, its timestamp; 0 if none of its entries is there."""
+        parts = list(self._parts_backwards(clusters, number, number, False))
+        position = self.entries_until(clusters, number - 1)
+        return position, sum(part.entries for part in parts), parts[0].timestamp if parts else 0
 
     def number_of(self, clusters: Sequence[Sequence[File]], position: int) -> int | None:
         """The transaction that wrote the entry at `position`; None if it is not there."""
@@ -88,6 +95,8 @@ class Amounts:
 
         for cluster in reversed(clusters):
             files = [file for file in cluster if file.numbers[0] <= last and file.numbers[1] >= first]
+            if not files:
+                continue
             size = self.bytes_between([files], first, last)
             if size <= most:
                 most -= size
@@ -96,7 +105,9 @@ class Amounts:
             numbers = np.concatenate([part.numbers for part in parts])
             order = np.argsort(-numbers, kind="stable")
             left = most - np.cumsum(np.concatenate([part.sizes for part in parts])[order] * (numbers[order] <= last))
-            return max(first, int(numbers[order][np.argmax(left < 0)]) + 1)
+            if (left < 0).any():
+                return max(first, int(numbers[order][np.argmax(left < 0)]) + 1)
+            most = int(left[-1])  # the file said that it has more than it has
         return first
 
     def backwards(self, clusters: Sequence[Sequence[File]], first: int, last: int, sized: bool) -> Iterator[Amount]:
@@ -136,15 +147,18 @@ class Amounts:
         return found
 
     def _transactions(self, file: File, sized: bool = False) -> _Transactions:
-        which = (file.path, file.partition, sized)
+        which = (file.path, file.partition)
         with self._lock:
-            found = self._known.get(which) or self._known.get((file.path, file.partition, True))
-        if found is None:
-            found = self._read(file, sized)
-            with self._lock:
-                self._known[which] = found
-                while len(self._known) > _FILES:
-                    self._known.popitem(last=False)
+            found = self._known.get(which)
+            if found is not None and (found.sized or not sized):
+                self._known.move_to_end(which)
+                return found
+        found = self._read(file, sized)
+        with self._lock:
+            self._known[which] = found
+            self._known.move_to_end(which)
+            while len(self._known) > 1 and sum(len(one.numbers) for one in self._known.values()) > _TRANSACTIONS:
+                self._known.popitem(last=False)
         return found
 
     def _read(self, file: File, sized: bool) -> _Transactions:
@@ -169,6 +183,7 @@ class Amounts:
             position[stops - 1] + 1,
             stops - begins,
             np.add.reduceat(sizes, begins),
+            sized,
         )
 
 

@@ -83,7 +83,7 @@ def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeL
             with lease(name) as held:
                 for partition in group:
                     held.check()
-                    trim_archive(archive, partition)
+                    trim_archive(archive.table, partition)
                 removed += remove_all(group, archive, held)
         except (LeaseNotAcquired, TransientError, Ambiguous):
             continue

@@ -142,6 +142,16 @@ class ArchiveOrLog:
             self._instead(partition, error)
             return header.position + header.count
 
+    def place(self, partition: Partition, number: int) -> tuple[int, int, int]:
+        try:
+            return self._archive.place(partition, number)
+        except UNREADABLE as error:
+            header = partition.header(number)
+            if header is None:
+                raise
+            self._instead(partition, error)
+            return header.position, header.count, header.timestamp
+
     def number_of(self, partition: Partition, position: int) -> int | None:
         try:
             return self._archive.number_of(partition, position)
@@ -155,7 +165,14 @@ class ArchiveOrLog:
         return _first_of(partition, held, last, lambda header: header.position + header.count > position)
 
     def bytes_between(self, partition: Partition, first: int, last: int) -> int:
-        return self._archive.bytes_between(partition, first, last)
+        try:
+            return self._archive.bytes_between(partition, first, last)
+        except UNREADABLE as error:
+            begin, end = partition.header(first), partition.header(last)
+            if begin is None or end is None:
+                raise
+            self._instead(partition, error)
+            return end.after - begin.size
 
     def first_within(self, partition: Partition, first: int, last: int, most: int) -> int:
         try:
@@ -178,7 +195,26 @@ class ArchiveOrLog:
             )
 
     def amounts_backwards(self, partition: Partition, first: int, last: int, sized: bool) -> Iterator[Amount]:
-        return self._archive.amounts_backwards(partition, first, last, sized)
+        end = last
+        try:
+            for amount in self._archive.amounts_backwards(partition, first, last, sized):
+                yield amount
+                end = amount.number - 1
+            return
+        except UNREADABLE as error:
+            damage = error
+        held = held_from(partition, first, end)
+        if held is None:
+            raise damage
+        self._instead(partition, damage)
+        for number in range(end, held - 1, -1):
+            header = partition.header(number)
+            if header is None:
+                raise damage
+            if header.count:
+                yield Amount(number, header.timestamp, header.count, header.after - header.size)
+        if held > first:
+            yield from self._archive.amounts_backwards(partition, first, held - 1, sized)
 
     def transactions_backwards(self, partition: Partition, start: tuple[int, int], last: int) -> Iterator[Batch]:
         number = last + 1
@@ -218,19 +254,19 @@ class ArchiveOrLog:
         except UNREADABLE as error:
             damage = error
         removed = archive_row(partition).removed
-        while first <= last:
+        pieces = pieces_of(partition, segment, first)
+        begin = next((piece.first_sequence for piece in pieces if piece.number > removed), last + 1)
+        while last >= max(first, begin):
             try:
-                found = list(logged_segment(partition, segment, max(first, last - _CHUNK + 1), last))
+                found = list(logged_segment(partition, segment, max(first, begin, last - _CHUNK + 1), last))
             except CorruptData as error:
                 raise damage from error
             for batch in reversed(found):
-                if batch.number <= removed:
-                    # Only the archive can tell what is before it.
-                    yield from self._archive.segment_backwards(partition, segment, first, last)
-                    return
                 self._instead(partition, damage)
                 yield batch
                 last = batch.entries[0].sequence - 1
+        if first <= last:  # only the archive can tell
+            yield from self._archive.segment_backwards(partition, segment, first, last)
 
     def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
         try:

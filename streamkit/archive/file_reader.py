@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .batches import WORDS, have_texts
 from .columns import as_ours, with_words
-from .parquet import PAYLOAD_BYTES
+from .parquet import PAYLOAD_BYTES, sealed
 from .snapshot import File
 from .table import Table
 
@@ -67,9 +67,11 @@ class FileReader:
         import pyarrow.compute as pc
 
         source = self.open(file)
-        said = (source.metadata.metadata or {}).get(PAYLOAD_BYTES.encode())
-        if said is not None:
-            return int(said)
+        said = (source.metadata.metadata or {}).get(PAYLOAD_BYTES.encode(), b"").decode(errors="replace")
+        number = said.partition(" ")[0]
+        # Another engine that writes a file anew may leave there what its rows were once.
+        if file.ours and number.isdecimal() and said == sealed(int(number)):
+            return int(number)
         with self.table.reading(file.path):
             batches = source.iter_batches(_COUNTED_ROWS, columns=["payload"])
             return sum(pc.sum(pc.binary_length(batch["payload"])).as_py() or 0 for batch in batches)

@@ -16,10 +16,11 @@ from .table import Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PAYLOAD_BYTES", "check_digest", "write_file"]
+__all__ = ["PAYLOAD_BYTES", "check_digest", "sealed", "write_file"]
 
 PAYLOAD_BYTES = "streamkit.payload_bytes"
-"""In a file's metadata: how many bytes its payloads have, decoded. Compressed, they do not tell what they take."""
+"""In a file's metadata, of which Parquet has no checksum: how many bytes its payloads have, decoded, and the checksum
+of that number. Compressed, they do not tell what they take."""
 _GROUP = 16 << 20
 """Bytes of decoded rows in a row group, at most: one of them is decoded at once."""
 _SAMPLE = 2048
@@ -43,6 +44,11 @@ _OPTIONS: dict[str, Any] = {
     "store_schema": False,
     "write_page_checksum": True,
 }
+
+
+def sealed(payload: int) -> str:
+    """PAYLOAD_BYTES of a file."""
+    return f"{payload} {crc32(b'%d' % payload):08x}"
 
 
 def write_file(table: Table, rows: pa.Table | Rows) -> File:
@@ -69,7 +75,7 @@ def write_file(table: Table, rows: pa.Table | Rows) -> File:
                     low, high = _ends(part, name)
                     least, most = ends.get(name, (low, high))
                     ends[name] = (min(least, low), max(most, high))
-            file.add_key_value_metadata({PAYLOAD_BYTES: str(payload)})
+            file.add_key_value_metadata({PAYLOAD_BYTES: sealed(payload)})
         data = sink.getvalue()
         # The start of the name is spread, because object stores share their speed out by it.
         spread = crc32(f"{partition}/{numbers}".encode()) & 0xFF

@@ -11,7 +11,7 @@ from ..errors import CorruptData, StreamkitError
 from ..gaps import Gap
 from ..log.archive_reader import Amount, Contents
 from ..log.read import Batch, Bounds, Needles, told
-from ..log.visible import number_gap, row_of
+from ..log.visible import number_gap, trimmed_row
 from . import scattered
 from .amounts import Amounts
 from .batches import batches, batches_backwards, have_texts
@@ -308,6 +308,13 @@ class Archive:
             partition, number, lambda found: self._amounts.entries_until(found.clusters(partition.partition), number)
         )
 
+    def place(self, partition: Partition, number: int) -> tuple[int, int, int]:
+        return self._asked(
+            partition,
+            partition.head.archived,
+            lambda found: self._amounts.place(found.clusters(partition.partition), number),
+        )
+
     def number_of(self, partition: Partition, position: int) -> int | None:
         return self._asked(
             partition,
@@ -457,6 +464,9 @@ class Archive:
                     for rows in reversed(list(self._of_segment(files, partition.partition, segment, low, high))):
                         for batch in batches_backwards(partition, rows, (0, 0)):
                             if batch.entries[-1].sequence != end:
+                                partition.refresh()
+                                if trimmed_row(partition, segment).first_sequence > first:
+                                    return  # meanwhile: who asked looks again
                                 raise CorruptData(
                                     f"{self.table.url}, version {snapshot.version}: sequence {end} of segment "
                                     f"{segment!r} is not where it must be; check the store with `streamkit verify`"
@@ -486,7 +496,7 @@ class Archive:
                             return
                         if batch.entries[0].sequence != expected:
                             partition.refresh()
-                            if row_of(partition, segment).first_sequence > expected:
+                            if trimmed_row(partition, segment).first_sequence > expected:
                                 return  # trimmed meanwhile: who asked looks again, and is told
                             raise CorruptData(
                                 f"{self.table.url}, version {snapshot.version}: sequence {expected} of segment "

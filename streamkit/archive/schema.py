@@ -47,7 +47,7 @@ def schema() -> pa.Schema:
             field("timestamp", pa.timestamp("us", "UTC")),
             field("trx_id", pa.string()),
             field("trx_node", pa.string()),
-            field("payload", pa.binary()),
+            field("payload", pa.binary(), nullable=True),
             field("metadata", pa.map_(pa.string(), pa.string()), nullable=True),
         ]
     )

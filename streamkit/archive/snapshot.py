@@ -83,8 +83,9 @@ class Snapshot:
         self._clusters: dict[int, list[list[File]]] = {}
         for file in self.files:
             clusters = self._clusters.setdefault(file.partition, [])
-            # Files that others have compacted may overlap; what overlaps is read together.
-            if clusters and file.positions[0] <= max(other.positions[1] for other in clusters[-1]):
+            # Files that others have compacted may overlap, or part a transaction; what overlaps is read together.
+            before = clusters[-1] if clusters else ()
+            if any(file.positions[0] <= one.positions[1] or file.numbers[0] <= one.numbers[1] for one in before):
                 clusters[-1].append(file)
             else:
                 clusters.append([file])

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .read import Archive
+from .snapshot import File, Snapshot
 
 if TYPE_CHECKING:
     from ..log.partition import Partition
+    from .table import Table
 
 __all__ = ["trim_archive"]
 
 _TRIES = 20
 
 
-def trim_archive(archive: Archive, partition: Partition) -> int:
+def trim_archive(table: Table, partition: Partition) -> int:
     """How many files went. The caller holds the archiver's lease. A file that is trimmed in part stays as it is.
 
     A reader that is in one of them is told that it was trimmed.
     """
-    table, floor = archive.table, partition.head.floor.number
+    floor = partition.head.floor.number
     for _ in range(_TRIES):
         snapshot = table.snapshot()
         if snapshot is None:
             return 0
-        old = [
-            file
-            for file in snapshot.files
-            if file.partition == partition.partition and file.numbers[1] < floor and not file.shared
-        ]
+        old = [file for files in _overlapping(snapshot, partition.partition) if _below(files, floor) for file in files]
         if not old:
             return 0
         if table.drop(snapshot.state, old, partition.partition):
@@ -38,3 +36,23 @@ def trim_archive(archive: Archive, partition: Partition) -> int:
                     table.filesystem.delete_file(file.path)
             return len(old)
     return 0
+
+
+def _overlapping(snapshot: Snapshot, partition: int) -> Iterator[list[File]]:
+    """The files of a partition, those together that have positions between each other's: none goes without the others,
+    or what is left would have a hole."""
+    files: list[File] = []
+    last = -1
+    for file in snapshot.files:
+        if file.partition == partition:
+            if files and file.positions[0] > last:
+                yield files
+                files = []
+            files.append(file)
+            last = max(last, file.positions[1])
+    if files:
+        yield files
+
+
+def _below(files: list[File], floor: int) -> bool:
+    return all(file.numbers[1] < floor and not file.shared for file in files)

@@ -23,6 +23,7 @@ from .file_builder import FileBuilder
 from .parquet import write_file
 from .snapshot import File
 from .table import Part, Table
+from .trim import trim_archive
 
 if TYPE_CHECKING:
     from ..leases import Lease
@@ -87,6 +88,13 @@ def archive_partitions(
     state = table.state()
     if state is not None:
         table.check_incarnation(state, partitions[0].settings)
+        for partition in partitions:
+            if partition.head.floor.number > table.archived(state, partition.partition) + 1:
+                # What is to come is not next to what is there: else another engine may put both into one file, of which
+                # nobody could tell then whether rows were deleted.
+                lease.check()
+                trim_archive(table, partition)
+                state = table.state() or state
     growing = [_begin(partition, table, state) for partition in partitions]
     total = Archived()
     try:

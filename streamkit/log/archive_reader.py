@@ -77,6 +77,10 @@ class ArchiveReader(Protocol):
         """Entries of the partition up to transaction `number`."""
         ...
 
+    def place(self, partition: Partition, number: int) -> tuple[int, int, int]:
+        """Of a transaction: entries up to it, as far as they are there, its own, its timestamp; 0 if it has none."""
+        ...
+
     def number_of(self, partition: Partition, position: int) -> int | None:
         """The transaction that wrote the entry at `position` of the partition; None if it is not there any more."""
         ...

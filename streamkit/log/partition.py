@@ -30,7 +30,7 @@ from .packs import Packs
 from .policy import policy_of
 from .record_format import Header, decode_header, frames_start
 from .refresher import Refresher
-from .rows import Head, KeyRow, Piece, SegmentRow, Settings
+from .rows import Head, KeyRow, Piece, Place, SegmentRow, Settings
 
 __all__ = ["NOTHING", "Partition", "seed_of"]
 
@@ -89,6 +89,10 @@ class Partition:
         self.floor = Floor()
         self.expired = Floor()
         """The last one that the retention drew, where a search goes on."""
+        self.firsts: dict[str, tuple[int, Place | None]] = {}
+        """Where segments begin behind a floor that the retention drew: (transaction of that floor, place)."""
+        self.hot_begin: tuple[int, tuple[int, int] | None] = (0, None)
+        """Up to where the log is archived, and what was in the partition then: (entries, bytes of payload)."""
         self.retention: Retained | None = None
         self.changed = Changed()
         self.thinned = 0

@@ -30,7 +30,7 @@ from .partition import Partition
 from .record_format import decode_entries, decode_frames, decode_records, decode_transaction, frames_with
 from .records import records
 from .rows import DataRow, Piece
-from .visible import floor_of, hides, missing_error, number_gap, raises, row_of, sequence_gaps, still_there
+from .visible import floor_of, hides, last_of, missing_error, number_gap, raises, row_of, sequence_gaps, still_there
 
 __all__ = [
     "Batch",
@@ -544,7 +544,7 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
     for _ in range(8):
         latest = partition.latest
         drops = latest.drops
-        row = row_of(partition, segment)
+        row = last_of(partition, segment)
         if row.empty:
             return None
         entry = latest.get(segment)

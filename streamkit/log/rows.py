@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ __all__ = [
     "Head",
     "KeyRow",
     "Piece",
+    "Place",
     "SegmentRow",
     "Settings",
     "decode_row",
@@ -178,6 +179,16 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
             removal.size,
             gaps,
         )
+
+
+class Place(NamedTuple):
+    """Where a frame begins, or an entry in it."""
+
+    sequence: int
+    timestamp: int
+    number: int
+    before: int
+    """Bytes of payload that the segment was given before the frame."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import NamedTuple
 
 from ..errors import CorruptData, EntriesRemoved
 from ..gaps import Gap
@@ -14,10 +13,9 @@ from .index_reader import RunGone
 from .index_rows import decode_index_row
 from .keys import data_range
 from .partition import Partition
-from .rows import DataRow, Piece, SegmentRow
+from .rows import DataRow, Piece, Place, SegmentRow
 
 __all__ = [
-    "Place",
     "archived_before",
     "counted",
     "first_where",
@@ -25,6 +23,7 @@ __all__ = [
     "floor_at",
     "floor_of",
     "hides",
+    "last_of",
     "missing_error",
     "number_gap",
     "pieces_of",
@@ -35,17 +34,12 @@ __all__ = [
     "shown",
     "size_before",
     "still_there",
+    "trimmed_row",
 ]
 
 
-class Place(NamedTuple):
-    """Where a frame begins, or an entry in it."""
-
-    sequence: int
-    timestamp: int
-    number: int
-    before: int
-    """Bytes of payload that the segment was given before the frame."""
+_FIRSTS = 4096
+"""Segments of which it is remembered where they begin behind a floor."""
 
 
 def cutoff(partition: Partition) -> int:
@@ -58,8 +52,31 @@ def cutoff(partition: Partition) -> int:
 
 def row_of(partition: Partition, segment: str) -> SegmentRow:
     """A segment's status, with the first entry that can be read by now. As of the last refresh, or later."""
-    row = _from_floor(partition, segment)
-    return _retained(partition, segment, row) if partition.retention is not None else row
+    while True:
+        row = trimmed_row(partition, segment)
+        if partition.retention is None:
+            return row
+        try:
+            return _retained(partition, segment, row)
+        except CorruptData:
+            partition.refresh((segment,))
+            if trimmed_row(partition, segment).first_sequence == row.first_sequence:
+                raise  # it was not trimmed meanwhile
+
+
+def last_of(partition: Partition, segment: str) -> SegmentRow:
+    """As `row_of`, for who asks for the last entry alone: of what a retention by space leaves of the segment, the first
+    is not looked for."""
+    row, retention = partition.status(segment), partition.retention
+    if (
+        retention is None
+        or retention.per != "space"
+        or row.empty
+        or row.last_number < floor_of(partition).number
+        or row.last_timestamp < cutoff(partition)
+    ):
+        return row_of(partition, segment)
+    return row
 
 
 def counted(partition: Partition, rows: dict[str, SegmentRow]) -> dict[str, SegmentRow]:
@@ -70,12 +87,13 @@ def counted(partition: Partition, rows: dict[str, SegmentRow]) -> dict[str, Segm
         return rows
     floor = partition.floor.number
     return {
-        name: row if row.empty or row.first_number >= floor else _from_floor(partition, name)
+        name: row if row.empty or row.first_number >= floor else trimmed_row(partition, name)
         for name, row in rows.items()
     }
 
 
-def _from_floor(partition: Partition, segment: str) -> SegmentRow:
+def trimmed_row(partition: Partition, segment: str) -> SegmentRow:
+    """A segment's status by what was trimmed, and not by what a retention says."""
     while True:
         row = partition.status(segment)
         resolved = _past_floor(partition, segment, row, partition.floor)
@@ -95,9 +113,14 @@ def _past_floor(partition: Partition, segment: str, row: SegmentRow, floor: Floo
         return row
     if row.last_number and row.last_number < floor.number:
         return row.without(Removal(segment, row.last_sequence, floor.reason))
-    place = first_where(partition, segment, row, lambda at: at.number >= floor.number)
-    if place is not None and place.number <= partition.head.archived:
-        place = place._replace(before=archived_before(partition, segment, row, place.sequence))
+    since, place = partition.firsts.get(segment, (0, None))
+    if place is None or not since <= floor.number <= place.number:
+        place = first_where(partition, segment, row, lambda at: at.number >= floor.number)
+        if place is not None and place.number <= partition.head.archived:
+            place = place._replace(before=archived_before(partition, segment, row, place.sequence))
+        if len(partition.firsts) >= _FIRSTS:
+            partition.firsts.clear()
+        partition.firsts[segment] = (floor.number, place)
     return _from(row, segment, floor.reason, place)
 
 
@@ -124,13 +147,17 @@ def _retained(partition: Partition, segment: str, row: SegmentRow) -> SegmentRow
         if not row.empty and (retention.max_entries or retention.max_bytes):
             row = _past_floor(partition, segment, row, floor_of(partition))
         return row
+    whole = row
     least = row.last_sequence - retention.max_entries + 1
     if retention.max_entries and row.first_sequence < least:
         place = first_where(partition, segment, row, lambda at: at.sequence >= least, least)
         row = _from(row, segment, "expired", place)
     least = row.size - retention.max_bytes
-    if retention.max_bytes and row.first_size < least:
-        row = _from(row, segment, "expired", _from_bytes(partition, segment, row, least))
+    if retention.max_bytes and not row.empty and whole.first_size < least:
+        # Of whole transactions: also of one in whose middle the other bound is.
+        place = _from_bytes(partition, segment, whole, least)
+        if place is None or place.sequence > row.first_sequence:
+            row = _from(row, segment, "expired", place)
     return row
 
 
@@ -142,10 +169,17 @@ def _from_bytes(partition: Partition, segment: str, row: SegmentRow, least: int)
         if archived and (first is None or first.before >= least):
             found = _from_archived_bytes(partition, segment, row, least, first)
         else:
-            kept = (piece for piece in (first, *hot) if piece is not None and piece.before >= least)
-            found = _place(next(kept, None))
+            found = _place(_first_whole(first, hot, least))
         if partition.head.archived == archived:
             return found
+
+
+def _first_whole(piece: Piece | None, rest: Iterator[Piece], least: int) -> Piece | None:
+    """The first piece with so many bytes before it that is the first of its transaction."""
+    number = 0
+    while piece is not None and (piece.before < least or piece.number == number):
+        number, piece = piece.number, next(rest, None)
+    return piece
 
 
 def _hot(partition: Partition, segment: str, row: SegmentRow) -> tuple[int, Iterator[Piece]]:
@@ -284,9 +318,11 @@ def floor_of(partition: Partition) -> Floor:
 def first_with(partition: Partition, first: int, entries: int, size: int) -> int:
     """The first transaction from `first` on with so many entries and bytes of payload before it in the partition, as
     those after it."""
+    if entries <= 0 and size <= 0:
+        return first
     while True:
         archived, first = partition.head.archived, max(first, partition.floor.number)
-        hot = _at(partition, archived + 1) if first <= archived else (0, 0)
+        hot = _hot_begin(partition, archived) if first <= archived else (0, 0)
         if hot is None:
             continue
         if hot[0] < entries or hot[1] < size:
@@ -300,6 +336,16 @@ def first_with(partition: Partition, first: int, entries: int, size: int) -> int
         if size and number <= archived:
             number = archive.first_within(partition, number, archived, hot[1] - size)
         return number
+
+
+def _hot_begin(partition: Partition, archived: int) -> tuple[int, int] | None:
+    """As `_at` of the first transaction behind the archive, asked once."""
+    known, at = partition.hot_begin
+    if known != archived or at is None:
+        at = _at(partition, archived + 1)
+        if at is not None and partition.number >= archived:
+            partition.hot_begin = (archived, at)
+    return at
 
 
 def _at(partition: Partition, number: int) -> tuple[int, int] | None:
@@ -353,15 +399,21 @@ def floor_at(partition: Partition, number: int, reason: str, *, sized: bool = Tr
 
 
 def place_of(partition: Partition, number: int) -> tuple[int, int, int]:
-    """Of a transaction: entries before it, those in it, its timestamp; 0 where it has to be asked of the archive."""
-    header = partition.header(number)
-    if header is not None:
-        return header.position, header.count, header.timestamp
-    if not partition.archived_since(number):
-        raise CorruptData(f"{partition.where(number)} is missing from the log")
-    archive = partition.archive()
-    position = archive.entries_until(partition, number - 1) if number > 1 else 0
-    return position, archive.entries_until(partition, number) - position, 0
+    """Of a transaction: entries before it, those in it, its timestamp; of one that was trimmed: those before the floor,
+    0 and 0. The timestamp is 0 also where the archive has none of its entries."""
+    while True:
+        archived, floor = partition.head.archived, partition.floor
+        if number <= archived:
+            position, count, timestamp = partition.archive().place(partition, number)
+            # What was trimmed before it was archived, or with its files, is not there to be counted.
+            return (max(position, floor.position) if number >= floor.number else position), count, timestamp
+        header = partition.header(number)
+        if header is not None:
+            return header.position, header.count, header.timestamp
+        if partition.trimmed_since(number):
+            return partition.floor.position, 0, 0
+        if not partition.archived_since(number):
+            raise CorruptData(f"{partition.where(number)} is missing from the log")
 
 
 def size_before(partition: Partition, number: int) -> int:
@@ -369,12 +421,13 @@ def size_before(partition: Partition, number: int) -> int:
     as if it were before it."""
     while number >= partition.floor.number:
         archived = partition.head.archived
-        header = partition.header(number) if number <= min(archived, partition.number) else None
-        if header is not None:
-            return header.size
-        hot = _at(partition, max(number, archived + 1))
+        if number > archived:
+            hot = _at(partition, number)
+            kept = 0
+        else:
+            hot = _hot_begin(partition, archived)
+            kept = partition.archive().bytes_between(partition, number, archived)
         if hot is not None:
-            kept = partition.archive().bytes_between(partition, number, archived) if number <= archived else 0
             return max(0, hot[1] - kept)
     return partition.floor.size
 

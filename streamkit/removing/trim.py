@@ -14,7 +14,7 @@ from ..log.partition import Partition
 from ..log.read import Bounds, position_of, segment_batches
 from ..log.request import Part, Request
 from ..log.rows import SegmentRow
-from ..log.visible import archived_before, first_where, first_with, floor_at, floor_of, place_of, row_of
+from ..log.visible import archived_before, first_where, first_with, floor_at, floor_of, place_of, row_of, size_before
 from .report import TrimReport
 
 __all__ = ["Limit", "trim_segment", "trim_space"]
@@ -44,6 +44,8 @@ def trim_segment(committer: Committer, segment: str, limit: Limit, reason: str, 
         if row.empty or first <= row.first_sequence:
             return TrimReport(partition.space, segment, first_sequence=row.first_sequence, dry_run=dry_run)
         removal = _removal(partition, segment, row, first, reason)
+        if removal is None:
+            continue
         report = TrimReport(
             partition.space,
             segment,
@@ -93,12 +95,13 @@ def _first_of_bytes(partition: Partition, segment: str, row: SegmentRow, most: i
     return row.first_sequence
 
 
-def _removal(partition: Partition, segment: str, row: SegmentRow, first: int, reason: str) -> Removal:
+def _removal(partition: Partition, segment: str, row: SegmentRow, first: int, reason: str) -> Removal | None:
+    """None if what is to be the first was removed meanwhile."""
     if first > row.last_sequence:
         return Removal(segment, first - 1, reason, 0, 0, row.size)
     place = first_where(partition, segment, row, lambda at: at.sequence >= first, first)
-    if place is None:
-        return Removal(segment, first - 1, reason)
+    if place is None or place.sequence > first:
+        return None
     if place.number <= partition.head.archived:
         size = archived_before(partition, segment, row, first)
         return Removal(segment, first - 1, reason, place.timestamp, place.number, size)
@@ -124,9 +127,11 @@ def trim_space(committers: list[Committer], limit: Limit, reason: str, dry_run: 
         if number <= before.number:
             continue
         floor = floor_at(partition, number, reason)
+        if number <= partition.floor.number:
+            continue  # somebody else has trimmed as much meanwhile
         transactions += number - before.number
         entries += max(0, floor.position - before.position)
-        size += max(0, floor.size - before.size)
+        size += max(0, floor.size - (before.size or size_before(partition, before.number)))
         if not dry_run:
             _set_floor(committer, floor)
     return TrimReport(partitions[0].space, "", entries, size, transactions, dry_run=dry_run)
@@ -142,7 +147,8 @@ def _numbers_kept(partitions: list[Partition], limit: Limit) -> list[int]:
         numbers = []
         for partition in partitions:
             number, index = position_of(partition, limit.before, partition.number)
-            passed = number <= partition.number and index >= place_of(partition, number)[1]
+            there = floor_of(partition).number <= number <= partition.number
+            passed = there and index >= place_of(partition, number)[1]
             numbers.append(number + 1 if passed else number)
         return numbers
     if limit.max_age is not None:
@@ -188,7 +194,7 @@ def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
 def _amounts_backwards(partition: Partition, sized: bool) -> Iterator[Amount]:
     """What the transactions of a partition have, the last first, as far as they can be read."""
     least, number = floor_of(partition).number, partition.number
-    while number >= least:
+    while number >= max(least, partition.floor.number):
         if number <= partition.head.archived:
             yield from partition.archive().amounts_backwards(partition, least, number, sized)
             return
@@ -196,5 +202,5 @@ def _amounts_backwards(partition: Partition, sized: bool) -> Iterator[Amount]:
         if header is not None:
             yield Amount(number, header.timestamp, header.count, header.after - header.size)
             number -= 1
-        elif not partition.archived_since(number):
+        elif not partition.archived_since(number) and not partition.trimmed_since(number):
             raise CorruptData(f"{partition.where(number)} is missing from the log")

@@ -286,7 +286,8 @@ def entries_until(partition: Partition, number: int) -> int:
             return header.position + header.count
         partition.read_head()
     archive: ArchiveOrLog = partition.archive()  # type: ignore[assignment]
-    return archive.entries_until(partition, number)
+    # What was trimmed before it was archived, or with its files, is not there to be counted.
+    return max(floor.position, archive.entries_until(partition, number))
 
 
 def reaching(begin: int, end: int, entries: int, until: Callable[[int], int]) -> int:

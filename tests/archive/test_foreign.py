@@ -20,10 +20,12 @@ from harness.foreign_engines import (
     Operation,
     column_added,
     optimize_and_vacuum,
+    pyarrow_overwrites,
     rows_of,
     shuffled,
     table_of,
     update_and_optimize,
+    z_order_by_transaction,
 )
 from harness.foreign_engines import replace as replace_files
 from harness.processes import Service
@@ -396,4 +398,44 @@ def test_a_row_group_of_any_size_is_read_a_little_at_a_time() -> None:
     assert sum(1 for _ in store.consume_segment(SPACE, "s1")) == 500
     assert sum(1 for _ in store.consume_space(SPACE)) == 2000
     assert max(read) <= 8 << 20
+    world.close()
+
+
+def test_another_engine_compacts_what_was_erased() -> None:
+    """A payload that was erased is null: the table says that it may be."""
+    world = World(1)
+    world.write()
+    world.archive()
+    world.store.erase(SPACE, "segment 1")
+    before = seen(world.another())
+    for operation in (z_order_by_transaction, optimize_and_vacuum):
+        operation(world.path)
+        assert seen(world.another()) == before
+    world.close()
+
+
+@pytest.mark.parametrize("operation", [optimize_and_vacuum, z_order_by_transaction, pyarrow_overwrites])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_another_engine_compacts_what_was_trimmed_between_two_runs(partitions: int, operation: Operation) -> None:
+    """What was trimmed before it was archived is no hole among the rows of one file."""
+
+    def read(store: Store) -> list[Any]:
+        return [
+            list(store.consume_space(SPACE)),
+            *(list(store.consume_segment(SPACE, n)) for n in store.get_segments(SPACE)),
+        ]
+
+    world = World(partitions)
+    world.write()
+    world.archive()
+    world.write()
+    world.store.trim(SPACE, keep_entries=3)
+    world.write(8)
+    world.archive()
+    before = read(world.another())
+    operation(world.path)
+    assert read(world.another()) == before
+    world.clock.sleep(2 * 3600)
+    world.store.maintain()
+    assert read(world.another()) == before
     world.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 import streamkit
-from harness.foreign_engines import optimize_small, replace, rows_of, shuffled
+from harness.foreign_engines import optimize_small, parted, replace, rows_of, shuffled
 from harness.processes import Service
 from streamkit import Gap, Record, Retention, SpaceFull, Store
 from streamkit.archive.location import path_name
@@ -31,11 +32,29 @@ def mixed(path: Path) -> None:
     replace(path, [rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2)])
 
 
+def kept_metadata(path: Path) -> None:
+    """By another engine, which has taken over what a file said of itself, and not all of its rows."""
+    import pyarrow.parquet as pq
+
+    files = [pq.read_table(file) for file in sorted(path.glob("*.parquet"))]
+    assert all(rows.schema.metadata for rows in files)
+    replace(
+        path, [part for rows in files for part in (rows.slice(0, rows.num_rows // 3), rows.slice(rows.num_rows // 3))]
+    )
+
+
 class Pair:
     """A store of which most or all is in the archive alone, and its twin, which has no archive."""
 
     def __init__(
-        self, kind: str, partitions: int, hot: int, layout: Callable[[Path], None] | None, grace: bool = False
+        self,
+        kind: str,
+        partitions: int,
+        hot: int,
+        layout: Callable[[Path], None] | None = None,
+        *,
+        grace: bool = False,
+        trimmed: int = 0,
     ) -> None:
         self._service = Service(kind)
         self.clock = self._service.clock
@@ -50,6 +69,7 @@ class Pair:
             self.stores[0].archive(SPACE, target_file_bytes=100 if part == 1 else 1 << 20)
         root = unquote(self.clients[0]._archive_root()[0].removeprefix("file://"))
         self.path = Path(root, str(ids[0]), path_name(SPACE))
+        files = len(list(self.path.glob("*.parquet")))
         if layout is not None:
             layout(self.path)
         if grace:
@@ -61,6 +81,11 @@ class Pair:
         for partition in known.partitions:
             partition.read_head()
             assert not list(all_records(partition, partition.packs, 1))
+        if trimmed:
+            for store in self.stores:
+                store.trim(SPACE, keep_entries=trimmed)
+                store.maintain()
+            assert len(list(self.path.glob("*.parquet"))) < files
         self.write(hot)
 
     def opened(self) -> tuple[Store, Store]:
@@ -76,13 +101,16 @@ class Pair:
                 with store.transaction(SPACE) as trx:
                     records = [Record(b"%d" % at * (at % 5 + n)) for n in range(at % 3 + 1)]
                     trx.produce(SEGMENTS[at % 2], records)
+                    if at % 6 == 5:
+                        trx.produce(SEGMENTS[2], records)
+                        trx.produce(SEGMENTS[1], records)
                     if at % 7 == 0:
                         trx.produce(SEGMENTS[2], records)
         self._at += transactions
 
 
 def offset(store: Store, at: int) -> str:
-    return list(store.consume_space(SPACE))[at].space_offset
+    return list(store.consume_space(SPACE, limit=at + 1))[-1].space_offset
 
 
 def seen(store: Store) -> dict[str, Any]:
@@ -128,24 +156,31 @@ def retentions() -> Iterator[Any]:
 
 
 LAYOUTS = [
-    pytest.param(("memory", 1, 0, None), id="one partition"),
-    pytest.param(("remote", 1, 3, None), id="some of it hot"),
-    pytest.param(("remote", 3, 0, None), id="three partitions"),
-    pytest.param(("memory", 3, 3, mixed), id="files that overlap"),
-    pytest.param(("memory", 1, 0, mixed), id="files that overlap, one partition"),
-    pytest.param(("remote", 3, 0, optimize_small), id="another engine's files"),
+    pytest.param(("memory", 1, 0), {}, id="one partition"),
+    pytest.param(("remote", 1, 3), {}, id="some of it hot"),
+    pytest.param(("remote", 3, 0), {}, id="three partitions"),
+    pytest.param(("memory", 3, 3, mixed), {}, id="files that overlap"),
+    pytest.param(("remote", 1, 3), {"trimmed": 36}, id="the first files are gone"),
+    pytest.param(("memory", 1, 0, parted), {}, id="transactions in several files"),
+    pytest.param(("memory", 1, 0, mixed), {}, id="files that overlap, one partition"),
+    pytest.param(("remote", 3, 0, optimize_small), {}, id="another engine's files"),
+    pytest.param(("remote", 3, 3, kept_metadata), {}, id="files that say what others held"),
 ]
 
 
-@pytest.fixture(params=LAYOUTS if EXHAUSTIVE else LAYOUTS[:4])
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    pair = Pair(*request.param)
+@pytest.fixture
+def pair(layout: tuple[Any, ...], further: dict[str, Any]) -> Iterator[Pair]:
+    pair = Pair(*layout, **further)
     yield pair
     for client in pair.clients:
         client.close()
 
 
+some_layouts = pytest.mark.parametrize(("layout", "further"), LAYOUTS if EXHAUSTIVE else LAYOUTS[:6])
+
+
 @pytest.mark.parametrize("trim", list(trims()))
+@some_layouts
 def test_a_trim_keeps_what_was_asked_for(pair: Pair, trim: Callable[[Store], Any]) -> None:
     there = seen(pair.stores[0])
     assert there == seen(pair.stores[1])
@@ -162,6 +197,7 @@ def test_a_trim_keeps_what_was_asked_for(pair: Pair, trim: Callable[[Store], Any
 
 
 @pytest.mark.parametrize("retention", list(retentions()))
+@some_layouts
 def test_a_retention_keeps_what_it_says(pair: Pair, retention: Retention) -> None:
     for store in pair.stores:
         store.set_retention(SPACE, retention)
@@ -185,6 +221,7 @@ def test_a_retention_keeps_what_it_says(pair: Pair, retention: Retention) -> Non
     "bounds", [{"max_entries": 7}, {"max_bytes": 60}, {"max_entries": 40, "max_bytes": 120}], ids=str
 )
 @pytest.mark.parametrize("per", ["space", "segment"])
+@some_layouts
 def test_there_is_as_much_room_after_a_trim(pair: Pair, bounds: dict[str, int], per: Any) -> None:
     rooms = []
     for store in pair.stores:
@@ -204,6 +241,7 @@ def test_there_is_as_much_room_after_a_trim(pair: Pair, bounds: dict[str, int], 
 
 @pytest.mark.parametrize("most", [20, 60, 120, 170])
 @pytest.mark.parametrize("per", ["space", "segment"])
+@some_layouts
 def test_what_was_erased_makes_a_retention_keep_no_less(pair: Pair, per: Any, most: int) -> None:
     """The archive does not know how many bytes it had."""
     for store in pair.stores:
@@ -227,7 +265,7 @@ def test_what_was_erased_makes_a_retention_keep_no_less(pair: Pair, per: Any, mo
 def test_within_the_grace_the_log_tells_what_is_kept_where_the_archive_is_damaged(
     partitions: int, retention: Retention
 ) -> None:
-    pair = Pair("remote", partitions, 0, None, grace=True)
+    pair = Pair("remote", partitions, 0, grace=True)
     for path in pair.path.glob("*.parquet"):
         path.unlink()
     for store in pair.stores:
@@ -244,7 +282,7 @@ def test_what_leaves_the_log_while_it_is_looked_for_is_kept(
 ) -> None:
     from streamkit.log import visible
 
-    pair = Pair("remote", 1, 12, None)
+    pair = Pair("remote", 1, 12)
     (store, twin), (other, _) = pair.opened(), pair.opened()
     for one in (other, twin):
         one.set_retention(SPACE, Retention(**bound))
@@ -268,3 +306,112 @@ def test_what_leaves_the_log_while_it_is_looked_for_is_kept(
     assert found == [entry.sequence for entry in twin.consume_segment(SPACE, "s0")]
     for client in pair.clients:
         client.close()
+
+
+@pytest.mark.parametrize("digit", [b"0", b"9"])
+def test_a_number_of_bytes_in_a_file_that_is_damaged_is_not_believed(digit: bytes) -> None:
+    pair = Pair("memory", 1, 0)
+    for path in pair.path.glob("*.parquet"):
+        data = path.read_bytes()
+        at = re.search(rb"\b\d+ [0-9a-f]{8}\b", data[-4000:])
+        assert at is not None
+        begin = len(data) - min(len(data), 4000) + at.start()
+        path.write_bytes(data[:begin] + digit + data[begin + 1 :])
+    for keep in (200, 150, 77, 10):
+        reports = [store.trim(SPACE, keep_bytes=keep) for store in pair.stores]
+        assert reports[0] == reports[1]
+    for client in pair.clients:
+        client.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+@pytest.mark.parametrize("archived", [False, True])
+@pytest.mark.parametrize(
+    "trim",
+    [
+        lambda store: store.trim(SPACE, "s0", keep_entries=20),
+        lambda store: store.trim(SPACE, "s0", keep_bytes=70),
+        lambda store: store.trim(SPACE, keep_entries=40),
+        lambda store: store.trim(SPACE, keep_bytes=160),
+        lambda store: store.trim(SPACE, max_age=7200 + 100),
+    ],
+    ids=["s0 entries", "s0 bytes", "entries", "bytes", "age"],
+)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_trim_that_another_one_overtakes_takes_nothing_back(
+    kind: str, archived: bool, trim: Callable[[Store], Any], partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one removes more, and upkeep follows it, while this one has looked at so many headers and statuses."""
+    from streamkit.log.partition import Partition
+
+    for at in range(1, 9, 1 if EXHAUSTIVE else 3):
+        pair = Pair(kind, partitions, 6)
+        which = 0 if archived else 1
+        store, other = pair.opened()[which], pair.opened()[which]
+        list(store.get_segments(SPACE))
+        known = store._known(SPACE)
+        assert known is not None
+        looks = 0
+
+        def overtaken(name: str, at: int, other: Store, known: Any, pair: Pair) -> None:
+            real = getattr(Partition, name)
+
+            def look(partition: Any, *arguments: Any) -> Any:
+                nonlocal looks
+                if partition in known.partitions:
+                    looks += 1
+                    if looks == at:
+                        other.trim(SPACE, keep_entries=7)
+                        for _ in range(2):
+                            pair.clock.sleep(2 * 3600)
+                            other.maintain()
+                        partition.refresh()
+                return real(partition, *arguments)
+
+            monkeypatch.setattr(Partition, name, look)
+
+        for name in ("header", "status"):
+            overtaken(name, at, other, known, pair)
+        trim(store)
+        monkeypatch.undo()
+        if looks < at:
+            other.trim(SPACE, keep_entries=7)
+        for one in (store, other, pair.opened()[which]):
+            left = [(entry.segment, entry.sequence) for entry in one.consume_space(SPACE)]
+            assert len(left) <= 7
+            by_segment = [(name, entry.sequence) for name in SEGMENTS for entry in one.consume_segment(SPACE, name)]
+            assert sorted(left) == sorted(by_segment)
+            assert one.verify().ok
+            one.maintain()
+        for client in pair.clients:
+            client.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+def test_a_trim_before_a_place_that_is_gone_has_nothing_to_do(kind: str) -> None:
+    pair = Pair(kind, 1, 6)
+    for store in pair.stores:
+        early = offset(store, 3)
+        store.trim(SPACE, keep_entries=5)
+        for _ in range(2):
+            pair.clock.sleep(2 * 3600)
+            store.maintain()
+        assert store.trim(SPACE, before=early).entries == 0
+    assert seen(pair.stores[0]) == seen(pair.stores[1])
+    for client in pair.clients:
+        client.close()
+
+
+def test_a_store_without_an_archive_needs_none_to_trim_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamkit.log.partition import Partition
+
+    monkeypatch.setattr(Partition, "archive", lambda partition: pytest.fail("the archive was asked"))
+    with streamkit.connect("memory://") as client:
+        store = client.store(uuid4())
+        store.produce(SPACE, "s", [Record(b"1")])
+        bounds: list[dict[str, Any]] = [{"keep_entries": 10}, {"keep_bytes": 10}, {"max_age": 100}]
+        for bound in bounds:
+            assert store.trim(SPACE, **bound).entries == 0
+        store.set_retention(SPACE, Retention(max_entries=10, max_bytes=10, max_age=10, per="space"))
+        assert len(list(store.consume_space(SPACE))) == 1
+        assert store.size(SPACE).entries == 1

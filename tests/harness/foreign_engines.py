@@ -104,6 +104,12 @@ def optimize_and_vacuum(path: Path) -> None:
     table_of(path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
+def parted(path: Path) -> None:
+    """Rows in their order, so few to a file that a transaction lies in several."""
+    rows = rows_of(path).sort_by([("partition", "ascending"), ("position", "ascending")])
+    replace(path, [rows.slice(at, 3) for at in range(0, rows.num_rows, 3)])
+
+
 def z_order_by_transaction(path: Path) -> None:
     table_of(path).optimize.z_order(["trx_id"])
 
@@ -236,6 +242,7 @@ KEEPING: list[Operation] = [
     pyarrow_overwrites,
     duckdb_rewrites,
     column_added,
+    parted,
     deleted_and_restored,
     deleted_and_appended,
     marked_and_restored,
