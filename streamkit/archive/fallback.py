@@ -146,7 +146,7 @@ class ArchiveOrLog:
         try:
             return self._archive.place(partition, number)
         except UNREADABLE as error:
-            header = partition.header(number)
+            header = partition.header(number) if held_from(partition, number, number) == number else None
             if header is None:
                 raise
             self._instead(partition, error)
@@ -168,7 +168,8 @@ class ArchiveOrLog:
         try:
             return self._archive.bytes_between(partition, first, last)
         except UNREADABLE as error:
-            begin, end = partition.header(first), partition.header(last)
+            held = held_from(partition, first, last)
+            begin, end = (partition.header(number) if held == first else None for number in (first, last))
             if begin is None or end is None:
                 raise
             self._instead(partition, error)
@@ -179,20 +180,20 @@ class ArchiveOrLog:
             return self._archive.first_within(partition, first, last, most)
         except UNREADABLE as error:
             held = held_from(partition, first, last)
-            begin, end = (None if held is None else partition.header(number) for number in (held or 0, last))
+            begin, end = (partition.header(number) if held else None for number in (held or 0, last))
             if held is None or begin is None or end is None or (held > first and end.after - begin.size <= most):
                 raise
             least = end.after - most
             self._instead(partition, error)
         return _first_of(partition, held, last, lambda header: header.size >= least)
 
-    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> int:
+    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> tuple[int, int]:
         try:
             return self._archive.segment_bytes(partition, segment, first, last)
         except UNREADABLE:
-            return sum(
-                len(one.payload) for batch in self.segment(partition, segment, first, last) for one in batch.entries
-            )
+            batches = self.segment(partition, segment, first, last)
+            sizes = [len(entry.payload) for batch in batches for entry in batch.entries]
+            return len(sizes), sum(sizes)
 
     def amounts_backwards(self, partition: Partition, first: int, last: int, sized: bool) -> Iterator[Amount]:
         end = last

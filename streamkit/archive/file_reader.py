@@ -64,6 +64,7 @@ class FileReader:
 
     def payload_bytes(self, file: File) -> int:
         """How many bytes its payloads have, decoded; where the file does not say, they are counted."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         source = self.open(file)
@@ -74,7 +75,8 @@ class FileReader:
             return int(number)
         with self.table.reading(file.path):
             batches = source.iter_batches(_COUNTED_ROWS, columns=["payload"])
-            return sum(pc.sum(pc.binary_length(batch["payload"])).as_py() or 0 for batch in batches)
+            parts = (as_ours(pa.Table.from_batches([batch]))["payload"] for batch in batches)
+            return sum(pc.sum(pc.binary_length(part)).as_py() or 0 for part in parts)
 
     def measured(self, file: File, columns: list[str]) -> Iterator[pa.Table]:
         """Small columns of the file's rows that are of its partition, with the bytes of their payloads as `size`."""

@@ -347,16 +347,17 @@ class Archive:
 
         return self._retry(partition, last, walk)
 
-    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> int:
+    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> tuple[int, int]:
         import pyarrow.compute as pc
 
-        def ask(snapshot: Snapshot) -> int:
-            total = 0
+        def ask(snapshot: Snapshot) -> tuple[int, int]:
+            entries = size = 0
             for cluster in snapshot.clusters(partition.partition):
                 files = [file for file in cluster if _may_hold(file, segment, first, last)]
                 for rows in self._of_segment(files, partition.partition, segment, first, last):
-                    total += pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
-            return total
+                    entries += rows.num_rows
+                    size += pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
+            return entries, size
 
         return self._asked(partition, partition.head.archived, ask)
 

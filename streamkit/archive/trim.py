@@ -39,8 +39,8 @@ def trim_archive(table: Table, partition: Partition) -> int:
 
 
 def _overlapping(snapshot: Snapshot, partition: int) -> Iterator[list[File]]:
-    """The files of a partition, those together that have positions between each other's: none goes without the others,
-    or what is left would have a hole."""
+    """The files of a partition, those together that have positions between each other's: none of these goes without the
+    others, or what is left would have a hole."""
     files: list[File] = []
     last = -1
     for file in snapshot.files:

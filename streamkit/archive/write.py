@@ -90,8 +90,8 @@ def archive_partitions(
         table.check_incarnation(state, partitions[0].settings)
         for partition in partitions:
             if partition.head.floor.number > table.archived(state, partition.partition) + 1:
-                # What is to come is not next to what is there: else another engine may put both into one file, of which
-                # nobody could tell then whether rows were deleted.
+                # What is to come is not next to what is there: another engine may put both into one file, of which
+                # nobody could tell then whether rows were deleted. (A file of several partitions stays.)
                 lease.check()
                 trim_archive(table, partition)
                 state = table.state() or state

@@ -116,20 +116,23 @@ def expire(committer: Committer, least: float = 1 / _SHARE) -> None:
         return
     if not (retention.max_entries or retention.max_bytes):
         return
-    removals: list[Removal] = []
+    rows: dict[str, SegmentRow] = {}
     expired = entries = 0
     for name, stored in indexed_segments(partition):
         row = row_of(partition, name)
         entries += stored.last_sequence
         if not row.empty and row.first_sequence > stored.first_sequence and row.gaps:
-            last, reason = row.gaps[-1]
-            size = row.first_size
-            if row.first_number <= partition.head.archived:
-                size = archived_before(partition, name, stored, row.first_sequence)
-            removals.append(Removal(name, last, reason, row.first_timestamp, row.first_number, size))
+            rows[name] = row
             expired += row.first_sequence - stored.first_sequence
     if expired <= least * entries:
         return
+    removals: list[Removal] = []
+    for name, row in rows.items():
+        last, reason = row.gaps[-1]
+        size = row.first_size
+        if row.first_number <= partition.head.archived:
+            size = archived_before(partition, name, row.first_sequence)
+        removals.append(Removal(name, last, reason, row.first_timestamp, row.first_number, size))
     for at in range(0, len(removals), _AT_ONCE):
         committer.commit(Request((), control=Control(tuple(removals[at : at + _AT_ONCE]))))
     if removals:

@@ -98,8 +98,8 @@ class ArchiveReader(Protocol):
         """Of transactions first..last that have entries, the last first. Sizes are 0 without `sized`."""
         ...
 
-    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> int:
-        """Bytes of payload of the entries `first` to `last` of a segment."""
+    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> tuple[int, int]:
+        """How many of the entries `first` to `last` of a segment are there, and bytes of their payloads."""
         ...
 
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:

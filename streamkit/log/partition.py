@@ -89,10 +89,10 @@ class Partition:
         self.floor = Floor()
         self.expired = Floor()
         """The last one that the retention drew, where a search goes on."""
-        self.firsts: dict[str, tuple[int, Place | None]] = {}
-        """Where segments begin behind a floor that the retention drew: (transaction of that floor, place)."""
-        self.hot_begin: tuple[int, tuple[int, int] | None] = (0, None)
-        """Up to where the log is archived, and what was in the partition then: (entries, bytes of payload)."""
+        self.firsts: dict[str, tuple[int, Place]] = {}
+        """Where segments begin behind a floor: (transaction of that floor, place)."""
+        self.hot_begin = (-1, (0, 0, 0))
+        """Up to where the log is archived, and what was in the partition then: (entries, bytes of payload, 0)."""
         self.retention: Retained | None = None
         self.changed = Changed()
         self.thinned = 0
@@ -373,6 +373,8 @@ class Partition:
         self.cached.clear()
         self.generation += 1
         self.timestamp, self.position, self.size = head.timestamp, head.position, head.size
+        if head.retention != self.retention:
+            self.expired = Floor()
         self.floor, self.retention, self.thinned = head.floor, head.retention, head.thinned
         self.changed = head.changed
         self.erasing = head.erasing
@@ -469,8 +471,8 @@ class Partition:
             self.floor = floor
             self.latest.clear()
         if control.retention is not None:
-            self.retention = control.retention
             self.expired = Floor()
+            self.retention = control.retention
         self.changed = self.changed.then(control.changed)
         for erasure in control.erasures:
             erasure = Erasure(erasure.segment, erasure.first, erasure.last, number)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from ..errors import CorruptData, EntriesRemoved
 from ..gaps import Gap
 from .first_at import first_at
@@ -113,11 +115,13 @@ def _past_floor(partition: Partition, segment: str, row: SegmentRow, floor: Floo
         return row
     if row.last_number and row.last_number < floor.number:
         return row.without(Removal(segment, row.last_sequence, floor.reason))
-    since, place = partition.firsts.get(segment, (0, None))
-    if place is None or not since <= floor.number <= place.number:
-        place = first_where(partition, segment, row, lambda at: at.number >= floor.number)
-        if place is not None and place.number <= partition.head.archived:
-            place = place._replace(before=archived_before(partition, segment, row, place.sequence))
+    known = partition.firsts.get(segment)
+    if known is not None and known[0] <= floor.number <= known[1].number:
+        return _from(row, segment, floor.reason, known[1])
+    place = first_where(partition, segment, row, lambda at: at.number >= floor.number)
+    if place is not None:
+        if place.number <= partition.head.archived:
+            place = place._replace(before=archived_before(partition, segment, place.sequence))
         if len(partition.firsts) >= _FIRSTS:
             partition.firsts.clear()
         partition.firsts[segment] = (floor.number, place)
@@ -188,21 +192,22 @@ def _hot(partition: Partition, segment: str, row: SegmentRow) -> tuple[int, Iter
     return archived, (piece for piece in pieces_of(partition, segment, row.first_sequence) if piece.number > archived)
 
 
-def archived_before(partition: Partition, segment: str, row: SegmentRow, sequence: int) -> int:
-    """Bytes of payload that a segment was given before `sequence`, which is archived; `row` is its status as of before.
-    Of what was erased it is not known how much it was."""
+def archived_before(partition: Partition, segment: str, sequence: int) -> int:
+    """Bytes of payload that a segment was given before `sequence`, which is archived. How much was erased is not known
+    there."""
     archive = partition.archive()
     while True:
+        row, floor = partition.status(segment), partition.floor.number
         archived, hot = _hot(partition, segment, row)
         first = next(hot, None)
         end, size = (row.last_sequence + 1, row.size) if first is None else (first.first_sequence, first.before)
-        there = row.first_number >= partition.floor.number
-        if there and sequence - row.first_sequence <= end - sequence:
-            found = row.first_size + archive.segment_bytes(partition, segment, row.first_sequence, sequence - 1)
-        else:
-            found = size - archive.segment_bytes(partition, segment, sequence, end - 1)
-        if partition.head.archived == archived:
-            return found
+        begins = row.first_number >= floor and sequence - row.first_sequence <= end - sequence
+        begin, end = (row.first_sequence, sequence) if begins else (sequence, end)
+        entries, counted = archive.segment_bytes(partition, segment, begin, end - 1)
+        if entries != end - begin:
+            partition.refresh()  # they may have been trimmed meanwhile
+        if (partition.head.archived, partition.floor.number) == (archived, floor):
+            return row.first_size + counted if begins else size - counted
 
 
 def _from_archived_bytes(
@@ -234,9 +239,10 @@ def first_where(
     none. `least`: where in the frame that holds this sequence the place is to be. Of a frame in the archive `before` is
     not counted."""
     while True:
-        archived = partition.head.archived
+        archived, floor = partition.head.archived, partition.floor.number
         found = _first_where(partition, segment, row, holds, least, archived)
-        if partition.head.archived == archived:  # else the log may have let go of what was to come from there
+        # Else the log may have let go of what was to come from there, or the archive of what was to come from here.
+        if (partition.head.archived, partition.floor.number) == (archived, floor):
             return found
 
 
@@ -293,7 +299,7 @@ def floor_of(partition: Partition) -> Floor:
         return floor
     oldest = cutoff(partition)
     known = partition.expired
-    floor = known if known.number > floor.number else floor
+    floor = known if (known.number, known.size) > (floor.number, floor.size) else floor
     entries = size = 0
     if retention.per == "space" and retention.when_full != "reject":
         share = partition.settings.partitions
@@ -306,9 +312,12 @@ def floor_of(partition: Partition) -> Floor:
         number = first_at(partition, oldest, number, last)
     if floor.position < entries or floor.size < size:
         number = first_with(partition, number, entries, size)
-    if number == floor.number:
+    if number > floor.number:
+        found = floor_at(partition, number, "expired", sized=size > 0)
+    elif floor.size < size:  # it was drawn when bytes did not matter
+        found = replace(floor, size=size_before(partition, number))
+    else:
         return floor
-    found = floor_at(partition, number, "expired", sized=size > 0)
     with partition.lock:
         if partition.retention is retention:  # or another one was set meanwhile, which may keep more
             partition.expired = found
@@ -322,7 +331,7 @@ def first_with(partition: Partition, first: int, entries: int, size: int) -> int
         return first
     while True:
         archived, first = partition.head.archived, max(first, partition.floor.number)
-        hot = _hot_begin(partition, archived) if first <= archived else (0, 0)
+        hot = _hot_begin(partition, archived) if first <= archived else (0, 0, 0)
         if hot is None:
             continue
         if hot[0] < entries or hot[1] < size:
@@ -338,23 +347,25 @@ def first_with(partition: Partition, first: int, entries: int, size: int) -> int
         return number
 
 
-def _hot_begin(partition: Partition, archived: int) -> tuple[int, int] | None:
-    """As `_at` of the first transaction behind the archive, asked once."""
+def _hot_begin(partition: Partition, archived: int) -> tuple[int, int, int] | None:
+    """As `_at` of the first transaction behind the archive, without its timestamp; asked once."""
     known, at = partition.hot_begin
-    if known != archived or at is None:
-        at = _at(partition, archived + 1)
-        if at is not None and partition.number >= archived:
-            partition.hot_begin = (archived, at)
-    return at
+    if known == archived:
+        return at
+    found = _at(partition, archived + 1)
+    if found is not None and partition.number >= archived:
+        partition.hot_begin = (archived, (found[0], found[1], 0))
+    return found
 
 
-def _at(partition: Partition, number: int) -> tuple[int, int] | None:
-    """Entries, and bytes of payload, before a transaction that is not archived; None if it is, or trimmed, by now."""
+def _at(partition: Partition, number: int) -> tuple[int, int, int] | None:
+    """Entries, and bytes of payload, before a transaction that is not archived, and its timestamp, 0 of one that is to
+    come; None if it is, or trimmed, by now."""
     with partition.lock:
-        end = (partition.position, partition.size) if number > partition.number else None
+        end = (partition.position, partition.size, 0) if number > partition.number else None
     header = None if end is not None else partition.header(number)
     if header is not None:
-        return header.position, header.size
+        return header.position, header.size, header.timestamp
     if end is None and not partition.archived_since(number) and not partition.trimmed_since(number):
         raise CorruptData(f"{partition.where(number)} is missing from the log")
     return end
@@ -379,11 +390,16 @@ def _first_hot(partition: Partition, first: int, entries: int, size: int) -> int
 
 def floor_at(partition: Partition, number: int, reason: str, *, sized: bool = True) -> Floor:
     """The floor that begins with transaction `number`; its `size` is 0 unless it is `sized`, or in the log."""
-    if number > partition.number:
-        position, timestamp_at = partition.position, 0
-    else:
+    if number <= partition.head.archived:
         position, _, timestamp_at = place_of(partition, number)
-    size = size_before(partition, number) if sized or number > partition.head.archived else 0
+        size = size_before(partition, number) if sized else 0
+    else:
+        at = _at(partition, number)
+        if at is None:
+            if number < partition.floor.number:
+                return partition.floor
+            return floor_at(partition, number, reason, sized=sized)
+        position, size, timestamp_at = at
     end, timestamp = (max(0, number - 1), 0), 0
     now = max(partition.floor, partition.expired, key=attrgetter("number"))
     for before in range(number - 1, max(0, number - _EMPTY), -1):

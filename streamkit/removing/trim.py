@@ -65,7 +65,9 @@ def trim_segment(committer: Committer, segment: str, limit: Limit, reason: str, 
             return report
         except SequenceMismatch:
             continue
-    raise Unavailable(f"space {partition.space!r}: segment {segment!r} is written to all the time, trim it again")
+    raise Unavailable(
+        f"space {partition.space!r}: segment {segment!r} is written to, or trimmed, all the time: trim it again"
+    )
 
 
 def _first_kept(partition: Partition, segment: str, row: SegmentRow, limit: Limit) -> int:
@@ -103,7 +105,7 @@ def _removal(partition: Partition, segment: str, row: SegmentRow, first: int, re
     if place is None or place.sequence > first:
         return None
     if place.number <= partition.head.archived:
-        size = archived_before(partition, segment, row, first)
+        size = archived_before(partition, segment, first)
         return Removal(segment, first - 1, reason, place.timestamp, place.number, size)
     size = place.before
     for batch in segment_batches(partition, segment, Bounds(first, first)):

@@ -32,15 +32,26 @@ def mixed(path: Path) -> None:
     replace(path, [rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2)])
 
 
+def binary_views(path: Path) -> None:
+    """By another engine, in files that overlap."""
+    import pyarrow as pa
+
+    rows = shuffled(rows_of(path))
+    rows = rows.set_column(rows.schema.get_field_index("payload"), "payload", rows["payload"].cast(pa.binary_view()))
+    replace(path, [rows.slice(0, 20), rows.slice(20)])
+
+
 def kept_metadata(path: Path) -> None:
     """By another engine, which has taken over what a file said of itself, and not all of its rows."""
     import pyarrow.parquet as pq
 
-    files = [pq.read_table(file) for file in sorted(path.glob("*.parquet"))]
-    assert all(rows.schema.metadata for rows in files)
-    replace(
-        path, [part for rows in files for part in (rows.slice(0, rows.num_rows // 3), rows.slice(rows.num_rows // 3))]
-    )
+    parts = []
+    for file in sorted(path.glob("*.parquet")):
+        rows = pq.read_table(file).sort_by("position")
+        assert rows.schema.metadata
+        cut = rows["number"].to_pylist().index(rows["number"][rows.num_rows // 2].as_py())
+        parts += [part for part in (rows.slice(0, cut), rows.slice(cut)) if part.num_rows]
+    replace(path, parts)
 
 
 class Pair:
@@ -163,6 +174,7 @@ LAYOUTS = [
     pytest.param(("remote", 1, 3), {"trimmed": 36}, id="the first files are gone"),
     pytest.param(("memory", 1, 0, parted), {}, id="transactions in several files"),
     pytest.param(("memory", 1, 0, mixed), {}, id="files that overlap, one partition"),
+    pytest.param(("memory", 1, 0, binary_views), {}, id="payloads of another type"),
     pytest.param(("remote", 3, 0, optimize_small), {}, id="another engine's files"),
     pytest.param(("remote", 3, 3, kept_metadata), {}, id="files that say what others held"),
 ]
@@ -343,8 +355,9 @@ def test_a_trim_that_another_one_overtakes_takes_nothing_back(
 ) -> None:
     """The other one removes more, and upkeep follows it, while this one has looked at so many headers and statuses."""
     from streamkit.log.partition import Partition
+    from streamkit.removing import trim as trimming
 
-    for at in range(1, 9, 1 if EXHAUSTIVE else 3):
+    for at in (1, 2, 3, 4, 6, 8) if EXHAUSTIVE else (2, 3, 6):
         pair = Pair(kind, partitions, 6)
         which = 0 if archived else 1
         store, other = pair.opened()[which], pair.opened()[which]
@@ -353,8 +366,10 @@ def test_a_trim_that_another_one_overtakes_takes_nothing_back(
         assert known is not None
         looks = 0
 
-        def overtaken(name: str, at: int, other: Store, known: Any, pair: Pair) -> None:
-            real = getattr(Partition, name)
+        def overtaken(
+            place: Any, name: str, at: int = at, other: Store = other, known: Any = known, pair: Pair = pair
+        ) -> None:
+            real = getattr(place, name)
 
             def look(partition: Any, *arguments: Any) -> Any:
                 nonlocal looks
@@ -366,12 +381,14 @@ def test_a_trim_that_another_one_overtakes_takes_nothing_back(
                             pair.clock.sleep(2 * 3600)
                             other.maintain()
                         partition.refresh()
+                        partition.read_head()
                 return real(partition, *arguments)
 
-            monkeypatch.setattr(Partition, name, look)
+            monkeypatch.setattr(place, name, look)
 
-        for name in ("header", "status"):
-            overtaken(name, at, other, known, pair)
+        overtaken(Partition, "header")
+        overtaken(Partition, "status")
+        overtaken(trimming, "first_where")
         trim(store)
         monkeypatch.undo()
         if looks < at:
@@ -415,3 +432,115 @@ def test_a_store_without_an_archive_needs_none_to_trim_nothing(monkeypatch: pyte
         store.set_retention(SPACE, Retention(max_entries=10, max_bytes=10, max_age=10, per="space"))
         assert len(list(store.consume_space(SPACE))) == 1
         assert store.size(SPACE).entries == 1
+
+
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+def test_what_leaves_the_archive_while_it_is_looked_for_is_not_taken_for_all(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkit.archive.read import Archive
+
+    def overtaken(pair: Pair, store: Store, other: Store) -> None:
+        known, real, done = store._known(SPACE), Archive.first_of, list[bool]()
+
+        def first_of(archive: Any, partition: Any, *arguments: Any) -> Any:
+            found = real(archive, partition, *arguments)
+            if not done and known is not None and partition in known.partitions:
+                done.append(True)
+                other.trim(SPACE, keep_entries=30)
+                other.maintain()
+            return found
+
+        monkeypatch.setattr(Archive, "first_of", first_of)
+
+    for trims in (True, False):
+        pair = Pair(kind, 1, 5)
+        (store, twin), (other, _) = pair.opened(), pair.opened()
+        for one in (twin, other):
+            one.trim(SPACE, keep_entries=48)
+        list(store.consume_space(SPACE, limit=1))
+        overtaken(pair, store, other)
+        if trims:
+            store.trim(SPACE, "s0", max_age=7200 + 160)
+            twin.trim(SPACE, "s0", max_age=7200 + 160)
+        else:
+            store.segment_status(SPACE, "s0")
+        monkeypatch.undo()
+        twin.trim(SPACE, keep_entries=30)
+        for one in (store, pair.opened()[0]):
+            assert seen(one) == seen(twin)
+        other.trim(SPACE, keep_entries=22)
+        twin.trim(SPACE, keep_entries=22)
+        for one in (store, pair.opened()[0]):
+            assert seen(one) == seen(twin)
+        for client in pair.clients:
+            client.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+def test_a_wider_retention_of_which_the_head_tells_keeps_more(kind: str) -> None:
+    service = Service(kind)
+    with service.process()[1] as one, service.process()[1] as other:
+        store = one.store(uuid4())
+        behind = other.store(store.id)
+        for at in range(50):
+            store.produce(SPACE, "s", [Record(b"%d" % at)])
+        store.set_retention(SPACE, Retention(max_entries=5, per="space"))
+        assert len(list(behind.consume_space(SPACE))) == 5
+        store.set_retention(SPACE, Retention(max_entries=40, per="space"))
+        store.maintain()
+        known = behind._known(SPACE)
+        assert known is not None
+        known.partitions[0].read_head()
+        assert len(list(behind.consume_space(SPACE))) == 40
+        behind.maintain()
+        assert len(list(store.consume_space(SPACE))) == 40
+
+
+@pytest.mark.parametrize("bound", [{"max_age": 7200 + 150.0}, {"max_entries": 20}], ids=str)
+def test_there_is_as_much_room_after_a_trim_behind_a_retention(bound: dict[str, Any]) -> None:
+    pair = Pair("remote", 1, 0)
+    for store in pair.stores:
+        store.set_retention(SPACE, Retention(**bound))
+        first, last = (getattr(store.segment_status(SPACE, "s0"), name) for name in ("first_sequence", "last_sequence"))
+        assert first > 1
+        store.trim(SPACE, "s0", before=(first + last) // 2)
+        store.set_retention(SPACE, Retention())
+    assert seen(pair.stores[0]) == seen(pair.stores[1])
+    for client in pair.clients:
+        client.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_segment_trim_that_another_one_overtakes_gives_nothing_back(
+    kind: str, archived: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkit.removing import trim as trimming
+
+    service = Service(kind)
+    with service.process()[1] as one, service.process()[1] as two:
+        other = one.store(uuid4())
+        for _ in range(12):
+            service.clock.sleep(10)
+            other.produce(SPACE, "s", [Record(b"x")] * 2)
+        if archived:
+            other.archive(SPACE)
+        service.clock.sleep(3 * 3600)
+        other.maintain()
+        real = trimming.first_where
+
+        def overtaken(partition: Any, *arguments: Any) -> Any:
+            monkeypatch.undo()
+            other.trim(SPACE, keep_entries=6)
+            for _ in range(2):
+                service.clock.sleep(3 * 3600)
+                other.maintain()
+            partition.refresh()
+            return real(partition, *arguments)
+
+        monkeypatch.setattr(trimming, "first_where", overtaken)
+        two.store(other.id).trim(SPACE, "s", keep_entries=12)
+        for store in (two.store(other.id), other):
+            assert [entry.sequence for entry in store.consume_segment(SPACE, "s")] == list(range(19, 25))
+            assert [entry.sequence for entry in store.consume_space(SPACE)] == list(range(19, 25))
