@@ -1,5 +1,5 @@
-"""How much is kept: from the statuses of segments, and from what heads say of files. Of the archive only the file is read
-in which a floor lies."""
+"""How much is kept: from the statuses of segments, and from what heads say of files. Of the archive only that file is
+read in which a floor lies."""
 
 from __future__ import annotations
 
