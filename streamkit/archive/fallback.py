@@ -37,6 +37,11 @@ def _drained(batches: Generator[Batch, None, tuple[int, int]], damage: Damaged |
         raise damage
 
 
+def _held(partition: Partition, number: int) -> Header | None:
+    """The header of an archived transaction, if the log still holds that."""
+    return partition.header(number) if held_from(partition, number, number) == number else None
+
+
 def _first_of(partition: Partition, first: int, last: int, holds: Callable[[Header], bool]) -> int:
     """The first transaction of first..last, all of which the log has, for which it is true; or last + 1."""
     low, high = first, last + 1
@@ -136,7 +141,7 @@ class ArchiveOrLog:
         try:
             return self._archive.entries_until(partition, number)
         except UNREADABLE as error:
-            header = partition.header(number)
+            header = _held(partition, number)
             if header is None:
                 raise
             self._instead(partition, error)
@@ -146,7 +151,7 @@ class ArchiveOrLog:
         try:
             return self._archive.place(partition, number)
         except UNREADABLE as error:
-            header = partition.header(number) if held_from(partition, number, number) == number else None
+            header = _held(partition, number)
             if header is None:
                 raise
             self._instead(partition, error)
@@ -180,8 +185,10 @@ class ArchiveOrLog:
             return self._archive.first_within(partition, first, last, most)
         except UNREADABLE as error:
             held = held_from(partition, first, last)
-            begin, end = (partition.header(number) if held else None for number in (held or 0, last))
-            if held is None or begin is None or end is None or (held > first and end.after - begin.size <= most):
+            if held is None:
+                raise
+            begin, end = partition.header(held), partition.header(last)
+            if begin is None or end is None or (held > first and end.after - begin.size <= most):
                 raise
             least = end.after - most
             self._instead(partition, error)

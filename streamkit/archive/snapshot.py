@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CorruptData
@@ -14,7 +14,7 @@ from .errors import Damaged
 if TYPE_CHECKING:
     from .delta_log import LogState
 
-__all__ = ["File", "Gone", "Snapshot", "is_own_name"]
+__all__ = ["File", "Gone", "Snapshot", "is_own_name", "overlapping"]
 
 _OWN_NAME = re.compile(r"[0-9a-f]{2}-\d+-\d+-\d+-[0-9a-f]{12}(-[0-9a-f]{16})?\.parquet")
 
@@ -68,6 +68,24 @@ class Gone(Damaged):
     """A file of a version is not there: others have compacted the table, or it is damaged."""
 
 
+def overlapping(files: Sequence[File], *, parted: bool) -> Iterator[list[File]]:
+    """Files in the order of partition and positions, those together that have positions between each other's; `parted`:
+    also those that have parts of one transaction."""
+    found: list[File] = []
+    position = number = 0
+    for file in files:
+        together = file.positions[0] <= position or (parted and file.numbers[0] <= number)
+        if found and file.partition == found[0].partition and together:
+            found.append(file)
+            position, number = max(position, file.positions[1]), max(number, file.numbers[1])
+            continue
+        if found:
+            yield found
+        found, position, number = [file], file.positions[1], file.numbers[1]
+    if found:
+        yield found
+
+
 class Snapshot:
     """One version of the table: what is read from it is one consistent state."""
 
@@ -81,14 +99,9 @@ class Snapshot:
         self.paths = {file.path for file in files}
         self.files = sorted(files, key=lambda file: (file.partition, file.positions))
         self._clusters: dict[int, list[list[File]]] = {}
-        for file in self.files:
-            clusters = self._clusters.setdefault(file.partition, [])
-            # Files that others have compacted may overlap, or part a transaction; what overlaps is read together.
-            before = clusters[-1] if clusters else ()
-            if any(file.positions[0] <= one.positions[1] or file.numbers[0] <= one.numbers[1] for one in before):
-                clusters[-1].append(file)
-            else:
-                clusters.append([file])
+        # Files that others have compacted may overlap, or part a transaction; what overlaps is read together.
+        for files in overlapping(self.files, parted=True):
+            self._clusters.setdefault(files[0].partition, []).append(files)
 
     def clusters(self, partition: int) -> list[list[File]]:
         """The partition's files in the order of their numbers, those together that overlap. CorruptData for a hole."""

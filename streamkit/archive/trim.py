@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .snapshot import File, Snapshot
+from .snapshot import File, overlapping
 
 if TYPE_CHECKING:
     from ..log.partition import Partition
@@ -27,7 +26,9 @@ def trim_archive(table: Table, partition: Partition) -> int:
         snapshot = table.snapshot()
         if snapshot is None:
             return 0
-        old = [file for files in _overlapping(snapshot, partition.partition) if _below(files, floor) for file in files]
+        mine = [file for file in snapshot.files if file.partition == partition.partition]
+        # None of what overlaps goes without the others: what is left would have a hole.
+        old = [file for files in overlapping(mine, parted=False) if _below(files, floor) for file in files]
         if not old:
             return 0
         if table.drop(snapshot.state, old, partition.partition):
@@ -36,22 +37,6 @@ def trim_archive(table: Table, partition: Partition) -> int:
                     table.filesystem.delete_file(file.path)
             return len(old)
     return 0
-
-
-def _overlapping(snapshot: Snapshot, partition: int) -> Iterator[list[File]]:
-    """The files of a partition, those together that have positions between each other's: none of these goes without the
-    others, or what is left would have a hole."""
-    files: list[File] = []
-    last = -1
-    for file in snapshot.files:
-        if file.partition == partition:
-            if files and file.positions[0] > last:
-                yield files
-                files = []
-            files.append(file)
-            last = max(last, file.positions[1])
-    if files:
-        yield files
 
 
 def _below(files: list[File], floor: int) -> bool:

@@ -21,7 +21,7 @@ from ..log.record_format import without_frames
 from ..log.request import Request
 from ..log.rows import DataRow, SegmentRow
 from ..log.segments import indexed_segments
-from ..log.visible import archived_before, floor_of, row_of, size_before
+from ..log.visible import archived_before, floor_of, row_of, size_of_floor
 from .compaction import Expiry
 from .cursor import Chunk
 from .upkeep import bring_forward, encode, gone_up_to, merge_all_with, move_head, records_in, store_file
@@ -103,7 +103,7 @@ def expire_floor(committer: Committer) -> None:
     partition = committer.partition
     floor = floor_of(partition)
     if floor.position > partition.floor.position:
-        floor = replace(floor, size=floor.size or size_before(partition, floor.number))
+        floor = replace(floor, size=size_of_floor(partition, floor))
         committer.commit(Request((), control=Control(floor=floor)))
 
 

@@ -92,7 +92,7 @@ class Partition:
         self.firsts: dict[str, tuple[int, Place]] = {}
         """Where segments begin behind a floor: (transaction of that floor, place)."""
         self.hot_begin = (-1, (0, 0, 0))
-        """Up to where the log is archived, and what was in the partition then: (entries, bytes of payload, 0)."""
+        """Up to where the log is archived, and entries and bytes before the next transaction, and its timestamp."""
         self.retention: Retained | None = None
         self.changed = Changed()
         self.thinned = 0

@@ -34,7 +34,7 @@ __all__ = [
     "row_of",
     "sequence_gaps",
     "shown",
-    "size_before",
+    "size_of_floor",
     "still_there",
     "trimmed_row",
 ]
@@ -348,13 +348,13 @@ def first_with(partition: Partition, first: int, entries: int, size: int) -> int
 
 
 def _hot_begin(partition: Partition, archived: int) -> tuple[int, int, int] | None:
-    """As `_at` of the first transaction behind the archive, without its timestamp; asked once."""
+    """As `_at` of the first transaction behind the archive, asked once; its timestamp may not be known."""
     known, at = partition.hot_begin
     if known == archived:
         return at
     found = _at(partition, archived + 1)
     if found is not None and partition.number >= archived:
-        partition.hot_begin = (archived, (found[0], found[1], 0))
+        partition.hot_begin = (archived, found)
     return found
 
 
@@ -430,6 +430,11 @@ def place_of(partition: Partition, number: int) -> tuple[int, int, int]:
             return partition.floor.position, 0, 0
         if not partition.archived_since(number):
             raise CorruptData(f"{partition.where(number)} is missing from the log")
+
+
+def size_of_floor(partition: Partition, floor: Floor) -> int:
+    """Bytes of payload before a floor, which may not tell them."""
+    return floor.size or (size_before(partition, floor.number) if floor.position else 0)
 
 
 def size_before(partition: Partition, number: int) -> int:

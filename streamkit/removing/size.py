@@ -11,7 +11,7 @@ from ..log.keys import SEGMENTS, segment_name
 from ..log.manifest import RunGone
 from ..log.partition import NOTHING, Partition
 from ..log.rows import SegmentRow
-from ..log.visible import floor_of, shown, size_before
+from ..log.visible import floor_of, shown, size_of_floor
 from .report import StoreSize, Tier
 
 __all__ = ["size_of"]
@@ -70,5 +70,5 @@ def _counted(partition: Partition, index: object, fresh: set[str]) -> tuple[int,
     if cut:
         # Of segments that begin below the floor only the partition knows how much is left, all together.
         entries = min(entries, partition.position - floor.position)
-        size = min(size, partition.size - (floor.size or size_before(partition, floor.number)))
+        size = min(size, partition.size - (size_of_floor(partition, floor)))
     return entries, segments, size

@@ -14,7 +14,7 @@ from ..log.partition import Partition
 from ..log.read import Bounds, position_of, segment_batches
 from ..log.request import Part, Request
 from ..log.rows import SegmentRow
-from ..log.visible import archived_before, first_where, first_with, floor_at, floor_of, place_of, row_of, size_before
+from ..log.visible import archived_before, first_where, first_with, floor_at, floor_of, place_of, row_of, size_of_floor
 from .report import TrimReport
 
 __all__ = ["Limit", "trim_segment", "trim_space"]
@@ -133,7 +133,7 @@ def trim_space(committers: list[Committer], limit: Limit, reason: str, dry_run: 
             continue  # somebody else has trimmed as much meanwhile
         transactions += number - before.number
         entries += max(0, floor.position - before.position)
-        size += max(0, floor.size - (before.size or size_before(partition, before.number)))
+        size += max(0, floor.size - size_of_floor(partition, before))
         if not dry_run:
             _set_floor(committer, floor)
     return TrimReport(partitions[0].space, "", entries, size, transactions, dry_run=dry_run)
