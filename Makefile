@@ -5,6 +5,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What Azurite and Spark need is fetched while what is written here is checked.
 MAKEFLAGS += --jobs=3
 VENV := .venv
+NPM := $(VENV)/azurite.stamp $(VENV)/durable_streams.stamp
 BIN := $(VENV)/bin
 # Python compiles what it imports; pip would compile all of it, which is little more than a tenth.
 PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-compile
@@ -30,17 +31,17 @@ help:
 demo: $(VENV)/demo.stamp
 	@$(BIN)/streamkit demo
 
-test: java $(VENV)/azurite.stamp $(VENV)/connectors.stamp lint
+test: java $(NPM) $(VENV)/connectors.stamp lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=3
 
-test-again: $(VENV)/azurite.stamp
+test-again: $(NPM)
 	@for run in $$(seq $(RUNS)); do \
 	    began=$$(date +%s); \
 	    $(BIN)/pytest -n $(JOBS) --dist loadfile $(PROOF) >$(VENV)/again.log 2>&1 || { cat $(VENV)/again.log; exit 1; }; \
 	    echo "run $$run: $$(tail -1 $(VENV)/again.log), $$(($$(date +%s) - began)) s"; \
 	done
 
-test-exhaustive: java $(VENV)/azurite.stamp $(VENV)/connectors.stamp
+test-exhaustive: java $(NPM) $(VENV)/connectors.stamp
 	STREAMKIT_EXHAUSTIVE=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 0
 
 lint: $(VENV)/dev.stamp
@@ -77,8 +78,8 @@ $(VENV)/dev.stamp: pyproject.toml $(VENV)/demo.stamp
 	@touch $@
 
 # From the npm registry; by the Node of a package, where the system's is too old.
-$(VENV)/azurite.stamp: infra/azurite/install.py infra/azurite/package-lock.json $(VENV)/dev.stamp
-	@$(BIN)/python infra/azurite/install.py >/dev/null
+$(VENV)/%.stamp: infra/%/package-lock.json infra/npm.py $(VENV)/dev.stamp
+	@$(BIN)/python infra/npm.py infra/$* >/dev/null
 	@touch $@
 
 # Jars with which Spark itself reads s3a://, from Maven; the tests that need them reach no network.

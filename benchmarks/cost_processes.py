@@ -32,7 +32,7 @@ SHAPES = ((1, 1), (1, 16), (4, 4), (8, 8), (16, 16), (4, 64))
 """(processes, writers in all), on one partition."""
 WARM_UP, SECONDS = 4.0, 10.0
 """As processes compete until they share an inbox, the first of them do not count."""
-_INSTALL = Path(__file__).parent.parent / "infra" / "azurite" / "install.py"
+_INFRA = Path(__file__).parent.parent / "infra"
 _BYTES = ("bytes_written", "bytes_read")
 _MOTO = """
 import io, logging, os, random, sys, threading, time
@@ -101,8 +101,10 @@ def _moto(service: Service) -> Iterator[str]:
 @contextmanager
 def _azurite() -> Iterator[str]:
     """A store URL."""
-    found = subprocess.run([sys.executable, str(_INSTALL)], stdout=subprocess.PIPE, text=True, check=True)
-    node, script = found.stdout.split("\n")[:2]
+    install = [sys.executable, str(_INFRA / "npm.py"), str(_INFRA / "azurite")]
+    found = subprocess.run(install, stdout=subprocess.PIPE, text=True, check=True)
+    node, modules = found.stdout.split("\n")[:2]
+    script = f"{modules}/azurite/dist/src/azurite.js"
     flags = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
     for kind in ("blob", "queue", "table"):
         flags += [f"--{kind}Host", "127.0.0.1", f"--{kind}Port", "0", f"--{kind}KeepAliveTimeout", "600"]

@@ -14,7 +14,7 @@ import pytest
 
 # Ends with its standard input, so it never outlives the tests, however they end.
 _SERVER = "process.stdin.resume().on('end', () => process.exit(0)); require(process.argv[1])"
-INSTALL = Path(__file__).parent.parent / "infra" / "azurite" / "install.py"
+INFRA = Path(__file__).parent.parent / "infra"
 _READY = re.compile(r"Azurite (\w+) service is successfully listening at http://127\.0\.0\.1:(\d+)")
 
 
@@ -50,8 +50,9 @@ def _drain(server: subprocess.Popen[str]) -> None:
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[Azurite]:
     """A running Azurite. Installs it at the first use, if `make` has not."""
-    found = subprocess.run([sys.executable, str(INSTALL)], stdout=subprocess.PIPE, text=True, check=True)
-    node, script = found.stdout.split("\n")[:2]
+    install = [sys.executable, str(INFRA / "npm.py"), str(INFRA / "azurite")]
+    node, modules = subprocess.run(install, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\n")[:2]
+    script = f"{modules}/azurite/dist/src/azurite.js"
     flags = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
     for service in ("blob", "queue", "table"):
         flags += [f"--{service}Host", "127.0.0.1", f"--{service}Port", "0"]
