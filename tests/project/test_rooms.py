@@ -17,6 +17,7 @@ LAYERS = (
         "checksum",
         "compression",
         "errors",
+        "exact",
         "lexkey",
         "clock",
         "service_time",
