@@ -97,6 +97,7 @@ pytest_plugins = [
     "fix_local",
     "fix_proxy",
     "fix_s3",
+    "fix_serve",
     "fix_spark",
     "fix_stores",
     "fix_workers",

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from streamkit import StreamkitError, __version__, errors
 
 from . import archive as cold
-from . import groups, lease, look, read, removing, upkeep, work, write
+from . import groups, lease, look, read, removing, serve, upkeep, work, write
 from . import views as following
 from .options import Archive, StoreId, Url
 from .output import print_line, print_note
@@ -70,6 +70,7 @@ for command in (
     following.view,
     following.routes,
     following.run,
+    serve.serve,
 ):
     app.command(command.__name__)(command)
 app.add_typer(groups.group, name="group")

@@ -38,6 +38,7 @@ LAYERS = (
     {"run"},
     # clients of the store
     {"archive", "testing", "groups", "views", "routes", "eventsourcing", "members", "removing"},
+    {"serve"},
     {"spark", "cli"},
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""

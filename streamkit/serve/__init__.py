@@ -1,0 +1,28 @@
+"""The server: an ASGI application over the stores of a client. It needs the extra `serve`."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from ..aio import AsyncClient
+from . import durable, v1
+from .application import Application
+from .limits import Limits
+from .routing import Router
+from .service import Service
+
+__all__ = ["Application", "Limits", "app"]
+
+
+def app(
+    client: AsyncClient | str | None = None, *, store: UUID | str | None = None, limits: Limits | None = None
+) -> Application:
+    """The ASGI application that serves the stores of `client`.
+
+    `client`: from `streamkit.aio.connect`, or its URL (None: STREAMKIT_URL, else ./streamkit-data). A client that is
+    given stays open when the application ends. `store`: the UUID of the store that `_` names in paths.
+    """
+    router = Router()
+    v1.register(router)
+    durable.register(router)
+    return Application(Service(client, store, limits or Limits()), router)

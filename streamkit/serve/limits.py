@@ -1,0 +1,26 @@
+"""Limits of a server; 0 is no limit."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Limits"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one process of the server takes."""
+
+    body_bytes: int = 64 << 20
+    body_seconds: float = 30.0
+    """A body that takes longer to come is refused."""
+    write_seconds: float = 60.0
+    """A client that reads nothing for so long is cut off."""
+    records: int = 10_000
+    """Records of one write."""
+    header_bytes: int = 32 << 10
+    stores: int = 1_000
+    """Stores that are open at once; the least used one is closed."""
+    heartbeat_seconds: float = 15.0
+    """A stream is silent for no longer."""
+    drain_seconds: float = 10.0
+    """How long a process takes to end after SIGTERM at most."""

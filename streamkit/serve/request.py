@@ -1,0 +1,192 @@
+"""A request: what a handler asks of it. Nothing is parsed before it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from .names import name_of
+from .problems import Problem
+from .responses import Gone, Headers, OpenStream, Receive, Send
+
+if TYPE_CHECKING:
+    from ..aio import AsyncStore
+    from .service import Service
+
+__all__ = ["Request"]
+
+T = TypeVar("T")
+
+
+class Request:
+    """One HTTP request, for the handler of its route."""
+
+    __slots__ = ("_body", "_query", "_receive", "_send", "headers", "method", "opened", "parts", "scope", "service")
+
+    def __init__(self, service: Service, scope: Any, receive: Receive, send: Send) -> None:
+        self.service = service
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self.parts: list[bytes] = []
+        """The raw parts of the path that the route's pattern names."""
+        self.opened: OpenStream | None = None
+        self._receive = receive
+        self._send = send
+        self._body: bytes | None = None
+        self._query: dict[str, str] | None = None
+
+    # -- the address --------------------------------------------------------------------------------------------
+
+    def name(self, at: int) -> str:
+        """The name in the path's part number `at`, counted from 0."""
+        return name_of(self.parts[at])
+
+    def store(self, at: int = 0) -> AsyncStore:
+        """The store that the path's part number `at` names: a UUID, or `_` for the server's own."""
+        return self.service.store(name_of(self.parts[at]))
+
+    def query(self, allowed: Collection[str] | None = None) -> dict[str, str]:
+        """The parameters of the query. A Problem for one that is given twice, or that is not in `allowed`."""
+        query = self._query
+        if query is None:
+            raw = self.scope["query_string"]
+            query = self._query = _parse_query(raw) if raw else {}
+        if allowed is not None:
+            for name in query:
+                if name not in allowed:
+                    known = ", ".join(sorted(allowed)) or "none"
+                    raise Problem(
+                        "invalid-request", f"unknown query parameter {name[:40]!r}; this resource takes {known}"
+                    )
+        return query
+
+    # -- headers ------------------------------------------------------------------------------------------------
+
+    def header(self, name: bytes) -> bytes | None:
+        """The value of a header, by its name in lower case; None if it is absent. A Problem if it is there twice."""
+        found = None
+        for key, value in self.headers:
+            if key == name:
+                if found is not None:
+                    raise Problem("invalid-request", f"the header {name.decode()} is given more than once")
+                found = value
+        return found
+
+    def text_header(self, name: bytes) -> str | None:
+        """The same, as text of UTF-8."""
+        value = self.header(name)
+        if value is None:
+            return None
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise Problem("invalid-request", f"the header {name.decode()} is not UTF-8") from None
+
+    @property
+    def media_type(self) -> str:
+        """The type of the body without its parameters, in lower case; "" if none is given."""
+        value = self.header(b"content-type")
+        return "" if value is None else value.partition(b";")[0].strip().decode("latin-1").lower()
+
+    def accepts(self, media_type: bytes) -> bool:
+        """Whether `Accept` names exactly this type."""
+        for key, value in self.headers:
+            if key == b"accept" and any(
+                part.partition(b";")[0].strip().lower() == media_type for part in value.split(b",")
+            ):
+                return True
+        return False
+
+    # -- the body -----------------------------------------------------------------------------------------------
+
+    async def body(self) -> bytes:
+        """The whole body. A Problem if it is too large or comes too slowly; Gone if the client left before its end."""
+        if self._body is None:
+            self._body = await self._read_body()
+        return self._body
+
+    async def _read_body(self) -> bytes:
+        limits = self.service.limits
+        most = limits.body_bytes
+        length = self.header(b"content-length")
+        if length is not None and most and length.isdigit() and int(length[:20]) > most:
+            raise _too_large(most)
+        try:
+            async with asyncio.timeout(limits.body_seconds or None):
+                message = await self._receive()
+                if message["type"] == "http.request" and not message.get("more_body"):
+                    data: bytes = message.get("body", b"")
+                    if most and len(data) > most:
+                        raise _too_large(most)
+                    return data
+                chunks: list[bytes] = []
+                size = 0
+                while True:
+                    if message["type"] == "http.disconnect":
+                        raise Gone
+                    chunk = message.get("body", b"")
+                    size += len(chunk)
+                    if most and size > most:
+                        raise _too_large(most)
+                    chunks.append(chunk)
+                    if not message.get("more_body"):
+                        return b"".join(chunks)
+                    message = await self._receive()
+        except TimeoutError:
+            raise Problem(
+                "body-timeout",
+                f"the body did not come within {limits.body_seconds:g} seconds; send it faster, or in parts",
+                headers=((b"connection", b"close"),),
+            ) from None
+
+    # -- answering ----------------------------------------------------------------------------------------------
+
+    async def stream(self, status: int, headers: Headers) -> OpenStream:
+        """Begin a response that is written piece by piece; the handler returns None at its end."""
+        if self._body is None:
+            await self.body()
+        stream = self.opened = OpenStream(self._send, self._receive, self.method == "HEAD")
+        await stream.start(status, (*headers, *self.service.headers))
+        return stream
+
+    async def until_gone(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Await work(), but cancel it and raise Gone when the client leaves. For answers that take a while."""
+        if self._body is None:
+            await self.body()
+        working = asyncio.ensure_future(work())
+        leaving = asyncio.ensure_future(self._receive())
+        try:
+            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Gone
+            return await working
+        finally:
+            leaving.cancel()
+            working.cancel()
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(
+        "body-too-large",
+        f"the body is larger than {most} bytes; send it in parts, or raise the limit of the server",
+        headers=((b"connection", b"close"),),
+    )
+
+
+def _parse_query(raw: bytes) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in raw.split(b"&"):
+        if not pair:
+            continue
+        key, _, value = pair.replace(b"+", b" ").partition(b"=")
+        try:
+            name, text = unquote_to_bytes(key).decode(), unquote_to_bytes(value).decode()
+        except UnicodeDecodeError:
+            raise Problem("invalid-request", "the query is not percent-encoded UTF-8") from None
+        if name in found:
+            raise Problem("invalid-request", f"the query parameter {name[:40]!r} is given more than once")
+        found[name] = text
+    return found

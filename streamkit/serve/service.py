@@ -1,0 +1,77 @@
+"""The service behind the application: the client, its open stores, the limits, and whether it drains."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from uuid import UUID
+
+from ..aio import AsyncClient, AsyncStore, connect
+from .limits import Limits
+from .problems import Problem
+
+__all__ = ["Service"]
+
+
+class Service:
+    """Holds the state of one process of the server: which stores are open, and whether it is draining."""
+
+    def __init__(self, client: AsyncClient | str | None, store: UUID | str | None, limits: Limits) -> None:
+        self.limits = limits
+        self.headers: tuple[tuple[bytes, bytes], ...] = ((b"x-content-type-options", b"nosniff"),)
+        """Of every answer."""
+        self.own_store = None if store is None else UUID(str(store))
+        """The store that `_` names."""
+        self._given = client
+        self._client: AsyncClient | None = None
+        self._stores: OrderedDict[UUID, AsyncStore] = OrderedDict()
+        self._draining: asyncio.Event | None = None
+
+    @property
+    def client(self) -> AsyncClient:
+        """The client; it is connected when it is first asked for."""
+        if self._client is None:
+            self._client = self._given if isinstance(self._given, AsyncClient) else connect(self._given)
+        return self._client
+
+    def store(self, text: str) -> AsyncStore:
+        """The store that a path names: a UUID, or `_` for the server's own."""
+        if text == "_":
+            store_id = self.own_store
+            if store_id is None:
+                raise Problem(
+                    "not-found", "the server has no store of its own, so a path names one by its UUID instead of '_'"
+                )
+        else:
+            try:
+                store_id = UUID(text)
+            except ValueError:
+                raise Problem("not-found", "a store is named by its UUID, or by '_' for the server's own") from None
+        store = self._stores.get(store_id)
+        if store is None:
+            store = self._stores[store_id] = self.client.store(store_id)
+            most = self.limits.stores
+            if most and len(self._stores) > most:
+                _, least_used = self._stores.popitem(last=False)
+                closing = asyncio.ensure_future(least_used.close())
+                closing.add_done_callback(lambda closing: closing.cancelled() or closing.exception())
+        else:
+            self._stores.move_to_end(store_id)
+        return store
+
+    @property
+    def draining(self) -> asyncio.Event:
+        """Set when the process is to end: streams say goodbye, and long-polls answer with what they have."""
+        if self._draining is None:
+            self._draining = asyncio.Event()
+        return self._draining
+
+    async def close(self) -> None:
+        """Close what the service has opened itself."""
+        stores = list(self._stores.values())
+        self._stores.clear()
+        if self._client is not None and self._client is not self._given:
+            await self._client.close()
+        else:
+            await asyncio.gather(*[store.close() for store in stores])
+        self._client = None

@@ -1,0 +1,112 @@
+"""The server for tests: the application under a real uvicorn, on a free loopback port, in a thread of the test."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+import pytest
+import uvicorn
+
+import streamkit
+from streamkit.serve import Application, Limits, app
+from streamkit.serve.server import config
+
+PATIENCE = 60.0
+
+
+class Reply(NamedTuple):
+    """What the server answered."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Served:
+    """One store behind one server. `store` reads and writes it from outside."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.url = url
+        self.id: UUID = uuid4()
+        self.application: Application = app(url, store=self.id, **options)
+        self.server = uvicorn.Server(config(self.application, "127.0.0.1", 0))
+        self.port = 0
+        self._open = ExitStack()
+        self.store = self._open.enter_context(streamkit.connect(url)).store(self.id)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        end = threading.Event()
+        for _ in range(int(PATIENCE * 100)):
+            if self.server.started:
+                break
+            end.wait(0.01)
+        assert self.server.started, "the server did not start"
+        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+
+    def _run(self) -> None:
+        self.server.run()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, at: str | None = None
+    ) -> Reply:
+        """One request. A path that does not begin with "/" is below the server's own store. `body`: bytes, or what is
+        sent as JSON."""
+        headers = dict(headers or {})
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            headers.setdefault("Content-Type", "application/json")
+        connection = self.connection()
+        try:
+            connection.request(method, path if path.startswith("/") else f"/v1/stores/_/{path}", body, headers)
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return Reply(response.status, found, response.read())
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self._thread.join(PATIENCE)
+        self._open.close()
+        assert not self._thread.is_alive(), "the server did not end"
+
+
+@pytest.fixture(params=["memory", "local"])
+def served(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> Iterator[Served]:
+    """A server of a store that nobody wrote to, in memory and on disk."""
+    found = Served(make_url(request.param))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def serve(make_url: Callable[[str], str]) -> Iterator[Callable[..., Served]]:
+    """Makes servers in memory: `serve(limits=Limits(records=3))`."""
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Served:
+            found = Served(make_url("memory"), **options)
+            stack.callback(found.close)
+            return found
+
+        yield make
+
+
+__all__ = ["Limits", "Reply", "Served"]
