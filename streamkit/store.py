@@ -12,6 +12,7 @@ from .arguments import bounds_of, check_file_bytes, check_gaps, check_hours, che
 from .backend import Ambiguous
 from .errors import MissingDependency, OutcomeUnknown, TransientError
 from .following import Follower
+from .functions import check_function, completed
 from .handle import Handle
 from .index.thin import expire, expire_floor, thin
 from .index.upkeep import maintain
@@ -566,10 +567,9 @@ class Store:
 
     def with_lease(self, key: str, fn: Callable[[Lease], _T], ttl: float = 30.0) -> _T:
         """fn(lease) while the lease is held, and its result. LeaseNotAcquired at once if it is held by someone else."""
-        if not callable(fn):
-            raise TypeError(f"fn is called with the lease; a {type(fn).__name__} cannot be called")
+        check_function("fn", fn, "the lease")
         with self.lease(key, ttl) as lease:
-            return fn(lease)
+            return completed("fn", fn(lease))
 
     # -- groups -------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..functions import check_function, completed
 from ..members import Member, Members, Membership
 from .threads import Calls
 
@@ -81,7 +82,8 @@ class AsyncView(_Client):
 
     async def ask(self, query: Callable[[Any], Any]) -> Any:
         """query(db) in a thread, with a read-only connection to the database."""
-        return await self._calls.call(lambda: query(self.sync.db))
+        check_function("query", query, "a connection")
+        return await self._calls.call(lambda: completed("query", query(self.sync.db)))
 
 
 class AsyncRoute(_Client):

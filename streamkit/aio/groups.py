@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from ..errors import DeliveryLost
+from ..functions import completed
 from ..groups import Consumer, Delivery, Group, GroupSettings, Queue, RunReport
 from ..groups.run import Stop, check_run
 from ..seconds import check_seconds
@@ -164,7 +165,7 @@ class AsyncGroup(_Twin[Group]):
         It ends when `stop` (an Event, of asyncio too) is set, after `seconds`, with `drain`, or when it is cancelled:
         what was begun is given up then, and the rest handed back.
         """
-        check_run(handler, concurrency, batch, seconds)
+        check_run(handler, concurrency, batch, seconds, awaited=True)
         async with self.consumer(consumer) as worker:
             return await _Run(worker, handler, concurrency, drain, stop).work(batch, seconds)
 
@@ -289,8 +290,7 @@ class _Run:
         try:
             try:
                 result = self._handler(delivery)
-                if inspect.isawaitable(result):
-                    await result
+                completed("handler", await result if inspect.isawaitable(result) else result)
             except Exception as error:
                 entry = delivery.entry
                 warn(

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ..errors import Fenced
+from ..functions import check_function, completed
 from ..leases import Lease
 from ..log.commit import Committer
 from ..model import Entry, Record, SegmentStatus
@@ -171,11 +172,10 @@ class AsyncStore:
 
         LeaseNotAcquired at once if it is held by someone else.
         """
-        if not callable(fn):
-            raise TypeError(f"fn is called with the lease; a {type(fn).__name__} cannot be called")
+        check_function("fn", fn, "the lease", awaited=True)
         async with self.lease(key, ttl) as lease:
             result = fn(lease)
-            return await result if isinstance(result, Awaitable) else result
+            return completed("fn", await result if isinstance(result, Awaitable) else result)
 
     # -- the store itself ---------------------------------------------------------------------------------------
 

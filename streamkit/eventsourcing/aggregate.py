@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
 
+from ..functions import check_function, completed
 from ..removing.erasures import Seen
 
 __all__ = ["Aggregate", "EventType", "Pending", "event", "event_types", "replay", "saved"]
@@ -85,6 +86,8 @@ def event(name: Any = None, /, *, version: int = 1, upcast: Mapping[int, Upcast]
     if type(version) is not int or version < 1:
         raise ValueError(f"an event's version is 1 or more, not {version!r}")
     steps = dict(upcast or {})
+    for number, step in steps.items():
+        check_function(f"upcast[{number!r}]", step, "the arguments of an earlier version, a dict")
     missing = [number for number in range(1, version) if number not in steps]
     if missing or any(number >= version or number < 1 for number in steps):
         raise ValueError(f"upcast has a function for each version before {version}; missing: {missing}")
@@ -97,8 +100,9 @@ def event(name: Any = None, /, *, version: int = 1, upcast: Mapping[int, Upcast]
 
 
 def _decorate(function: Any, name: str, version: int, upcast: Mapping[int, Upcast]) -> Any:
-    if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
+    if not inspect.isfunction(function):
         raise TypeError(f"@event is for methods of an Aggregate, not {function!r:.60}")
+    check_function(f"the event {name!r}", function, "its arguments")
     signature = inspect.signature(function)
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in signature.parameters.values()):
         raise TypeError(f"{function.__qualname__}: an event's arguments have names, so it takes no *arguments")
@@ -205,7 +209,7 @@ class Aggregate:
         values = {name: value if type(value) in _PLAIN else deepcopy(value) for name, value in values.items()}
         self._depth = 1
         try:
-            result = function(*arguments, **named)
+            result = completed(f"the event {name!r}", function(*arguments, **named))
         finally:
             self._depth = 0
         self._pending.append(Pending(event_types(type(self))[name], values))

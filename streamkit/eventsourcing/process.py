@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..functions import check_function, completed
 from ..model import Entry
 from ..names import check_name
 from ..store import Store, inner
@@ -72,6 +73,7 @@ class DomainEvent:
         Several commands for one aggregate are told apart by their order. Where that may be another one the next time,
         because one of them is not always executed, give each a `name`.
         """
+        check_function("command", command, "the aggregate")
         ordinal = (repository.store, repository.space, id)
         if name is None:
             self._executed[ordinal] = self._executed.get(ordinal, 0) + 1
@@ -112,6 +114,16 @@ def _is_done(repository: Repository[A], aggregate: A, key: str, since: int) -> b
     return aggregate.version > 0 and any(entry.metadata.get(CAUSE) == key for entry in entries)
 
 
+def _check_names(aggregate: type[Aggregate], reactions: Mapping[str, Reaction]) -> None:
+    """ValueError for a reaction that no event would ever cause."""
+    known = event_types(aggregate).keys()
+    unknown = ", ".join(sorted(map(repr, reactions.keys() - known)))
+    if unknown or not reactions:
+        events = ", ".join(map(repr, sorted(known))) or "none"
+        refused = f"{aggregate.__name__} has no event {unknown}" if unknown else "there is no reaction"
+        raise ValueError(f"{refused}: name a reaction after an event as the log names it; there are {events}")
+
+
 class ProcessManager:
     """Reacts to the events of a repository by commands: `ProcessManager("shipping", orders, {"paid": ship})`.
 
@@ -137,12 +149,10 @@ class ProcessManager:
             raise TypeError(f"a process manager reacts to the events of a Repository, not of {source!r:.60}")
         self.source = source
         if isinstance(reactions, Mapping):
-            unknown = reactions.keys() - event_types(source.aggregate).keys()
-            if unknown:
-                raise ValueError(f"{source.aggregate.__name__} has no event {', '.join(map(repr, sorted(unknown)))}")
-        for reaction in reactions.values() if isinstance(reactions, Mapping) else [reactions]:
-            if not callable(reaction):
-                raise TypeError(f"a reaction is a function of a DomainEvent, not {reaction!r:.60}")
+            _check_names(source.aggregate, reactions)
+            reactions = dict(reactions)
+        for reaction in reactions.values() if isinstance(reactions, dict) else [reactions]:
+            check_function("a reaction", reaction, "a DomainEvent")
         self._reactions = reactions
         self._start = start
         self._settings = {"mode": "key_shared", **settings}
@@ -183,7 +193,7 @@ class ProcessManager:
                 return
             reaction = found
         name, arguments = self.source.event(entry)
-        reaction(DomainEvent(self.name, entry, name, arguments, delivery.attempt))
+        completed("the reaction", reaction(DomainEvent(self.name, entry, name, arguments, delivery.attempt)))
 
     def __repr__(self) -> str:
         return f"<ProcessManager {self.name!r} of {self.source.space!r}>"

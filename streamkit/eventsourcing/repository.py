@@ -13,6 +13,7 @@ from glob import escape
 from typing import Any, Generic, TypeVar
 
 from ..errors import EntriesRemoved, PermanentError, SequenceMismatch, StreamkitError, TransactionIdMismatch
+from ..functions import check_function, completed
 from ..gaps import Gap
 from ..leases import Lease
 from ..model import Entry, Record, SegmentStatus
@@ -316,6 +317,7 @@ class Repository(Generic[A]):
         if type(retries) is not int or retries < 0:
             raise ValueError(f"retries is 0 or more, not {retries!r}")
         check_name(id, "segment")
+        check_function("command", command, "the aggregate")
         key = _key(id, idempotency_key)
         if key is not None and self._store.lookup(self.space, key, id) is not None:
             return None  # type: ignore[return-value]
@@ -325,7 +327,7 @@ class Repository(Generic[A]):
             if aggregate is None:
                 aggregate, fresh = self.load(id), True
             try:
-                result = command(aggregate)
+                result = completed("command", command(aggregate))
             except StreamkitError:
                 raise
             except Exception:

@@ -13,6 +13,7 @@ import msgspec
 
 from ..arguments import check_count
 from ..errors import DeliveryLost
+from ..functions import check_function, completed
 from ..seconds import check_seconds
 from ..warn import warn
 from .values import Delivery
@@ -59,10 +60,9 @@ def _on_sigterm(stop: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
-def check_run(handler: object, concurrency: int, batch: int, seconds: float | None) -> None:
-    """TypeError or ValueError for what `run` cannot take."""
-    if not callable(handler):
-        raise TypeError(f"handler is called with a delivery; a {type(handler).__name__} cannot be called")
+def check_run(handler: object, concurrency: int, batch: int, seconds: float | None, *, awaited: bool = False) -> None:
+    """TypeError or ValueError for what `run` cannot take. `awaited`: an async handler is fine."""
+    check_function("handler", handler, "a delivery", awaited=awaited)
     check_count("concurrency", concurrency)
     check_count("batch", batch)
     if seconds is not None:
@@ -173,7 +173,7 @@ def _handle(consumer: Consumer, handler: Callable[[Delivery], Any], delivery: De
         return  # taken back with an earlier one of its key
     try:
         try:
-            handler(delivery)
+            completed("handler", handler(delivery))
         except Exception as error:
             warn("attempt %d of sequence %d of %r failed: %r", delivery.attempt, delivery.entry.sequence,
                  delivery.entry.segment, error)  # fmt: skip

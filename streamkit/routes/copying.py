@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from urllib.parse import quote
 
+from ..functions import completed
 from ..model import Entry, Record
 from ..names import check_name
 
@@ -80,14 +81,16 @@ class Rules:
             if via is None:
                 continue
             try:
-                if where is not None and not where(entry):
+                if where is not None and not completed("where", where(entry)):
                     continue
                 target = entry.segment
                 if segment is not None:
-                    target = check_name(segment if isinstance(segment, str) else segment(entry), "segment")
+                    target = check_name(
+                        segment if isinstance(segment, str) else completed("segment", segment(entry)), "segment"
+                    )
                 payload = entry.payload
                 if transform is not None:
-                    changed = transform(entry)
+                    changed = completed("transform", transform(entry))
                     if changed is None:
                         continue
                     payload, metadata = _changed(changed, metadata)

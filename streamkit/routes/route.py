@@ -17,6 +17,7 @@ from ..errors import (
     TransactionIdMismatch,
     UnsupportedVersion,
 )
+from ..functions import check_function
 from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..model import Entry, Record
@@ -64,12 +65,12 @@ def open_route(
     check_name(source, "space")
     check_name(target, "space")
     for what, function in (("where", where), ("transform", transform)):
-        if function is not None and not callable(function):
-            raise TypeError(f"{what} is a function of an Entry, not {function!r:.60}")
+        if function is not None:
+            check_function(what, function, "an Entry")
     if isinstance(segment, str):
         check_name(segment, "segment")
-    elif segment is not None and not callable(segment):
-        raise TypeError(f"segment is a name or a function of an Entry, not {segment!r:.60}")
+    elif segment is not None:
+        check_function("segment", segment, "an Entry, or a name")
     if target_store is not None and not isinstance(target_store, Store):
         raise TypeError(f"target_store is a store, not {target_store!r:.60}")
     if target == source and (target_store is None or target_store.id == store.id):

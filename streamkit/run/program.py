@@ -14,6 +14,7 @@ import msgspec
 
 from ..clock import Clock
 from ..errors import LeaseNotAcquired, StoreClosed
+from ..functions import check_function, completed
 from ..store import Store, inner
 from ..warn import warn
 from .rounds import Stop
@@ -83,6 +84,7 @@ class Program:
                 raise TypeError(
                     f"a program's part has a name and a method run(stop, *, seconds=None), not {part!r:.60}"
                 )
+            check_function(f"run of the part {part.name!r}", part.run, "(stop, *, seconds=None)")
         self._parts = [_Part(part, None) for part in parts] + [_Part(part, _lease_of(part.name)) for part in led]
         if not self._parts:
             raise ValueError("a program has at least one part")
@@ -173,7 +175,7 @@ class Program:
         """Whether the part ended because its lease was lost."""
         if part.lease is None:
             part.state = "running"
-            part.runnable.run(stop, seconds=seconds)
+            completed("run", part.runnable.run(stop, seconds=seconds))  # type: ignore[func-returns-value]
             return False
         with self.store.lease(part.lease, _TTL) as lease:
             part.state = "running"
@@ -181,7 +183,7 @@ class Program:
             watch = threading.Thread(target=self._end_with, args=(lease.lost, stop, ended), daemon=True)
             watch.start()
             try:
-                part.runnable.run(stop, seconds=seconds)
+                completed("run", part.runnable.run(stop, seconds=seconds))  # type: ignore[func-returns-value]
             finally:
                 ended.set()
                 watch.join()

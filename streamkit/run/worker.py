@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..functions import check_function
 from ..store import Store
 
 __all__ = ["Handled", "Worker"]
@@ -44,8 +45,7 @@ class Worker:
     ) -> None:
         if not hasattr(group, "consumer"):
             raise TypeError(f"a Worker is of a group or a queue, not of {group!r:.60}")
-        if not callable(handler):
-            raise TypeError(f"handler is called with a delivery; a {type(handler).__name__} cannot be called")
+        check_function("handler", handler, "a delivery")
         self.name = name or group.name
         self._group = group
         self._handler = handler

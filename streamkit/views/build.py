@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import CorruptData, PermanentError, TransientError
+from ..functions import completed
 from ..gaps import Gap
 from ..model import Entry
 from ..removing.erasures import begins_late, erased_since, seen_by
@@ -73,7 +74,7 @@ class Build:
             told={space: seen_by(definition.store, space, fresh=True) for space in definition.spaces},
         )
         with transaction(self.db, self.path):
-            self._view.setup(self.db)
+            completed("setup", self._view.setup(self.db))  # type: ignore[func-returns-value]
             write_state(self.db, state)
         return state
 
@@ -96,7 +97,7 @@ class Build:
         """Before `apply`: what the view keeps in memory is what the database says."""
         if self._loaded != self.state.revision:
             with mapped(self.path):
-                self._view.load(self.db)
+                completed("load", self._view.load(self.db))  # type: ignore[func-returns-value]
             self._loaded = self.state.revision
 
     def advance(self, progress: Callable[[int], None], stop: Callable[[], bool]) -> bool:
@@ -151,7 +152,7 @@ class Build:
             told=self._told,
         )
         with transaction(self.db, self.path):
-            self._view.apply(self.db, entries)
+            completed("apply", self._view.apply(self.db, entries))  # type: ignore[func-returns-value]
             write_state(self.db, changed)
         self.state = changed
         self._loaded = changed.revision
@@ -219,7 +220,7 @@ class Build:
         self._loaded = -1
         with transaction(self.db, self.path):
             for gap in gaps:
-                erase(self.db, gap)
+                completed("erase", erase(self.db, gap))
             write_state(self.db, changed)
         self.state, self._told = changed, told
         with mapped(self.path):

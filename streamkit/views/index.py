@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
+from ..functions import check_function
 from ..model import Entry
 from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
@@ -25,6 +26,7 @@ class Index(EntryView):
 
     def __init__(self, keys: Callable[[Entry], Any], *, version: int = 1) -> None:
         super().__init__(version)
+        check_function("keys", keys, "an Entry", iterated=True)
         self._keys = keys
         self._next = 1
 

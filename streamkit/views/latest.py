@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ..functions import check_function
 from ..model import Entry
 from .entries import COLUMNS, DEFINITION, EntryView, decode, encode, limited, placeholders
 from .keys import stored
@@ -18,6 +19,7 @@ class Latest(EntryView):
 
     def __init__(self, key: Callable[[Entry], Any], *, version: int = 1) -> None:
         super().__init__(version)
+        check_function("key", key, "an Entry")
         self._key = key
 
     def setup(self, db: sqlite3.Connection) -> None:

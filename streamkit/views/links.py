@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
+from ..functions import check_function
 from ..model import Entry
 from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
@@ -21,6 +22,7 @@ class Links(EntryView):
 
     def __init__(self, links: Callable[[Entry], Iterable[str | tuple[str, str]] | None], *, version: int = 1) -> None:
         super().__init__(version)
+        check_function("links", links, "an Entry", iterated=True)
         self._links = links
         self._next = 1
 

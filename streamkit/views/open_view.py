@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from ..errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, StoreClosed, Unavailable
+from ..functions import check_function
 from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..names import check_name
@@ -50,6 +51,9 @@ def open_view(
     check_name(name, "view")
     if not isinstance(view, View):
         raise TypeError(f"a view is an instance of a subclass of streamkit.View, not {view!r:.60}")
+    for method in ("setup", "apply", "load", "erase"):
+        if hasattr(view, method):
+            check_function(f"{type(view).__name__}.{method}", getattr(view, method), "a database")
     if isinstance(spaces, str) or not isinstance(spaces, Iterable):
         raise TypeError(f'spaces are several names, as in spaces=["orders"], not {spaces!r:.60}')
     names = tuple(dict.fromkeys(check_name(space, "space") for space in spaces))

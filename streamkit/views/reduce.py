@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ..functions import check_function
 from ..model import Entry
 from .entries import EntryView
 
@@ -34,6 +35,7 @@ class Reduce(EntryView, Generic[S]):
         version: int = 1,
     ) -> None:
         super().__init__(version)
+        check_function("fn", fn, "a state and an Entry")
         self._fn = fn
         self._initial = initial
         self._encode = msgspec.msgpack.Encoder().encode

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from ..functions import check_function
 from ..model import Entry
 from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
@@ -22,6 +23,7 @@ class Search(EntryView):
 
     def __init__(self, text: Callable[[Entry], str | None], *, tokenizer: str = "unicode61", version: int = 1) -> None:
         super().__init__(version)
+        check_function("text", text, "an Entry")
         self._text = text
         self._tokenizer = tokenizer
         self._next = 1

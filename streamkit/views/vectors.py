@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ..functions import check_function
 from ..model import Entry
 from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, decode, encode, placeholders
@@ -26,6 +27,7 @@ class Vectors(EntryView):
 
     def __init__(self, embed: Callable[[Entry], Sequence[float] | None], dimensions: int, *, version: int = 1) -> None:
         super().__init__(version)
+        check_function("embed", embed, "an Entry", iterated=True)
         if type(dimensions) is not int:
             raise TypeError(f"dimensions are an int, not {type(dimensions).__name__}")
         if dimensions < 1:

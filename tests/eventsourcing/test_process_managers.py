@@ -150,8 +150,11 @@ def test_an_order_that_was_deleted_and_made_again_is_another_one(subject: Subjec
 
 def test_what_a_manager_cannot_do_is_told_when_it_is_made(subject: Subject) -> None:
     orders = Repository(subject.store, "orders", Order)
-    with pytest.raises(ValueError, match="Order has no event 'paid'"):
-        ProcessManager("shipping", orders, {"paid": print})
+    for unknown, named in ({"paid": print}, "'paid'"), ({"pay": print, None: print, 3: print}, "3, None"):
+        with pytest.raises(ValueError, match=f"Order has no event {named}: .* there are 'open', 'pay'"):
+            ProcessManager("shipping", orders, unknown)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"there is no reaction: .* there are 'open', 'pay'"):
+        ProcessManager("shipping", orders, {})
     with pytest.raises(TypeError, match="the events of a Repository"):
         ProcessManager("shipping", Order, {})  # type: ignore[arg-type]
     group = subject.store.group("orders", "g")
@@ -161,7 +164,7 @@ def test_what_a_manager_cannot_do_is_told_when_it_is_made(subject: Subject) -> N
         Program(subject.store, Worker(group, print))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="of a group or a queue"):
         Worker(subject.store, print)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="called with a delivery"):
+    with pytest.raises(TypeError, match="handler is a function of a delivery"):
         Worker(group, None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is a function of a DomainEvent"):
         ProcessManager("shipping", orders, {"pay": None})  # type: ignore[dict-item]

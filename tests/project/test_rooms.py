@@ -28,6 +28,7 @@ LAYERS = (
         "metadata",
         "seconds",
         "terminal",
+        "functions",
     },
     {"gaps", "retention", "model", "backend"},
     {"retry", "log"},
