@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import pytest
-import uvicorn
 
 import streamkit
 from streamkit.serve import Application, Limits, app
-from streamkit.serve.server import config
+from streamkit.serve.server import make_server
 
 PATIENCE = 60.0
 
@@ -32,6 +31,66 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
+class Event(NamedTuple):
+    """One server-sent event; the name of a comment is ":"."""
+
+    name: str
+    id: str | None
+    data: Any
+
+
+class Events:
+    """An open stream of events, to be iterated."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self._connection = connection
+        self.response = connection.getresponse()
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        fields: dict[str, str] = {}
+        while line := self.response.readline():
+            text = line.decode().rstrip("\n")
+            if not text.strip():
+                if fields:
+                    data = fields.get("data")
+                    return Event(fields.get("event", ":"), fields.get("id"), json.loads(data) if data else None)
+                continue
+            name, _, value = text.partition(":")
+            fields[name or ":"] = value.lstrip()
+        raise StopIteration
+
+    def until(self, name: str) -> list[Event]:
+        """The events up to the first one of this name."""
+        found = []
+        for event in self:
+            found.append(event)
+            if event.name == name:
+                return found
+        raise AssertionError(f"the stream ended before {name}: {found}")
+
+    def entries(self, count: int) -> list[Any]:
+        """The next `count` entries."""
+        found: list[Any] = []
+        while len(found) < count:
+            event = next(self)
+            if event.name == "entries":
+                found += event.data
+        return found
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.response.close()
+        self._connection.close()
+
+
 class Served:
     """One store behind one server. `store` reads and writes it from outside."""
 
@@ -39,7 +98,7 @@ class Served:
         self.url = url
         self.id: UUID = uuid4()
         self.application: Application = app(url, store=self.id, **options)
-        self.server = uvicorn.Server(config(self.application, "127.0.0.1", 0))
+        self.server = make_server(self.application, "127.0.0.1", 0)
         self.port = 0
         self._open = ExitStack()
         self.store = self._open.enter_context(streamkit.connect(url)).store(self.id)
@@ -80,6 +139,13 @@ class Served:
             return Reply(response.status, found, response.read())
         finally:
             connection.close()
+
+    def events(self, path: str, headers: dict[str, str] | None = None) -> Events:
+        """Opens a stream of events."""
+        connection = self.connection()
+        path = path if path.startswith("/") else f"/v1/stores/_/{path}"
+        connection.request("GET", path, headers={"Accept": "text/event-stream", **(headers or {})})
+        return self._open.enter_context(Events(connection))
 
     def close(self) -> None:
         self.server.should_exit = True

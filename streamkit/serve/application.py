@@ -12,6 +12,7 @@ from .request import Request
 from .responses import Gone, Receive, Send
 from .routing import Router
 from .service import Service
+from .streams import OpenStream
 
 __all__ = ["Application"]
 
@@ -41,7 +42,7 @@ class Application:
                 self.service.client  # noqa: B018  (connects, so that a wrong URL is told now)
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
-                self.service.draining.set()
+                self.service.drain()
                 await self.service.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
@@ -57,12 +58,12 @@ class Application:
                 problem = problem_of(error)
                 if problem.code == "internal":
                     _log.exception("a request to %s failed", request.scope["method"])
-                if request.opened is not None:
+                if isinstance(request.opened, OpenStream):
                     raise  # half an answer: the connection is cut, so that nobody takes it for the whole
                 answer = problem.answer()
             if answer is not None:
                 await answer.send(send, self.service.headers, bodiless=request.method == "HEAD")
-            elif request.opened is not None:
+            elif isinstance(request.opened, OpenStream):
                 await request.opened.end()
         finally:
             if request.opened is not None:

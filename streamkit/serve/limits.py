@@ -18,6 +18,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     records: int = 10_000
     """Records of one write."""
     header_bytes: int = 32 << 10
+    ring_bytes: int = 8 << 20
+    """What is kept of the latest entries of each space that is followed."""
     stores: int = 1_000
     """Stores that are open at once; the least used one is closed."""
     heartbeat_seconds: float = 15.0

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from .names import name_of
 from .problems import Problem
-from .responses import Gone, Headers, OpenStream, Receive, Send
+from .responses import Gone, Headers, Receive, Send
+from .streams import OpenStream
+from .waiting import Waiter
 
 if TYPE_CHECKING:
     from ..aio import AsyncStore
     from .service import Service
 
 __all__ = ["Request"]
-
-T = TypeVar("T")
 
 
 class Request:
@@ -32,7 +32,8 @@ class Request:
         self.headers: list[tuple[bytes, bytes]] = scope["headers"]
         self.parts: list[bytes] = []
         """The raw parts of the path that the route's pattern names."""
-        self.opened: OpenStream | None = None
+        self.opened: Waiter | None = None
+        """What watches the client, once it does."""
         self._receive = receive
         self._send = send
         self._body: bytes | None = None
@@ -148,24 +149,18 @@ class Request:
         """Begin a response that is written piece by piece; the handler returns None at its end."""
         if self._body is None:
             await self.body()
-        stream = self.opened = OpenStream(self._send, self._receive, self.method == "HEAD")
+        stream = OpenStream(self._send, self._receive, self.service.ticker, self.method == "HEAD")
+        self.opened = stream
         await stream.start(status, (*headers, *self.service.headers))
         return stream
 
-    async def until_gone(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Await work(), but cancel it and raise Gone when the client leaves. For answers that take a while."""
+    async def waiter(self) -> Waiter:
+        """What a long-poll waits with: it notices when the client leaves."""
         if self._body is None:
             await self.body()
-        working = asyncio.ensure_future(work())
-        leaving = asyncio.ensure_future(self._receive())
-        try:
-            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise Gone
-            return await working
-        finally:
-            leaving.cancel()
-            working.cancel()
+        waiter = self.opened = Waiter(self._receive)
+        waiter.watch()
+        return waiter
 
 
 def _too_large(most: int) -> Problem:

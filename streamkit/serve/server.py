@@ -11,7 +11,7 @@ from . import app
 from .application import Application
 from .limits import Limits
 
-__all__ = ["serve"]
+__all__ = ["make_server", "serve"]
 
 
 def serve(
@@ -24,16 +24,20 @@ def serve(
     started: Callable[[str], object] | None = None,
 ) -> None:
     """Serve the stores under `url` until SIGTERM or SIGINT. `started` is called with the server's address."""
+    make_server(app(url, store=store, limits=limits), host, port, started).run()
+
+
+def make_server(application: Application, host: str, port: int, started: Callable[[str], object] | None = None) -> Any:
+    """A `uvicorn.Server` that ends within the limits' `drain_seconds`. `started` is called with its address."""
     try:
         import uvicorn
     except ImportError as error:
         raise MissingDependency(
             f"the server needs {error.name}: pip install 'streamkit-store[serve]'", name=error.name
         ) from error
-    application = app(url, store=store, limits=limits)
 
     class Server(uvicorn.Server):
-        """Tells where it listens, and has streams end before it waits for them."""
+        """uvicorn waits for open streams for ever: they are told to end before it waits for them."""
 
         async def startup(self, sockets: list[Any] | None = None) -> None:
             await super().startup(sockets)
@@ -42,27 +46,21 @@ def serve(
                 started(f"http://{where[0]}:{where[1]}")
 
         async def shutdown(self, sockets: list[Any] | None = None) -> None:
-            application.service.draining.set()
+            application.service.drain()
             await super().shutdown(sockets)
 
-    Server(config(application, host, port)).run()
-
-
-def config(application: Application, host: str, port: int) -> Any:
-    """The configuration of uvicorn."""
-    import uvicorn
-
     limits = application.service.limits
-    return uvicorn.Config(
-        application,
-        host=host,
-        port=port,
-        log_level="warning",
-        access_log=False,
-        lifespan="on",
-        server_header=False,
-        date_header=True,
-        timeout_graceful_shutdown=int(limits.drain_seconds) or None,
-        h11_max_incomplete_event_size=limits.header_bytes,
-        ws="none",
+    return Server(
+        uvicorn.Config(
+            application,
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            lifespan="on",
+            server_header=False,
+            timeout_graceful_shutdown=max(int(limits.drain_seconds) - 2, 1),
+            h11_max_incomplete_event_size=limits.header_bytes,
+            ws="none",
+        )
     )

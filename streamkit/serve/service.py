@@ -9,6 +9,8 @@ from uuid import UUID
 from ..aio import AsyncClient, AsyncStore, connect
 from .limits import Limits
 from .problems import Problem
+from .rings import Rings
+from .waiting import Ticker
 
 __all__ = ["Service"]
 
@@ -25,7 +27,10 @@ class Service:
         self._given = client
         self._client: AsyncClient | None = None
         self._stores: OrderedDict[UUID, AsyncStore] = OrderedDict()
-        self._draining: asyncio.Event | None = None
+        self.is_draining = False
+        """The process is to end: streams say goodbye, and long-polls answer with what they have."""
+        self.ticker = Ticker(limits.heartbeat_seconds, limits.write_seconds)
+        self.rings = Rings(limits.ring_bytes)
 
     @property
     def client(self) -> AsyncClient:
@@ -52,22 +57,28 @@ class Service:
             store = self._stores[store_id] = self.client.store(store_id)
             most = self.limits.stores
             if most and len(self._stores) > most:
-                _, least_used = self._stores.popitem(last=False)
-                closing = asyncio.ensure_future(least_used.close())
-                closing.add_done_callback(lambda closing: closing.cancelled() or closing.exception())
+                self._close_least_used()
         else:
             self._stores.move_to_end(store_id)
         return store
 
-    @property
-    def draining(self) -> asyncio.Event:
-        """Set when the process is to end: streams say goodbye, and long-polls answer with what they have."""
-        if self._draining is None:
-            self._draining = asyncio.Event()
-        return self._draining
+    def _close_least_used(self) -> None:
+        for store_id, store in self._stores.items():
+            if not self.rings.uses(store_id):
+                del self._stores[store_id]
+                closing = asyncio.ensure_future(store.close())
+                closing.add_done_callback(lambda closing: closing.cancelled() or closing.exception())
+                return
+
+    def drain(self) -> None:
+        """Have everything that waits end."""
+        self.is_draining = True
+        self.ticker.wake_all()
+        self.rings.wake_all()
 
     async def close(self) -> None:
         """Close what the service has opened itself."""
+        await self.rings.close()
         stores = list(self._stores.values())
         self._stores.clear()
         if self._client is not None and self._client is not self._given:

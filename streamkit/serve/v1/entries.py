@@ -7,13 +7,16 @@ from typing import Any
 
 from ...gaps import Gap
 from ...store import Store
+from .. import sse
+from ..encoding import EntryOut, GapOut, TransactionName, entry_out, gap_out, name_of_transaction
 from ..names import encode_name
 from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer
 from .conditions import expected_sequence, idempotency_key
+from .cursors import SegmentCursor
 from .records import records_of
-from .values import EntryOut, GapOut, Page, TransactionName, entry_out, gap_out, name_of_transaction, status_out
+from .values import Page, status_out
 
 __all__ = ["append", "read_segment"]
 
@@ -40,8 +43,11 @@ def number(query: dict[str, str], name: str, default: int, most: int = (1 << 63)
     return int(text)
 
 
-async def read_segment(request: Request) -> Answer:
-    """A page of a segment's entries."""
+async def read_segment(request: Request) -> Answer | None:
+    """A page of a segment's entries, or all that come as a stream of events."""
+    if request.accepts(b"text/event-stream"):
+        await _stream_segment(request)
+        return None
     query = request.query(("after", "limit", "max_bytes"))
     store, space, segment = request.store(), request.name(1), request.name(2)
     after = number(query, "after", 0)
@@ -49,6 +55,18 @@ async def read_segment(request: Request) -> Answer:
     max_bytes = number(query, "max_bytes", 1 << 20, 8 << 20)
     page = await store.calls.call(_segment_page, store.sync, space, segment, after, limit, max_bytes)
     return json_answer(page)
+
+
+async def _stream_segment(request: Request) -> None:
+    query = request.query(("after",))
+    store, space, segment = request.store(), request.name(1), request.name(2)
+    after = number(query, "after", 0)
+    last = request.header(b"last-event-id")
+    if last is not None:
+        after = number({"Last-Event-ID": last.decode("latin-1")}, "Last-Event-ID", 0)
+    ring = await request.service.rings.of(store, space)
+    stream = await request.stream(200, sse.HEADERS)
+    await sse.follow(request, stream, ring, SegmentCursor(store, space, segment, after))
 
 
 def _segment_page(store: Store, space: str, segment: str, after: int, limit: int, max_bytes: int) -> Page:

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ...gaps import Gap
-from ...model import TRX, Entry, Record, SegmentStatus
+from ...model import Record, SegmentStatus
+from ..encoding import EntryOut, GapOut, TransactionName, name_of_transaction
 from ..names import encode_name
 from ..problems import Problem
 
-__all__ = [
-    "EntryOut",
-    "GapOut",
-    "Page",
-    "RecordIn",
-    "StatusOut",
-    "TransactionName",
-    "entry_out",
-    "gap_out",
-    "status_out",
-]
+__all__ = ["Page", "RecordIn", "StatusOut", "status_out"]
 
 
 class RecordIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,37 +35,6 @@ class RecordIn(msgspec.Struct, forbid_unknown_fields=True):
         return Record(payload, self.metadata, self.sequence)
 
 
-class TransactionName(msgspec.Struct):
-    """The name of a transaction."""
-
-    id: str
-    node: str
-    number: int
-
-
-class EntryOut(msgspec.Struct, omit_defaults=True):
-    """An entry: one of `json`, `text` and `base64` is its payload."""
-
-    segment: str
-    sequence: int
-    timestamp: int
-    offset: str
-    trx: TransactionName | Raw
-    json: Raw | UnsetType = UNSET
-    text: str | UnsetType = UNSET
-    base64: bytes | UnsetType = UNSET
-    metadata: Any = msgspec.field(default_factory=dict)
-    tier: str = "hot"
-    space: str | UnsetType = UNSET
-    """In a read of several spaces."""
-
-
-class GapOut(msgspec.Struct):
-    """Entries that were removed, in their place among the entries."""
-
-    gap: Gap
-
-
 class Page(msgspec.Struct):
     """A page of entries."""
 
@@ -90,7 +47,7 @@ class Page(msgspec.Struct):
 
 
 class StatusOut(msgspec.Struct):
-    """The status of a segment, `offset` being the offset of its space after it."""
+    """The status of a segment; `offset` is the offset of its space after it."""
 
     space: str
     segment: str
@@ -101,46 +58,6 @@ class StatusOut(msgspec.Struct):
     offset: str
     href: str
     trx: TransactionName | None = None
-
-
-def _uuid(raw: bytes) -> str:
-    text = raw.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def name_of_transaction(trx: TRX) -> TransactionName:
-    return TransactionName(_uuid(trx.raw_id), _uuid(trx.raw_node), trx.number)
-
-
-_validate = msgspec.json.Decoder(Raw).decode
-_JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
-
-
-def entry_out(entry: Entry, trx: TransactionName) -> EntryOut:
-    """`entry` for JSON. `trx`: the name of its transaction, which neighbours share."""
-    payload = entry.payload
-    found = EntryOut(entry.segment, entry.sequence, entry.timestamp, entry.space_offset.hex(), trx)
-    try:
-        text = payload.decode()
-    except UnicodeDecodeError:
-        found.base64 = payload
-    else:
-        if payload and payload[0] in _JSON_STARTS:
-            try:
-                _validate(payload)
-                found.json = Raw(payload)
-            except msgspec.DecodeError:
-                found.text = text
-        else:
-            found.text = text
-    if entry.metadata:
-        found.metadata = dict(entry.metadata)
-    found.tier = entry.tier
-    return found
-
-
-def gap_out(gap: Gap) -> GapOut:
-    return GapOut(gap)
 
 
 def status_out(status: SegmentStatus, base: str) -> StatusOut:

@@ -1,0 +1,101 @@
+"""Entries as JSON: one of `json`, `text` and `base64` is the payload, by what it holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ..gaps import Gap
+from ..model import TRX, Entry
+
+__all__ = ["EntryOut", "GapOut", "TransactionName", "entry_line", "entry_out", "gap_out", "name_of_transaction"]
+
+
+class TransactionName(msgspec.Struct):
+    """The name of a transaction."""
+
+    id: str
+    node: str
+    number: int
+
+
+class EntryOut(msgspec.Struct, omit_defaults=True):
+    """An entry: exactly one of `json`, `text` and `base64` is its payload."""
+
+    segment: str
+    sequence: int
+    timestamp: int
+    offset: str
+    trx: TransactionName
+    json: Raw | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
+    metadata: Any = None
+    tier: str | UnsetType = UNSET
+    space: str | UnsetType = UNSET
+    """In a read of several spaces."""
+
+
+class GapOut(msgspec.Struct):
+    """Entries that were removed, in their place among the entries."""
+
+    gap: Gap
+
+
+def _uuid(raw: bytes) -> str:
+    text = raw.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def name_of_transaction(trx: TRX) -> TransactionName:
+    """The name of `trx` for JSON."""
+    return TransactionName(_uuid(trx.raw_id), _uuid(trx.raw_node), trx.number)
+
+
+_validate = msgspec.json.Decoder(Raw).decode
+_encode = msgspec.json.Encoder().encode
+_JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
+_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
+_NO_METADATA: dict[str, str] = {}
+
+
+def entry_out(entry: Entry, trx: TransactionName, line: bool = False) -> EntryOut:
+    """`entry` for JSON. `trx`: the name of its transaction, which neighbours share. `line`: it has no line ends."""
+    payload = entry.payload
+    found = EntryOut(entry.segment, entry.sequence, entry.timestamp, entry.space_offset.hex(), trx)
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        found.base64 = payload
+    else:
+        if payload and payload[0] in _JSON_STARTS and _is_json(payload):
+            # Within JSON line ends are only ever white space.
+            found.json = Raw(payload.translate(_LINE_ENDS) if line else payload)
+        else:
+            found.text = text
+    found.metadata = dict(entry.metadata) if entry.metadata else _NO_METADATA
+    found.tier = entry.tier
+    return found
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        _validate(payload)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def gap_out(gap: Gap) -> GapOut:
+    """`gap` for JSON."""
+    return GapOut(gap)
+
+
+def entry_line(entry: Entry | Gap) -> bytes:
+    """An entry, or a gap, as JSON without line ends."""
+    if type(entry) is Gap:
+        return _encode(gap_out(entry))
+    assert type(entry) is Entry
+    return _encode(entry_out(entry, name_of_transaction(entry.trx), True))

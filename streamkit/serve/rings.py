@@ -1,0 +1,74 @@
+"""The rings of a process: one for each space that somebody follows."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from ..aio import AsyncStore
+from .encoding import entry_line
+from .ring import Ring
+
+__all__ = ["Rings"]
+
+_IDLE = 30.0
+"""Seconds: a ring that nobody listened to for one to two of them is closed."""
+
+
+class Rings:
+    """Makes rings when they are asked for, and closes those that nobody uses any more."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._rings: dict[tuple[UUID, str], Ring] = {}
+        self._idle: set[tuple[UUID, str]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def of(self, store: AsyncStore, space: str) -> Ring:
+        """The ring of a space. Whatever is committed from now on comes in it."""
+        key = store.id, space
+        ring = self._rings.get(key)
+        if ring is None or ring.error is not None:
+            ring = self._rings[key] = Ring(store, space, self._most, entry_line)
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(_IDLE, self._sweep)
+        self._idle.discard(key)
+        await ring.start()
+        return ring
+
+    def uses(self, store_id: UUID) -> bool:
+        """Whether a space of the store is followed."""
+        return any(key[0] == store_id for key in self._rings)
+
+    def _sweep(self) -> None:
+        self._timer = None
+        for key in self._idle:
+            ring = self._rings[key]
+            if not ring.listeners:
+                del self._rings[key]
+                ring.stop()
+        self._idle = {key for key, ring in self._rings.items() if not ring.listeners}
+        if self._rings:
+            self._timer = asyncio.get_running_loop().call_later(_IDLE, self._sweep)
+
+    def __len__(self) -> int:
+        return len(self._rings)
+
+    @property
+    def misses(self) -> int:
+        """How often a connection of a present ring had to read from the store again."""
+        return sum([ring.misses for ring in self._rings.values()])
+
+    def wake_all(self) -> None:
+        """Have everybody who listens look at the service's state."""
+        for ring in self._rings.values():
+            ring.wake_all()
+
+    async def close(self) -> None:
+        """End all followers."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        rings = list(self._rings.values())
+        self._rings.clear()
+        await asyncio.gather(*[ring.close() for ring in rings])

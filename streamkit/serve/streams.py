@@ -1,0 +1,68 @@
+"""Open streams: responses that a handler writes piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+
+from .responses import Gone, Headers, Receive, Send
+from .waiting import Ticker, Waiter
+
+__all__ = ["OpenStream"]
+
+
+class OpenStream(Waiter):
+    """A response that is open, from `request.stream(…)`. A handler ends it by returning None.
+
+    `write` sends a piece at once, and waits while the client does not read. `wait` returns when something called
+    `wake`: news, a silence that is due to be broken (`is_silent`), the client's leaving (then it raises Gone).
+    """
+
+    __slots__ = ("_bodiless", "_send", "_task", "_ticker", "is_silent", "writing_since", "written_at")
+
+    def __init__(self, send: Send, receive: Receive, ticker: Ticker, bodiless: bool) -> None:
+        super().__init__(receive)
+        self._send = send
+        self._ticker = ticker
+        self._bodiless = bodiless
+        self._task = asyncio.current_task()
+        self.is_silent = False
+        """Nothing was written for as long as the heartbeat says."""
+        self.writing_since: float | None = None
+        """Since when a write waits for the client, by the loop's clock."""
+        self.written_at = 0.0
+        """When the last write ended."""
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the status and the headers."""
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+        self.written_at = asyncio.get_running_loop().time()
+        self.watch()
+        self._ticker.add(self)
+
+    async def write(self, data: bytes) -> None:
+        """Send `data`. Gone if the client has left."""
+        if self.gone:
+            raise Gone
+        if self._bodiless:
+            return
+        time = asyncio.get_running_loop().time
+        self.writing_since = time()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self.writing_since = None
+        self.written_at = time()
+        self.is_silent = False
+
+    def cut(self) -> None:
+        """Give up a client that does not read."""
+        self.gone = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def end(self) -> None:
+        """Complete the response."""
+        if not self.gone:
+            await self._send({"type": "http.response.body", "body": b""})
+
+    def close(self) -> None:
+        super().close()
+        self._ticker.discard(self)
