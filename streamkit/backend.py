@@ -26,11 +26,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from os import urandom
 from typing import Final, NamedTuple, Protocol, runtime_checkable
-from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
 
 from .errors import StreamkitError
 from .service_time import ServiceClock, ServiceTime
+from .url import split_url, unescape, url_options
 
 __all__ = [
     "ABSENT",
@@ -53,6 +53,8 @@ __all__ = [
     "ServiceTime",
     "Value",
     "first_token",
+    "split_url",
+    "unescape",
     "url_options",
 ]
 
@@ -299,16 +301,3 @@ def first_token(now: float) -> int:
     keeps two tokens of the same second apart.
     """
     return int(now) * 1_000_000 + int.from_bytes(urandom(4)) % 1_000_000
-
-
-def url_options(url: str, known: Sequence[str]) -> dict[str, str]:
-    """The query of `url` as a dict. ValueError for an option that is not in `known`, or is given twice."""
-    found: dict[str, str] = {}
-    for name, value in parse_qsl(urlsplit(url).query, keep_blank_values=True):
-        if name not in known:
-            options = ", ".join(sorted(known)) or "none"
-            raise ValueError(f"unknown option {name!r} in the store URL; known here: {options}")
-        if name in found:
-            raise ValueError(f"the option {name!r} is given twice in the store URL")
-        found[name] = value
-    return found

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from .archive_url import ArchivePlace, archive_place
 from .backend import Ambiguous, ArchiveHost, ArchiveWriter, Driver
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import MissingDependency, PermanentError, StoreClosed, Unavailable
@@ -20,6 +21,7 @@ from .retry import RetryingBackend
 from .seconds import check_poll, check_seconds
 from .statistics import Counters
 from .store import Store
+from .url import shown_scheme
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -43,11 +45,12 @@ def connect(
     """A client for the stores under `url` (else STREAMKIT_URL, else ./streamkit-data). Opens nothing remote.
 
     `timeout`: seconds for which a throttled or unavailable service is asked again. `poll`: seconds between two looks
-    while following, at first and at most; the backend's own if None. `archive`: where `store.archive` keeps its tables,
-    a URL that delta-rs knows (file://, s3://, az://); beside the stores if None, or, where `url` is None too, in
-    STREAMKIT_ARCHIVE if that is set.
-    ValueError for a URL that is none, or an unknown scheme; MissingDependency where the package behind it is not
-    installed.
+    while following, at first and at most; the backend's own if None. `archive`: the URL of a directory where
+    `store.archive` keeps its tables: file:///path, s3://bucket/prefix, az://container/path (in the account of the
+    stores), azure://account/container/path or azurite:///container/path, with the options of a store URL. If it is
+    None, tables are beside the stores; if `url` is None too, they are where STREAMKIT_ARCHIVE says.
+    ValueError for a malformed URL, an unknown scheme or an unknown option. The error does not repeat the URL.
+    MissingDependency if the package behind the scheme is not installed.
     """
     if url is None:
         url = os.environ.get("STREAMKIT_URL") or _default_url()
@@ -56,15 +59,12 @@ def connect(
         raise TypeError(f"a store URL is str, not {type(url).__name__}")
     timeout = check_seconds("timeout", timeout, positive=True, endless=True)
     poll = check_poll(poll)
-    if archive is not None and (not isinstance(archive, str) or "://" not in archive):
-        raise ValueError(
-            f"archive is the URL of a directory, such as file:///archive or s3://bucket/x, not {archive!r}"
-        )
+    place = None if archive is None else archive_place(archive)
     if type(max_transaction_bytes) is not int:
         raise TypeError(f"max_transaction_bytes is an int, not {type(max_transaction_bytes).__name__}")
     if not 1 <= max_transaction_bytes <= 1 << 30:
         raise ValueError(f"max_transaction_bytes is 1 to {1 << 30}, not {max_transaction_bytes}")
-    return Client(url, _driver(url, timeout), timeout, poll, max_transaction_bytes, clock, archive)
+    return Client(url, _driver(url, timeout), timeout, poll, max_transaction_bytes, clock, place)
 
 
 def _default_url() -> str:
@@ -124,9 +124,9 @@ def _look_up(url: str, scheme: str, separator: str) -> EntryPoint:
     found = {point.name: point for point in entry_points(group="streamkit.backends")}
     known = ", ".join(f"{name}://" for name in sorted(found)) or "none: is streamkit installed?"
     if not separator:
-        raise ValueError(f"{url[:80]!r} is not a store URL; it starts with one of {known}")
+        raise ValueError(f"this text is not a store URL; it starts with one of {known}")
     if scheme not in found:
-        raise ValueError(f"no backend for {scheme[:40]}://; installed: {known}")
+        raise ValueError(f"no backend for {shown_scheme(url) or 'this scheme'}; installed: {known}")
     return found[scheme]
 
 
@@ -152,7 +152,7 @@ class Client:
         poll: tuple[float, float] | None,
         max_transaction_bytes: int,
         clock: Clock,
-        archive: str | None = None,
+        archive: ArchivePlace | None = None,
     ) -> None:
         self._scheme = url.partition("://")[0]
         self._driver = driver
@@ -229,8 +229,9 @@ class Client:
             if root is None:
                 raise PermanentError(f"{self._scheme}:// has no place for archives: connect with archive=URL")
             return root, options, self._driver.put_archived if isinstance(self._driver, ArchiveWriter) else None
-        same = root is not None and root.partition("://")[0] == self._archive.partition("://")[0]
-        return self._archive, options if same else {}, None
+        place = self._archive
+        same = root is not None and root.partition("://")[0] == place.root.partition("://")[0]
+        return place.root, options if same and place.shares_options else place.options, None
 
     def stores(self) -> Iterator[UUID]:
         """The stores that exist, in no particular order."""

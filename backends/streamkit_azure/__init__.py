@@ -17,6 +17,7 @@ until the store is deleted.
 
 from __future__ import annotations
 
+from .account import archive_place
 from .driver import AzureDriver, connect
 
-__all__ = ["AzureDriver", "connect"]
+__all__ = ["AzureDriver", "archive_place", "connect"]

@@ -8,17 +8,18 @@ import re
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, quote
 from uuid import UUID
 
-from streamkit.backend import url_options
+from streamkit.backend import split_url, unescape, url_options
 
-__all__ = ["ARCHIVE", "Account", "account_of"]
+__all__ = ["ARCHIVE", "Account", "account_of", "archive_place"]
 
 ARCHIVE = "archive"
 """The folder in the container, beside the stores', for the archives of all of them."""
 
 _PREFIX = re.compile(r"[a-z][a-z0-9]{2,30}")
+_CONTAINER = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _HOST = re.compile(r"[A-Za-z0-9.-]+")
 _SUFFIX = "core.windows.net"
@@ -45,6 +46,17 @@ class Account:
         """The blob container: bodies and leases of all stores."""
         return self.prefix
 
+    def archive_options(self) -> dict[str, str]:
+        """delta-rs storage options. Without key and token, delta-rs finds an identity in the environment."""
+        options = {"azure_storage_account_name": self.name, "azure_storage_endpoint": self.blobs}
+        if self.key:
+            options["azure_storage_account_key"] = self.key
+        elif self.sas:
+            options["azure_storage_sas_token"] = self.sas
+        if self.blobs.startswith("http://"):
+            options["allow_http"] = "true"
+        return options
+
     def table(self, store: UUID) -> str:
         """The store's table."""
         return self.prefix + store.hex
@@ -56,35 +68,69 @@ class Account:
 
 
 def account_of(url: str, environ: Mapping[str, str] = os.environ) -> Account:
-    """The account of an azure:// or azurite:// URL. ValueError, which never shows a secret, for what is no such URL."""
-    parts = urlsplit(url)
-    if parts.fragment or "@" in parts.netloc:
-        raise ValueError(
-            "a store URL for Azure holds no user, password or fragment; give credentials in AZURE_STORAGE_KEY, "
-            "AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING"
-        )
-    prefix = unquote(parts.path).strip("/") or "streamkit"
+    """The account of an azure:// or azurite:// URL. ValueError, which never shows a secret, for another URL."""
+    parts = _checked_parts(url)
+    prefix = unescape(parts.path).strip("/") or "streamkit"
     if not _PREFIX.fullmatch(prefix):
         raise ValueError(
-            f"the prefix {prefix[:80]!r} in the store URL cannot name Azure tables and a container: "
+            "the prefix in the store URL cannot name Azure tables and a container: "
             "it has 3 to 31 lower-case letters and digits, a letter first"
         )
+    return replace(_account(url, parts, environ), prefix=prefix)
+
+
+def archive_place(url: str, environ: Mapping[str, str] = os.environ) -> tuple[str, dict[str, str]]:
+    """Where archives are at a URL of their own, as `ArchiveHost.archive_root` says it. ValueError for another URL.
+
+    `azure://account/container/path` and `azurite:///container/path` name the account. `az://container/path` is in the
+    account of the store, or else in the one that delta-rs finds in the environment.
+    """
+    parts = _checked_parts(url)
+    path = unescape(parts.path).strip("/")
+    if parts.scheme == "az":
+        url_options(url, ())
+        container, options = parts.netloc, {}
+    else:
+        container, _, path = path.partition("/")
+        options = _account(url, parts, environ).archive_options()
+    if not _CONTAINER.fullmatch(container) or "--" in container:
+        raise ValueError(
+            "the archive URL names no container: a container's name has 3 to 63 lower-case letters, digits and single "
+            "hyphens, with a letter or a digit first and last"
+        )
+    if any(part in ("", ".", "..") for part in path.split("/")) and path:
+        raise ValueError("the path of an archive URL has no empty, '.' or '..' part")
+    if re.search("%[0-9A-Fa-f]{2}", path):
+        raise ValueError("delta-rs cannot read a path that has % and two hex digits in its name: use another path")
+    return f"az://{container}/{quote(path)}".rstrip("/"), options
+
+
+def _checked_parts(url: str) -> SplitResult:
+    parts = split_url(url)
+    if parts.fragment or "@" in parts.netloc:
+        raise ValueError(
+            "a URL for Azure holds no user, password or fragment; give credentials in AZURE_STORAGE_KEY, "
+            "AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING"
+        )
+    return parts
+
+
+def _account(url: str, parts: SplitResult, environ: Mapping[str, str]) -> Account:
     if parts.scheme == "azurite":
-        return replace(_azurite(url, parts.netloc, environ), prefix=prefix)
-    if parts.scheme != "azure":
-        raise ValueError(f"expected azure://account/prefix or azurite:///prefix, not a URL of {parts.scheme!r}")
-    return replace(_azure(url, parts.netloc, environ), prefix=prefix)
+        return _azurite(url, parts.netloc, environ)
+    if parts.scheme == "azure":
+        return _azure(url, parts.netloc, environ)
+    raise ValueError("expected azure://account/prefix or azurite:///prefix, not a URL of another scheme")
 
 
 def _azure(url: str, name: str, environ: Mapping[str, str]) -> Account:
     if not _ACCOUNT.fullmatch(name):
         raise ValueError(
-            f"expected azure://account/prefix with the name of a storage account (3 to 24 lower-case letters "
-            f"and digits), not {name[:80]!r}"
+            "expected azure://account/... with the name of a storage account: 3 to 24 lower-case letters and digits"
         )
     suffix = url_options(url, ("endpoint_suffix",)).get("endpoint_suffix", _SUFFIX)
     if not _HOST.fullmatch(suffix):
-        raise ValueError(f"the option 'endpoint_suffix' is a domain such as {_SUFFIX}, not {suffix[:80]!r}")
+        raise ValueError(f"the option 'endpoint_suffix' is a domain such as {_SUFFIX}; it is another text")
     if text := environ.get("AZURE_STORAGE_CONNECTION_STRING"):
         account = _connection("AZURE_STORAGE_CONNECTION_STRING", text, name, suffix)
         if account.name != name:
@@ -108,11 +154,11 @@ def _azurite(url: str, netloc: str, environ: Mapping[str, str]) -> Account:
         return _connection("AZURITE_CONNECTION_STRING", text, _EMULATOR, _SUFFIX)
     host = options.get("host", "127.0.0.1")
     if not _HOST.fullmatch(host):
-        raise ValueError(f"the option 'host' is a host name or an address, not {host[:80]!r}")
+        raise ValueError("the option 'host' is a host name or an address; it is another text")
     ports = {"blob_port": options.get("blob_port", "10000"), "table_port": options.get("table_port", "10002")}
     for option, port in ports.items():
         if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise ValueError(f"the option {option!r} is a port from 1 to 65535, not {port[:80]!r}")
+            raise ValueError(f"the option {option!r} is a port from 1 to 65535; it is another text")
     tables, blobs = (f"http://{host}:{ports[port]}/{_EMULATOR}" for port in ("table_port", "blob_port"))
     return Account(_EMULATOR, "", tables, blobs, key=_EMULATOR_KEY)
 

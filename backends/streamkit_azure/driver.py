@@ -53,16 +53,8 @@ class AzureDriver:
         delete(self._clients(store), self._account, store, keep)
 
     def archive_root(self) -> tuple[str, dict[str, str]]:
-        """See `ArchiveHost`. Without key and token, delta-rs finds an identity by itself, in the environment."""
-        account = self._account
-        options = {"azure_storage_account_name": account.name, "azure_storage_endpoint": account.blobs}
-        if account.key:
-            options["azure_storage_account_key"] = account.key
-        elif account.sas:
-            options["azure_storage_sas_token"] = account.sas
-        if account.blobs.startswith("http://"):
-            options["allow_http"] = "true"
-        return f"az://{account.container}/{ARCHIVE}", options
+        """See `ArchiveHost`."""
+        return f"az://{self._account.container}/{ARCHIVE}", self._account.archive_options()
 
     def close(self) -> None:
         self._closed = True

@@ -9,6 +9,6 @@
 Any number of threads and processes of one machine may read and write a store. Not for network file systems.
 """
 
-from .driver import connect
+from .driver import archive_place, connect
 
-__all__ = ["connect"]
+__all__ = ["archive_place", "connect"]

@@ -8,12 +8,11 @@ import secrets
 import shutil
 import sys
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from streamkit.backend import url_options
+from streamkit.backend import split_url, unescape, url_options
 from streamkit.errors import PermanentError, StoreClosed
 
 from .backend import LocalBackend
@@ -22,7 +21,7 @@ from .files import GROUP, PRIVATE, remove_directory, sync_directory
 from .place import Place
 from .store import mark_deleted
 
-__all__ = ["LocalDriver", "connect"]
+__all__ = ["LocalDriver", "archive_place", "connect"]
 
 _MODES = {"private": PRIVATE, "group": GROUP}
 
@@ -36,18 +35,30 @@ def connect(url: str, *, timeout: float) -> LocalDriver:
     """
     if sys.platform == "win32":
         raise PermanentError("file:// stores need a POSIX system: use WSL, or an s3:// or azure:// store")
-    parts = urlsplit(url)
-    mode = url_options(url, ("mode",)).get("mode", "private")
+    path, options = _path_of(url, ("mode",))
+    mode = options.get("mode", "private")
     if mode not in _MODES:
-        raise ValueError(f"mode={mode!r} in the store URL is neither of {', '.join(_MODES)}")
+        raise ValueError(f"the option 'mode' of a file:// URL is one of {', '.join(_MODES)}; the URL has another value")
+    return LocalDriver(path, timeout, _MODES[mode])
+
+
+def archive_place(url: str) -> tuple[str, dict[str, str]]:
+    """What `archive_root` gives, for archives at a file:// URL of their own. ValueError for another URL."""
+    return Path(_path_of(url, ())[0]).as_uri(), {}
+
+
+def _path_of(url: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The absolute path that a file:// URL names, and its options. ValueError for another URL."""
+    parts = split_url(url)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise ValueError(f"{url!r} is not file:///absolute/path: a relative path, or a host, has no place there")
+        raise ValueError("expected file:///absolute/path: a host, or a relative path, has no place in a file:// URL")
+    options = url_options(url, known)
     if parts.fragment:
-        raise ValueError(f"{url!r} has a fragment: write # as %23 and ? as %3F")
-    path = unquote(parts.path, errors="strict")
+        raise ValueError("a file:// URL has no fragment: write # as %23 and ? as %3F")
+    path = unescape(parts.path)
     if "\0" in path:
-        raise ValueError("the path of a store URL cannot have a NUL character")
-    return LocalDriver(os.path.normpath(path), timeout, _MODES[mode])
+        raise ValueError("the path of a file:// URL has no NUL character")
+    return os.path.normpath(path), options
 
 
 class LocalDriver:

@@ -7,10 +7,9 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from streamkit.backend import Limits, url_options
+from streamkit.backend import Limits, split_url, unescape, url_options
 from streamkit.errors import StoreClosed
 from streamkit.reentry import Mutex
 
@@ -131,21 +130,21 @@ def _number(text: str, option: str, least: float) -> float:
     except ValueError:
         number = -1.0
     if not least <= number < 1e9:
-        raise ValueError(f"the option {option!r} of a memory:// URL is a number >= {least:g}, not {text!r}")
+        raise ValueError(f"the option {option!r} of a memory:// URL is a number >= {least:g}; it is another text")
     return number
 
 
 def connect(url: str, *, timeout: float) -> MemoryDriver:
     """The driver of `memory://[name][?remote=1][&latency=ms][&page=rows]`. ValueError otherwise."""
-    parts = urlsplit(url)
-    if parts.scheme != "memory" or parts.fragment:
-        raise ValueError(f"expected a URL such as memory:// or memory://name?remote=1, not {url!r}")
+    parts = split_url(url)
+    if parts.scheme != "memory" or parts.fragment or "@" in parts.netloc:
+        raise ValueError("expected a URL such as memory:// or memory://name?remote=1, without user or fragment")
     options = url_options(url, ("remote", "latency", "page"))
     remote = options.get("remote", "0")
     if remote not in ("0", "1"):
-        raise ValueError(f"the option 'remote' of a memory:// URL is 0 or 1, not {remote!r}")
+        raise ValueError("the option 'remote' of a memory:// URL is 0 or 1; it is another text")
     return MemoryDriver(
-        unquote(parts.netloc + parts.path.rstrip("/")),
+        unescape(parts.netloc + parts.path.rstrip("/")),
         remote=remote == "1",
         latency=_number(options.get("latency", "0"), "latency", 0) / 1000,
         page=int(_number(options.get("page", "1000"), "page", 1)),

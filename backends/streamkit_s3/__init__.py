@@ -18,6 +18,6 @@ Not for S3 Express One Zone (directory buckets), whose lists have no order.
 
 from __future__ import annotations
 
-from .driver import S3Driver, connect
+from .driver import S3Driver, archive_place, connect
 
-__all__ = ["S3Driver", "connect"]
+__all__ = ["S3Driver", "archive_place", "connect"]

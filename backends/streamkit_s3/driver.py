@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from itertools import islice
+from urllib.parse import quote
 from uuid import UUID
 
-from streamkit.errors import MissingDependency
+from streamkit.errors import MissingDependency, PermanentError
 
 from .backend import S3Backend
 from .bucket import Bucket
@@ -18,7 +20,7 @@ from .layout import encode, is_own, label
 from .marker import Marker
 from .url import target_of
 
-__all__ = ["S3Driver", "connect"]
+__all__ = ["S3Driver", "archive_place", "connect"]
 
 _BATCH = 1000
 _SHARE = 8 << 20
@@ -79,17 +81,14 @@ class S3Driver:
             yield batch
 
     def archive_root(self) -> tuple[str, dict[str, str]]:
-        """See `ArchiveHost`. Credentials that do not expire go with it; for others delta-rs asks where boto3 does."""
-        target = self._connection.target
-        options: dict[str, str] = {}
-        if target.region:
-            options["AWS_REGION"] = target.region
-        if target.endpoint:
-            options["AWS_ENDPOINT_URL"] = target.endpoint
-            options["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "false"
-            if target.endpoint.startswith("http://"):
-                options["AWS_ALLOW_HTTP"] = "true"
-        return f"s3://{target.bucket}/{self._root}archive", options | _lasting_credentials()
+        """See `ArchiveHost`. Credentials that do not expire go with it; for others delta-rs asks where boto3 does.
+
+        PermanentError if the prefix is one under which delta-rs finds nothing.
+        """
+        try:
+            return _directory(self._connection.target, f"{self._root}archive")
+        except ValueError as error:
+            raise PermanentError(f"no archive can be kept beside these stores: {error}") from None
 
     def put_archived(self, path: str, data: bytes) -> None:
         """See `ArchiveWriter`."""
@@ -100,6 +99,26 @@ class S3Driver:
 
     def _path(self, store: UUID) -> str:
         return f"{self._root}{store}/"
+
+
+def archive_place(url: str) -> tuple[str, dict[str, str]]:
+    """What `archive_root` gives, for archives at an s3:// URL of their own. ValueError for another URL."""
+    return _directory(*target_of(url))
+
+
+def _directory(target: Target, path: str) -> tuple[str, dict[str, str]]:
+    """A folder of a bucket as delta-rs names it, and its storage options. ValueError if delta-rs cannot name it."""
+    if re.search("%[0-9A-Fa-f]{2}", path):
+        raise ValueError("delta-rs cannot read a prefix that has % and two hex digits in its name: use another prefix")
+    options: dict[str, str] = {}
+    if target.region:
+        options["AWS_REGION"] = target.region
+    if target.endpoint:
+        options["AWS_ENDPOINT_URL"] = target.endpoint
+        options["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "false"
+        if target.endpoint.startswith("http://"):
+            options["AWS_ALLOW_HTTP"] = "true"
+    return f"s3://{target.bucket}/{quote(path)}".rstrip("/"), options | _lasting_credentials()
 
 
 def _lasting_credentials() -> dict[str, str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote, urlsplit
 
-from streamkit.backend import url_options
+from streamkit.backend import split_url, unescape, url_options
 
 from .failures import Target
 from .layout import LONGEST_PREFIX
@@ -23,11 +22,11 @@ def target_of(url: str) -> tuple[Target, str]:
     ValueError for what is no such URL.
     """
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
     except ValueError as error:
-        raise ValueError(f"expected a URL such as {_FORM}; this one has no bucket: {error}") from None
+        raise ValueError(f"{error}; expected a URL such as {_FORM}") from None
     if parts.scheme != "s3":
-        raise ValueError(f"expected a URL such as {_FORM}, not one of {parts.scheme[:40]!r}")
+        raise ValueError(f"expected a URL such as {_FORM}, not one of another scheme")
     if "@" in parts.netloc:
         raise ValueError(
             "an s3:// URL holds no credentials; put them where boto3 looks: the environment, a profile, or a role"
@@ -37,13 +36,13 @@ def target_of(url: str) -> tuple[Target, str]:
     options = url_options(url, ("endpoint_url", "region"))
     region = options.get("region")
     if region is not None and not _REGION.fullmatch(region):
-        raise ValueError(f"region in an s3:// URL is a name such as eu-central-1, not {region!r}")
+        raise ValueError("region in an s3:// URL is a name such as eu-central-1; it is another text")
     endpoint = options.get("endpoint_url")
     if endpoint is not None:
         _check_endpoint(endpoint)
     if rule := _broken_rule(parts.netloc, aws=endpoint is None):
         raise ValueError(f"{rule}; expected a URL such as {_FORM}")
-    prefix = unquote(parts.path).strip("/")
+    prefix = unescape(parts.path).strip("/")
     if prefix:
         _check_prefix(prefix)
     return Target(parts.netloc, region, endpoint), prefix
@@ -53,13 +52,13 @@ def _broken_rule(bucket: str, aws: bool) -> str | None:
     """What keeps it from being the name of a bucket. Other servers than AWS take more than AWS does."""
     if not bucket:
         return "the URL names no bucket between s3:// and the next /"
-    shown = f"{bucket[:80]!r} is no bucket:"
+    shown = "the URL names no bucket that can exist:"
     if ":" in bucket:
         return f"{shown} a host and its port are named by ?endpoint_url=http://host:port"
     if wrong := re.search(r"[^A-Za-z0-9._-]", bucket):
         return f"{shown} {wrong[0]!r} is no character of a bucket's name"
     if bucket.endswith("--x-s3"):
-        return f"{bucket!r} is an S3 Express directory bucket, whose lists have no order: use a general purpose bucket"
+        return "the bucket is an S3 Express directory bucket, whose lists have no order: use a general purpose bucket"
     if not 3 <= len(bucket) <= (63 if aws else 255):
         return f"{shown} a name has 3 to {63 if aws else 255} characters, this one has {len(bucket)}"
     if not (bucket[0].isalnum() and bucket[-1].isalnum()):
@@ -87,12 +86,12 @@ def _check_prefix(prefix: str) -> None:
             f"1024 bytes of an S3 key; this one has {size}"
         )
     if any(part in ("", ".", "..") for part in prefix.split("/")) or not prefix.isprintable():
-        raise ValueError(f"the prefix of an s3:// URL has no empty, '.' or '..' part: {prefix!r}")
+        raise ValueError("the prefix of an s3:// URL has printable characters only, and no empty, '.' or '..' part")
 
 
 def _check_endpoint(endpoint: str) -> None:
-    parts = urlsplit(endpoint)
+    parts = split_url(endpoint)
     if "@" in parts.netloc:
         raise ValueError("endpoint_url holds no credentials; put them where boto3 looks for them")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"endpoint_url is http(s)://host[:port], not {endpoint!r}")
+        raise ValueError("endpoint_url is http(s)://host[:port], without a query or a fragment; it is another text")

@@ -17,12 +17,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Stage", "Synced", "keep", "make_directories"]
+from ..errors import PermanentError
+
+__all__ = ["Stage", "Synced", "keep", "make_directories", "mirror", "misread"]
 
 LOG = "_delta_log"
 _HINT = "_last_checkpoint"
 _NAME = re.compile(r"\d{20}\..+")
 _STAGE = ".streamkit-"
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\")
 _ABOVE = 4
 """Directories up from a table's log that are made for archives: the table, the store, the root, and what holds it."""
 _STALE = 3600.0
@@ -83,6 +86,36 @@ def log_tail(table: str) -> list[str]:
     return [name for name in names if int(name[:20]) >= first]
 
 
+def misread(directory: str) -> bool:
+    """Whether delta-rs looks for the files of a local table elsewhere.
+
+    It decodes a path twice, so it takes "a%20b" for "a b". It also takes a backslash for a slash.
+    """
+    return _MISREAD.search(os.path.realpath(directory)) is not None
+
+
+@contextlib.contextmanager
+def mirror(table: str) -> Iterator[str]:
+    """A directory that delta-rs reads rightly, with links to all files of `table`."""
+    with _readable_directory() as path:
+        for directory, _, names in os.walk(table):
+            inside = os.path.join(path, os.path.relpath(directory, table))
+            os.makedirs(inside, exist_ok=True)
+            for name in names:
+                os.symlink(os.path.join(directory, name), os.path.join(inside, name))
+        yield path
+
+
+def _readable_directory() -> tempfile.TemporaryDirectory[str]:
+    """A temporary directory that delta-rs reads rightly. PermanentError if temporary directories are misread too."""
+    if misread(tempfile.gettempdir()):
+        raise PermanentError(
+            "the path of the archive has a backslash, or % and two hex digits, and so has the directory for temporary "
+            "files: delta-rs reads neither. Set TMPDIR to another directory, or keep the archive elsewhere"
+        )
+    return tempfile.TemporaryDirectory(prefix="streamkit-", ignore_cleanup_errors=True)
+
+
 class Stage:
     """A copy of a table's log, to write one commit to: `with Stage(table) as stage`, then `stage.publish()`.
 
@@ -92,25 +125,42 @@ class Stage:
     def __init__(self, table: str) -> None:
         self._table = table
         self._log = os.path.join(table, LOG)
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Stage:
         self._sweep()
-        self._path = tempfile.mkdtemp(prefix=_STAGE, dir=self._table)
-        self._staged = os.path.join(self._path, LOG)
+        path = self._written = tempfile.mkdtemp(prefix=_STAGE, dir=self._table)
+        self._open.callback(shutil.rmtree, path, ignore_errors=True)
+        self._staged = os.path.join(path, LOG)
         os.mkdir(self._staged)
+        if misread(self._table):
+            self._written = self._open.enter_context(_readable_directory())
+            os.mkdir(os.path.join(self._written, LOG))
+        apart = self._written != path
         for name in log_tail(self._table):
-            os.symlink(os.path.join("..", "..", LOG, name), os.path.join(self._staged, name))
+            target = os.path.join(os.path.abspath(self._log) if apart else os.path.join("..", "..", LOG), name)
+            os.symlink(target, os.path.join(self._written, LOG, name))
         return self
 
     def __exit__(self, *_: Any) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)
+        self._open.close()
 
     @property
     def url(self) -> str:
-        return Path(self._path).as_uri()
+        """Where delta-rs writes the commit."""
+        return Path(self._written).as_uri()
+
+    def _gather(self) -> None:
+        """Copy what delta-rs wrote into the table's directory, if it wrote elsewhere."""
+        written = os.path.join(self._written, LOG)
+        for name in os.listdir(written) if written != self._staged else ():
+            path = os.path.join(written, name)
+            if not os.path.islink(path):
+                shutil.copyfile(path, os.path.join(self._staged, name))
 
     def publish(self) -> bool:
         """Put what was written into the table, durably. False, and nothing of it, if the version is taken."""
+        self._gather()
         new = sorted(name for name in os.listdir(self._staged) if not os.path.islink(os.path.join(self._staged, name)))
         os.chmod(self._staged, os.stat(self._log).st_mode & 0o2777)
         for name in new:

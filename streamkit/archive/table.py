@@ -15,6 +15,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -23,7 +24,7 @@ import msgspec
 from ..errors import CorruptData, UnsupportedVersion
 from ..log.rows import Settings
 from .delta_log import AddedFile, LogState, advance, replay
-from .durable import Stage, make_directories
+from .durable import Stage, make_directories, mirror, misread
 from .errors import Damaged, mapped
 from .files import TableFiles
 from .location import ArchiveLocation
@@ -107,8 +108,11 @@ class Table(TableFiles):
                 self._state = found
                 return found
 
-    def load(self, version: int | None = None) -> DeltaTable | None:
-        """The table as delta-rs has it, now or at `version`; None if there is none. Errors if it is not ours."""
+    def load(self, version: int | None = None, url: str | None = None) -> DeltaTable | None:
+        """The table as delta-rs has it, now or at `version`; None if there is none. Errors if it is not ours.
+
+        `url`: where a mirror of the table is, for delta-rs to read in its place.
+        """
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -116,7 +120,7 @@ class Table(TableFiles):
             return None  # delta-rs would make it
         with self.mapped():
             try:
-                table = DeltaTable(self.url, version=version, storage_options=self.options)
+                table = DeltaTable(url or self.url, version=version, storage_options=self.options)
             except TableNotFoundError:
                 return None
             found = replay(self, table.version())
@@ -451,7 +455,12 @@ class Table(TableFiles):
 
     def vacuum(self, retention_hours: int, full: bool) -> list[str]:
         """Delete the files that no version of so many hours needs; `full`: also those that no version names."""
-        table = self.load()
+        if self.directory is not None and misread(self.directory) and os.path.isdir(self.directory):
+            with self.mapped(), mirror(self.directory) as path:
+                return self._vacuum(self.load(url=Path(path).as_uri()), retention_hours, full)
+        return self._vacuum(self.load(), retention_hours, full)
+
+    def _vacuum(self, table: DeltaTable | None, retention_hours: int, full: bool) -> list[str]:
         if table is None:
             return []
         with self.mapped():

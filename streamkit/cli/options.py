@@ -14,6 +14,7 @@ import typer
 
 import streamkit
 from streamkit import Client, PermanentError, Store
+from streamkit.archive_url import archive_place
 from streamkit.names import check_name
 from streamkit.store import inner
 
@@ -85,16 +86,20 @@ def resolved_url(url: str | None) -> str:
 
 
 def open_client(url: str | None, archive: str | None = None) -> Client:
-    """The client of --url, $STREAMKIT_URL or ./streamkit-data. A URL that makes no sense is wrong usage."""
+    """The client of --url, $STREAMKIT_URL or ./streamkit-data. A malformed URL is wrong usage."""
     place = archive or os.environ.get("STREAMKIT_ARCHIVE") or None
     if place is not None and "://" not in place:
         place = Path(place).absolute().as_uri()
+    hint = "--archive"
     try:
+        if place is not None:
+            archive_place(place)
+        hint = "--url"
         return streamkit.connect(url, archive=place)
     except streamkit.StreamkitError:
         raise
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from None
+        raise typer.BadParameter(str(error), param_hint=hint) from None
 
 
 @contextmanager

@@ -685,6 +685,21 @@ def test_an_archive_that_is_elsewhere_is_named_by_option_or_environment(
         assert len(list(client.store(cli.store).consume_space("orders"))) == 10
 
 
+@pytest.mark.parametrize(
+    "place", ["gopher://x/SECRET", "s3://user:SECRET@bucket/x", "file:///x?SECRET", "file:///x%ff"]
+)
+def test_a_malformed_archive_url_is_wrong_usage_and_not_repeated(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    found = cli("spaces", "--archive", place)
+    assert (found.code, found.out) == (2, "")
+    assert "--archive" in found.err
+    monkeypatch.setenv("STREAMKIT_ARCHIVE", place)
+    again = cli("spaces")
+    assert again.code == 2
+    assert "SECRET" not in found.err + again.err
+
+
 def test_compact_and_restore_tell_what_they_did(cli: CommandLine) -> None:
     pytest.importorskip("deltalake")
     for _ in range(2):

@@ -29,12 +29,13 @@ LAYERS = (
         "seconds",
         "terminal",
         "functions",
+        "url",
     },
     {"gaps", "retention", "model", "backend"},
     {"retry", "log"},
     {"index", "leases"},
     # the store, and what it is composed of
-    {"space", "open_store", "handle", "arguments", "writing", "transaction", "reading", "following"},
+    {"space", "archive_url", "open_store", "handle", "arguments", "writing", "transaction", "reading", "following"},
     {"store", "client", "", "aio", "places"},
     {"run"},
     # clients of the store

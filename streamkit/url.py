@@ -1,0 +1,58 @@
+"""URLs of stores and archives. An error about a URL never repeats it: people paste keys and tokens into URLs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+__all__ = ["shown_scheme", "split_url", "unescape", "url_options"]
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}")
+_OPTION = re.compile(r"[a-z][a-z_]{0,30}")
+
+
+def split_url(url: str) -> SplitResult:
+    """The parts of `url`, still escaped. ValueError for text that is no URL."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise ValueError("the URL is malformed: its host cannot be read") from None
+
+
+def unescape(text: str) -> str:
+    """`text` of a URL with its percent escapes decoded. ValueError if they are not UTF-8."""
+    try:
+        found = unquote(text, errors="strict")
+        found.encode()  # a lone surrogate has no UTF-8
+        return found
+    except UnicodeError:
+        raise ValueError(
+            "a percent escape in the URL is not UTF-8: write each byte of the name's UTF-8 as % and two hex digits"
+        ) from None
+
+
+def shown_scheme(url: str) -> str:
+    """The scheme of `url` for an error, with "://"; "" if the URL has none that can be shown."""
+    scheme, separator, _ = url.partition("://")
+    return f"{scheme}://" if separator and _SCHEME.fullmatch(scheme) else ""
+
+
+def url_options(url: str, known: Sequence[str]) -> dict[str, str]:
+    """The query of `url` as a dict. ValueError for an option that is not in `known`, or that is given twice."""
+    query = split_url(url).query
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
+    except ValueError:
+        raise ValueError("an option in the URL has a percent escape that is not UTF-8") from None
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            # A name without a value, or with other characters, may be a piece of a token.
+            shown = f" {name!r}" if _OPTION.fullmatch(name) and f"{name}=" in query else ""
+            options = ", ".join(sorted(known)) or "none"
+            raise ValueError(f"unknown option{shown} in the URL; known here: {options}")
+        if name in found:
+            raise ValueError(f"the option {name!r} is given twice in the URL")
+        found[name] = value
+    return found
