@@ -697,6 +697,9 @@ class Store:
                 from .archive.archiver import remove_space
 
                 remove_space(archived, self._archive(known.name), self._archiver_lease)
+        from .views.publish import sweep_published
+
+        sweep_published(self)
 
     def to_arrow(
         self,

@@ -11,7 +11,7 @@ from ..log.records import records
 from ..log.visible import floor_of, row_of
 from ..store import Store, inner
 
-__all__ = ["Seen", "begins_late", "erased_since", "is_erasing", "seen_by", "seen_of"]
+__all__ = ["Seen", "begins_late", "erased_since", "has_erasures", "is_erasing", "seen_by", "seen_of"]
 
 
 class Seen(NamedTuple):
@@ -69,6 +69,12 @@ def begins_late(store: Store, space: str) -> bool:
     """Whether the first entries of a space are not there any more, as far as is known."""
     found, _ = inner(store).look_up(space)
     return any(floor_of(partition).position > 0 for partition in (found.partitions if found is not None else ()))
+
+
+def has_erasures(store: Store, space: str) -> bool:
+    """Whether anything of a space was ever erased, as far as is known."""
+    found, _ = inner(store).look_up(space)
+    return any(_latest(partition) > 0 for partition in (found.partitions if found is not None else ()))
 
 
 def erased_since(store: Store, space: str, seen: Sequence[int], until: Sequence[int]) -> list[Gap] | None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from ..errors import CorruptData, PermanentError, TransientError
+from ..errors import CorruptData, PermanentError, StreamkitError, TransientError
 from ..functions import completed
 from ..gaps import Gap
 from ..model import Entry
-from ..removing.erasures import begins_late, erased_since, seen_by
+from ..removing.erasures import begins_late, erased_since, has_erasures, seen_by
 from ..run.reading import Removed, SpacePosition, after, chunks, is_loss
 from ..store import Store
+from ..warn import warn
 from .database import (
     FORMAT,
     State,
@@ -23,11 +24,16 @@ from .database import (
     open_writer,
     read_state,
     transaction,
+    write_clean,
     write_state,
 )
 from .view import View, ViewFailure
 
-__all__ = ["Build", "Definition", "untold_of"]
+__all__ = ["Build", "Definition", "is_clean", "untold_of"]
+
+
+_ERASED = "the entry was erased"
+"""Stands in the table of skipped entries for an error that may quote the entry."""
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -72,6 +78,7 @@ class Build:
             definition.view.version,
             {space: SpacePosition() for space in definition.spaces},
             told={space: seen_by(definition.store, space, fresh=True) for space in definition.spaces},
+            clean=True,
         )
         with transaction(self.db, self.path):
             completed("setup", self._view.setup(self.db))  # type: ignore[func-returns-value]
@@ -210,22 +217,67 @@ class Build:
         return gaps
 
     def erase(self, gaps: Sequence[Removed], *, all: bool = False) -> bool:
-        """Have the view remove what it made of entries that are gone; False if it cannot. `all`: they are what
-        `untold` gave."""
+        """Have the view remove what it made of entries that are gone; False if it cannot.
+
+        `all`: the gaps are those that `untold` gave. The file is not clean then: `cleaned` makes one that is.
+        """
         erase = getattr(self._view, "erase", None)
         if erase is None:
             return False
         told = self._looked if all else self._told
-        changed = msgspec.structs.replace(self.state, revision=self.state.revision + 1, told=told)
         self._loaded = -1
-        with transaction(self.db, self.path):
-            for gap in gaps:
-                completed("erase", erase(self.db, gap))
-            write_state(self.db, changed)
+        try:
+            with transaction(self.db, self.path):
+                for gap in gaps:
+                    completed("erase", erase(self.db, gap))
+                changed = self._without_reasons(gaps)
+                changed = msgspec.structs.replace(changed, revision=changed.revision + 1, told=told, clean=False)
+                write_state(self.db, changed)
+        except StreamkitError:
+            raise
+        except Exception as error:
+            warn("the view %r cannot erase: %s: %s", self._definition.name, type(error).__name__, error)
+            return False
         self.state, self._told = changed, told
-        with mapped(self.path):
-            self.db.execute("pragma wal_checkpoint(truncate)").fetchall()  # the journal has the pages of before
         return True
+
+    def _without_reasons(self, gaps: Sequence[Removed]) -> State:
+        """The state without the errors that name entries which are gone: their text may quote them."""
+        state = self.state
+        for gap in gaps:
+            named = (gap.space, gap.segment, gap.first_sequence, gap.last_sequence)
+            self.db.execute(
+                "update streamkit_skipped set error = ? where space = ? and segment = ? and sequence between ? and ?",
+                (_ERASED, *named),
+            )
+            if _is_in(state.failure, gap):
+                state = msgspec.structs.replace(state, failure=None)
+            if _is_in(state.resumed, gap):
+                state = msgspec.structs.replace(state, resumed=None)
+        return state
+
+    def cleaned(self, path: str) -> Build | None:
+        """The same in a new file at `path`, with nothing of erased entries; None if SQLite cannot write that.
+
+        It cannot while the view has a statement open, for one.
+        """
+        self._load()
+        try:
+            write_clean(self.db, self.path, path)
+        except sqlite3.Error as error:
+            warn("the view %r cannot be written without its free space: %s", self._definition.name, error)
+            return None
+        other = Build(self._definition, path)
+        try:
+            changed = msgspec.structs.replace(other.state, revision=other.state.revision + 1, clean=True)
+            with transaction(other.db, path):
+                write_state(other.db, changed)
+        except BaseException:
+            other.close()
+            raise
+        other.state = changed
+        other._told, other._looked = self._told, self._looked
+        return other
 
     def resume(self, skip: bool) -> None:
         """Forget why it is paused; with `skip`, pass over the entry."""
@@ -257,21 +309,22 @@ def untold_of(store: Store, state: State, *, fresh: bool) -> tuple[list[Gap] | N
         found = erased_since(store, space, state.told.get(space, ()), until)
         if found is None:
             return None, now
-        gaps += found if state.spaces[space].offset else ()
+        refused = [failure.space for failure in (state.failure, state.resumed) if failure is not None]
+        gaps += found if state.spaces[space].offset or space in refused else ()
     return gaps, now
+
+
+def is_clean(store: Store, state: State) -> bool:
+    """Whether a database in `state` holds nothing of erased entries in its free space."""
+    return state.clean or not any(has_erasures(store, space) for space in state.spaces)
+
+
+def _is_in(failure: ViewFailure | None, gap: Removed) -> bool:
+    if failure is None or (failure.space, failure.segment) != (gap.space, gap.segment):
+        return False
+    return gap.first_sequence <= failure.sequence <= gap.last_sequence
 
 
 def _is_of_the_database(error: Exception) -> bool:
     """Not of an entry that `apply` found to be damaged, as `repository.event(entry)` may."""
     return isinstance(error, CorruptData) and isinstance(error.__cause__, sqlite3.Error)
-
-
-def copy(source: sqlite3.Connection, path: str) -> None:
-    """A consistent copy of a database, as one file, at `path`."""
-    with mapped(path):
-        target: Any = sqlite3.connect(path, isolation_level=None)
-        try:
-            source.backup(target)
-            target.execute("pragma journal_mode = delete")
-        finally:
-            target.close()

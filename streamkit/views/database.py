@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +17,21 @@ from ..errors import CorruptData, Unavailable, UnsupportedVersion
 from ..run.reading import SpacePosition
 from .view import ViewFailure
 
-__all__ = ["State", "ViewConnection", "open_reader", "open_writer", "read_state", "transaction", "write_state"]
+__all__ = [
+    "State",
+    "ViewConnection",
+    "open_reader",
+    "open_writer",
+    "read_state",
+    "transaction",
+    "write_clean",
+    "write_state",
+]
 
 FORMAT = 1
 _FULL = {"SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_LOCKED"}
 _DAMAGED = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
+_FTS = re.compile(r"create\s+virtual\s+table\b.*\busing\s+fts[345]\b", re.IGNORECASE | re.DOTALL)
 _TABLES = """
 create table if not exists streamkit_view (id integer primary key check (id = 1), state text not null);
 create table if not exists streamkit_skipped (
@@ -46,6 +58,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why it was paused, until it tries again: the entry is the next, and may still be passed over."""
     told: dict[str, tuple[int, ...]] = {}
     """Of each space, the transaction of each partition up to which erasures have reached it."""
+    clean: bool = False
+    """Whether the file holds nothing of erased entries, not even in its free space."""
 
     @property
     def entries(self) -> int:
@@ -169,6 +183,29 @@ def read_state(db: sqlite3.Connection, path: str) -> State | None:
 def write_state(db: sqlite3.Connection, state: State) -> None:
     text = msgspec.json.encode(state).decode()
     db.execute("insert or replace into streamkit_view values (1, ?)", (text,))
+
+
+def write_clean(db: ViewConnection, path: str, to: str) -> None:
+    """Write the database at `path` to a new file `to`: what its tables hold, and nothing of what they held before.
+
+    SQLite moves rows within pages and between them, and leaves copies where they were. `secure_delete` overwrites only
+    the place that a row has when it is deleted. FTS5 keeps deleted words until it merges its index.
+    """
+    with transaction(db, path):
+        for table, definition in db.execute("select name, sql from sqlite_master where type = 'table'").fetchall():
+            if not _FTS.match(definition):
+                continue
+            name = table.replace('"', '""')
+            db.execute(f'insert into "{name}" ("{name}") values (\'optimize\')')
+        if db.execute("select 1 from sqlite_master where name = 'sqlite_stat4'").fetchone():
+            db.execute("delete from sqlite_stat4")  # it has samples of the keys of indexes
+    with mapped(path):
+        db.execute("vacuum into ?", (to,))  # unlike VACUUM it keeps implicit row ids
+    fd = os.open(to, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 @contextmanager

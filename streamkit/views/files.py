@@ -19,13 +19,18 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ..errors import Unavailable
 
-__all__ = ["ViewFiles", "writing"]
+__all__ = ["SCRATCH", "ViewFiles", "writing"]
 
+SCRATCH = ".published"
+"""The end of the name of a copy that a process publishes from."""
+_OF_A_BUILD = {"", "-wal", "-shm", "-journal"}
+_HALF_LINKED = re.compile(r"\.(current|next)\.[0-9a-f]{8}$")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -111,9 +116,26 @@ class ViewFiles:
 
     def new(self) -> str:
         """The path for another build, which is now the next one. A file may be put there first, or it is made."""
-        name = f"{self.key}-{os.urandom(4).hex()}.sqlite"
-        self._link(name, os.path.join(self.directory, f"{self.key}.next"))
-        return os.path.join(self.directory, name)
+        path = self.beside()
+        self._link(os.path.basename(path), os.path.join(self.directory, f"{self.key}.next"))
+        return path
+
+    def beside(self) -> str:
+        """The path for another build, which nothing links to yet."""
+        return os.path.join(self.directory, f"{self.key}-{os.urandom(4).hex()}.sqlite")
+
+    def replace(self, build: str, other: str) -> None:
+        """Have `other` read, built and shown where `build` was."""
+        name = os.path.basename(other)
+        links = {
+            os.path.join(self.directory, f"{self.key}.current"): self.current(),
+            os.path.join(self.directory, f"{self.key}.next"): self.next(),
+        }
+        for link, target in links.items():
+            if target == build:
+                self._link(name, link)
+        if self.shown() == build:
+            self._link(os.path.join(os.path.basename(self.directory), name), self.path)
 
     def show(self, build: str) -> None:
         """Have readers open `build`, unless those of a later version are there already."""
@@ -135,15 +157,23 @@ class ViewFiles:
     def sweep(self) -> None:
         """Remove builds of this version that nobody reads any more, and earlier versions that nobody has open.
 
-        Who builds does it. What is open goes on being read: its file lives as long as it is open.
+        The process that builds calls it, under the lock. A reader keeps its file for as long as it has it open.
         """
-        kept = {self.current(), self.next(), self.shown()}
+        current, shown = self.current(), self.shown()
+        if current is not None and shown != current and shown is not None and self._is_own(shown):
+            # A process was stopped between the two links.
+            self._link(os.path.join(os.path.basename(self.directory), os.path.basename(current)), self.path)
+        kept = {current, self.next(), self.shown()}
         others: dict[str, list[str]] = {}
         for name in os.listdir(self.directory):
             key = "-".join(name.split(".")[0].split("-")[:2])
             others.setdefault(key, []).append(name)
         for name in others.pop(self.key, ()):
-            if ".sqlite" in name and os.path.join(self.directory, name.split(".sqlite")[0] + ".sqlite") not in kept:
+            build, is_build, rest = name.partition(".sqlite")
+            if rest.endswith(SCRATCH):
+                continue
+            is_kept = os.path.join(self.directory, f"{build}.sqlite") in kept and rest in _OF_A_BUILD
+            if (is_build and not is_kept) or _HALF_LINKED.search(name):
                 self._remove([name])
         for key, names in others.items():
             if _version(key) > self.version or any(os.path.join(self.directory, name) in kept for name in names):
@@ -161,10 +191,28 @@ class ViewFiles:
             finally:
                 os.close(fd)
 
+    def _is_own(self, build: str) -> bool:
+        return os.path.basename(build).startswith(f"{self.key}-")
+
+    def scratches(self) -> list[str]:
+        """Names of the copies that processes publish from: of one that does so now, or that was stopped."""
+        with contextlib.suppress(FileNotFoundError):
+            return [name for name in os.listdir(self.directory) if name.endswith(SCRATCH)]
+        return []
+
+    def remove_scratches(self) -> None:
+        """Only the process that holds the lease to publish this view calls it."""
+        self._remove(self.scratches())
+
     def _remove(self, names: Sequence[str]) -> None:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.directory, name))
+
+    def remove(self, build: str) -> None:
+        """Remove a build that nothing links to."""
+        name = os.path.basename(build)
+        self._remove([f"{name}{suffix}" for suffix in _OF_A_BUILD])
 
     def delete(self) -> None:
         """All of it, of all versions."""

@@ -7,11 +7,19 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from ..errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, StoreClosed, Unavailable
+from ..errors import (
+    CorruptData,
+    InvalidOffset,
+    LeaseNotAcquired,
+    MissingDependency,
+    PermanentError,
+    StoreClosed,
+    Unavailable,
+)
 from ..functions import check_function
 from ..lexkey import LexKey
 from ..log.offsets import Offset
@@ -21,10 +29,10 @@ from ..run.rounds import Stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
 from ..warn import warn
-from .build import Build, Definition, untold_of
+from .build import Build, Definition, is_clean, untold_of
 from .database import State, open_reader, read_state
-from .files import ViewFiles
-from .publish import Published, Snapshots, default_path, delete_published
+from .files import SCRATCH, ViewFiles
+from .publish import Outdated, Published, Snapshots, default_path, delete_published
 from .view import View, ViewFailure, ViewStatus
 
 __all__ = ["OpenView", "open_view"]
@@ -98,6 +106,8 @@ class OpenView:
         self._publish_every = publish_every
         self._published: tuple[float, int] | None = None
         """When it was published last, by the monotonic clock, and at which revision."""
+        self._swept = False
+        """Whether what stopped processes have left was removed since it was opened."""
         self._stops: set[Stop] = set()
         self._closed = False
         self._forget()
@@ -201,6 +211,10 @@ class OpenView:
     def _forward(self, stop: Callable[[], bool], progress: Callable[[int], None], anew: bool) -> _Round:
         """Under the lock. What is built beside is brought forward first, and shown when it has come to the end."""
         files = self._files
+        if not self._swept:
+            files.sweep()
+            self._sweep_scratches()
+            self._swept = True
         if anew:
             self._new_build(fresh=True)
         elif files.current() is None and files.next() is None:
@@ -217,14 +231,18 @@ class OpenView:
             try:
                 whole = build.advance(progress, stop)
                 erased = build.untold(fresh=not whole)
-                if erased is None or erased:
+                paused = build.state.failure is not None
+                if erased != [] or not is_clean(self._store, build.state):
                     self._unpublish()
-                    if erased is None or not build.erase(erased, all=True):
+                    rest = self._take_out(build, erased, all=True) if erased is not None else None
+                    if rest is None:
                         warn("the view %r is built anew, as entries were erased that it has applied", self.name)
                         self._new_build(fresh=True)
                         continue
+                    build, target = rest, rest.path
+                    if paused and build.state.failure is None:
+                        continue  # the entry at which it paused is gone
                 if not whole:
-                    paused = build.state.failure is not None
                     self._tell_shown(target)
                     return "paused" if paused else "stopped"
             except InvalidOffset as error:
@@ -247,9 +265,35 @@ class OpenView:
         state = _state_of(path) if path is not None and path != target else None
         if path is None or state is None:
             return
-        if untold_of(self._store, state, fresh=False)[0] and (gaps := self._writer(path).untold(fresh=False)):
-            self._unpublish()
-            self._writer(path).erase(gaps, all=True)
+        if untold_of(self._store, state, fresh=False)[0] == [] and is_clean(self._store, state):
+            return
+        build = self._writer(path)
+        gaps = build.untold(fresh=False)
+        self._unpublish()
+        if gaps is not None and hasattr(self.view, "erase"):
+            self._take_out(build, gaps, all=True)
+
+    def _take_out(self, build: Build, gaps: Sequence[Removed], *, all: bool = False) -> Build | None:
+        """Erase `gaps` from a build, and then write it without its free space; the build that takes its place.
+
+        None if the view has to be built anew. Readers that have the old file open keep it until they ask `db` again.
+        """
+        if gaps and not build.erase(gaps, all=all):
+            return None
+        path = self._files.beside()
+        other: Build | None = None
+        try:
+            other = build.cleaned(path)
+        finally:
+            if other is None:
+                self._files.remove(path)
+        if other is None:
+            return None
+        self._files.replace(build.path, path)
+        build.close()
+        self._build = other
+        self._files.sweep()
+        return other
 
     def _made_again(self, state: State) -> bool:
         """Whether a space is another one than that which was read."""
@@ -376,13 +420,13 @@ class OpenView:
     def erase(self, gap: Removed) -> None:
         """Take what entries that were erased have left in the view out of it, now: `gap` says which.
 
-        By the view's own `erase(db, gap)`, with SQLite told to overwrite what it deletes; a view without one is built
-        anew. What was published of it is deleted: it is published again without them.
+        The view's own `erase(db, gap)` deletes it, and the database is written anew without its free space. A view
+        without such a method is built anew. What was published of the view is deleted; `publish` it again.
         """
         if gap.space not in self.spaces:
             raise ValueError(f"the view {self.name!r} does not follow the space {gap.space!r}")
         anew: list[bool] = []
-        self._locked(lambda: self._each_build(lambda build: anew.append(not build.erase([gap]))))
+        self._locked(lambda: self._each_build(lambda build: anew.append(self._take_out(build, [gap]) is None)))
         if any(anew):
             self.rebuild()
         delete_published(self._store, self.name)
@@ -420,22 +464,31 @@ class OpenView:
         if self._state() is None:
             self.catch_up()
         for _ in range(_PUBLISHES):
-            done, state = self._publish()
-            if untold_of(self._store, state, fresh=True)[0] == []:
-                self._published = (inner(self._store).clock.monotonic(), state.revision)
-                return done
-            # An erasure may have deleted what was published before this was there.
+            with contextlib.suppress(Outdated):
+                done, state = self._publish()
+                if self._is_told(state):
+                    self._published = (inner(self._store).clock.monotonic(), state.revision)
+                    return done
+            # Entries were erased meanwhile. That erasure may have deleted what was published before this was there.
             self._unpublish()
             self.catch_up()
         raise PermanentError(
             f"the view {self.name!r} holds what was erased, until it is built anew: publish it after that"
         )
 
-    def _publish(self) -> tuple[Published, State]:
+    def _is_told(self, state: State) -> bool:
+        """Whether a database holds nothing that is erased by now."""
+        return untold_of(self._store, state, fresh=True)[0] == [] and is_clean(self._store, state)
+
+    @property
+    def _publish_lease(self) -> str:
         from ..archive.location import path_name
 
-        lease = f"publish/{path_name(self.name)}"  # of a long name, too
-        with self._store.lease(lease, wait=60.0):  # and on Azure there is a container then
+        return f"publish/{path_name(self.name)}"  # of a long name, too
+
+    def _publish(self) -> tuple[Published, State]:
+        with self._store.lease(self._publish_lease, wait=60.0):  # and on Azure there is a container then
+            self._files.remove_scratches()
             path = self._files.current()
             if path is None:
                 raise PermanentError(
@@ -445,9 +498,19 @@ class OpenView:
             try:
                 state = read_state(db, path)
                 assert state is not None
-                return self._snapshots().publish(db, state.entries, f"{path}.{os.urandom(4).hex()}.published"), state
+                if not is_clean(self._store, state):
+                    raise Outdated
+                scratch = f"{path}.{os.urandom(4).hex()}{SCRATCH}"
+                done = self._snapshots().publish(db, state.entries, scratch, lambda: self._is_told(state))
+                return done, state
             finally:
                 db.close()
+
+    def _sweep_scratches(self) -> None:
+        """Remove copies that stopped processes wanted to publish from, unless one publishes right now."""
+        if self._files.scratches():
+            with contextlib.suppress(LeaseNotAcquired), self._store.lease(self._publish_lease):
+                self._files.remove_scratches()
 
     def _publish_if_due(self, *, now: bool = False) -> None:
         state = self._state()

@@ -9,10 +9,12 @@ another incarnation of a space is passed over, and the view is built from the lo
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 import msgspec
@@ -21,15 +23,28 @@ from ..compression import load_zstd
 from ..errors import MissingDependency, PermanentError, StreamkitError
 from ..store import Store, inner
 from ..warn import warn
-from .build import copy
+from .database import mapped
 from .files import writing
 
-__all__ = ["Published", "Snapshots", "default_path", "delete_published", "published_views"]
+__all__ = [
+    "Outdated",
+    "Published",
+    "Snapshots",
+    "default_path",
+    "delete_published",
+    "published_views",
+    "sweep_published",
+]
 
 _CHUNK = 1 << 20
 _SLICE = 1 << 16
 _KEPT = 2
 _SUFFIX = ".sqlite.zst"
+_PART = ".part"
+
+
+class Outdated(Exception):
+    """Entries were erased while a database that holds them was being published."""
 
 
 class Published(msgspec.Struct, frozen=True, order=True):
@@ -87,18 +102,16 @@ class Snapshots:
                 found.append(Published(int(parts[2]), int(parts[3]), name, size))
         return sorted(found)
 
-    def publish(self, db: sqlite3.Connection, entries: int, scratch: str) -> Published:
-        """Put the database there as it is, by way of a file `scratch`; remove older ones but for the last."""
+    def publish(self, db: sqlite3.Connection, entries: int, scratch: str, confirm: Callable[[], bool]) -> Published:
+        """Put the database there as it is, by way of a file `scratch`; remove older ones but for the last.
+
+        Outdated, and nothing is published, if `confirm()` is false when all is written and nobody can see it yet.
+        """
         before = self.all()
         now = max(self._clock.now(), before[-1].timestamp + 1 if before else 0)
         name = f"{self._key}-{now}-{entries}-{os.urandom(4).hex()}{_SUFFIX}"
-        try:
-            copy(db, scratch)
-            with writing(name):
-                size = self._place.write(name, _compressed(scratch))
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(scratch)
+        with writing(scratch), _copy(db, scratch) as file, writing(name):
+            size = self._place.write(name, _confirmed(_compressed(file), confirm))
         for old in before[: 1 - _KEPT]:
             self._place.delete(old.name)
         return Published(now, entries, name, size)
@@ -106,7 +119,7 @@ class Snapshots:
     def fetch(self, path: str) -> Published | None:
         """The newest into `path`; None if there is none that is whole."""
         for snapshot in reversed(self.all()):
-            part = f"{path}.part"
+            part = f"{path}{_PART}"
             try:
                 with open(part, "wb") as file:
                     _decompress(self._place.read(snapshot.name), file)
@@ -131,6 +144,14 @@ def delete_published(store: Store, name: str | None = None) -> int:
         return 0
 
 
+def sweep_published(store: Store) -> None:
+    """Remove what stopped processes did not publish to the end, of all views of the store."""
+    with contextlib.suppress(PermanentError, MissingDependency):
+        url, options = _directory(store, "_published")
+        if url.startswith("file://"):
+            _place(url, options).sweep()
+
+
 def published_views(store: Store) -> dict[str, int]:
     """How many databases are published of each view."""
     from ..archive.location import space_name
@@ -148,16 +169,46 @@ def published_views(store: Store) -> dict[str, int]:
     return counts
 
 
-def _compressed(path: str) -> Iterator[bytes]:
+@contextmanager
+def _copy(source: sqlite3.Connection, path: str) -> Iterator[BinaryIO]:
+    """A consistent copy of a database. Its file has no name once there is anything in it.
+
+    So nothing is left if the process is killed, and no other process has to tell whether the file is still in use.
+    """
+    with open(path, "xb+", buffering=0) as file:
+        try:
+            target = sqlite3.connect(path, isolation_level=None)
+        finally:
+            os.unlink(path)
+        try:
+            with mapped(path):
+                target.execute("pragma journal_mode = off")
+                source.backup(target)
+        finally:
+            target.close()
+        file.seek(0)
+        yield file
+
+
+def _compressed(file: BinaryIO) -> Iterator[bytes]:
     zstd = load_zstd()
     parameter = zstd.CompressionParameter
     options = {parameter.compression_level: 1, parameter.checksum_flag: 1}
     compressor = zstd.ZstdCompressor(options=options)
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            if packed := compressor.compress(chunk):
-                yield packed
+    head = file.read(_CHUNK)
+    # SQLite's two version bytes: the copy is no database in WAL mode, which could not be opened to be read only.
+    chunk = head[:18] + b"\1\1" + head[20:]
+    while chunk:
+        if packed := compressor.compress(chunk):
+            yield packed
+        chunk = file.read(_CHUNK)
     yield compressor.flush()
+
+
+def _confirmed(chunks: Iterator[bytes], confirm: Callable[[], bool]) -> Iterator[bytes]:
+    yield from chunks
+    if not confirm():
+        raise Outdated
 
 
 def _decompress(chunks: Iterator[bytes], file: Any) -> None:
@@ -187,18 +238,33 @@ class _Files:
 
     def write(self, name: str, chunks: Iterator[bytes]) -> int:
         os.makedirs(self._directory, exist_ok=True)
+        self.sweep()
         path = os.path.join(self._directory, name)
+        part = f"{path}{_PART}"
         try:
-            with open(f"{path}.part", "wb") as file:
+            with open(part, "wb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH)  # `sweep` leaves it alone
                 size = sum(map(file.write, chunks))
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(f"{path}.part", path)
+                try:
+                    os.replace(part, path)
+                except FileNotFoundError:  # an erasure has removed it
+                    raise Outdated from None
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{path}.part")
+                os.unlink(part)
             raise
         return size
+
+    def sweep(self) -> None:
+        """Remove files that a process did not write to their end, unless it still does."""
+        for directory, _, names in os.walk(self._directory):
+            for name in names:
+                if name.endswith(_PART):
+                    with contextlib.suppress(OSError), open(os.path.join(directory, name), "rb") as file:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        os.unlink(file.name)
 
     def read(self, name: str) -> Iterator[bytes]:
         with open(os.path.join(self._directory, name), "rb") as file:
@@ -221,7 +287,7 @@ class _Files:
         count = 0
         for directory, _, names in os.walk(self._directory):
             for name in names:
-                if name.endswith((suffix, f"{suffix}.part")):
+                if name.endswith((suffix, f"{suffix}{_PART}")):
                     with contextlib.suppress(FileNotFoundError):  # as another one does the same
                         os.unlink(os.path.join(directory, name))
                         count += name.endswith(suffix)
@@ -257,17 +323,23 @@ class _Objects:
 
     def write(self, name: str, chunks: Iterator[bytes]) -> int:
         size = 0
-        with (
-            self._files.mapped(),
-            self._system.open_output_stream(name, compression=None, buffer_size=2 * _SLICE) as stream,
-        ):
-            for chunk in chunks:
-                for at in range(
-                    0, len(chunk), _SLICE
-                ):  # larger ones would pass by the buffer, as what delta-rs refuses
-                    stream.write(chunk[at : at + _SLICE])
-                size += len(chunk)
+        try:
+            with (
+                self._files.mapped(),
+                self._system.open_output_stream(name, compression=None, buffer_size=2 * _SLICE) as stream,
+            ):
+                for chunk in chunks:
+                    # Larger slices would bypass the buffer, and delta-rs refuses them.
+                    for at in range(0, len(chunk), _SLICE):
+                        stream.write(chunk[at : at + _SLICE])
+                    size += len(chunk)
+        except BaseException:
+            self.delete(name)  # the stream was closed, and so there is an object
+            raise
         return size
+
+    def sweep(self) -> None:
+        """Nothing is left by a process that was stopped: an object is there when all of it is."""
 
     def read(self, name: str) -> Iterator[bytes]:
         with self._files.mapped(), self._files.sized(self._sizes).open_input_file(name) as file:
