@@ -33,7 +33,7 @@ from .errors import (
     UnsupportedVersion,
 )
 from .gaps import Gap
-from .leases import Lease
+from .leases import Lease, LeaseGrant
 from .lexkey import LexKey, Unsigned
 from .model import TRX, Entry, Record, SegmentStatus
 from .retention import Retention
@@ -62,6 +62,7 @@ __all__ = [
     "InvalidOffset",
     "InvalidRecord",
     "Lease",
+    "LeaseGrant",
     "LeaseLost",
     "LeaseNotAcquired",
     "LexKey",

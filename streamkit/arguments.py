@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from .errors import InvalidName
 from .log.floors import Gaps
 from .log.read import Bounds
+from .names import check_name
 from .seconds import check_seconds
 
 __all__ = [
@@ -14,6 +16,7 @@ __all__ = [
     "check_file_bytes",
     "check_gaps",
     "check_hours",
+    "check_listing",
     "check_reverse",
     "check_sequence",
     "newest_of",
@@ -70,6 +73,22 @@ def check_gaps(gaps: Any) -> Gaps:
     if gaps not in ("raise", "skip", "yield"):
         raise ValueError(f"gaps is 'raise', 'skip' or 'yield', not {gaps!r}")
     return gaps  # type: ignore[return-value]
+
+
+def check_listing(prefix: Any, after: Any, limit: Any) -> None:
+    """The bounds of a list of segments."""
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix is str, not {type(prefix).__name__}")
+    try:
+        prefix.encode()
+    except UnicodeEncodeError:
+        raise InvalidName("prefix has a lone surrogate, which is not text; no name begins with it") from None
+    if after is not None:
+        check_name(after, "segment")
+    if type(limit) is not int:
+        raise TypeError(f"limit is an int, not {type(limit).__name__}")
+    if limit < 0:
+        raise ValueError(f"limit is 0 (no bound) or more, not {limit}")
 
 
 def check_sequence(name: str, value: Any) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .handle import Handle
@@ -10,7 +10,7 @@ from .log.floors import Gaps
 from .log.follow import Following, PollTimer, watch, watch_all
 from .log.offsets import Offset
 from .log.partition import Partition
-from .log.read import Bounds, Cursor, left
+from .log.read import Bounds, Cursor, left, merge
 from .model import Entry, SegmentStatus
 from .reading import Reader
 from .seconds import check_seconds
@@ -69,6 +69,27 @@ class Follower:
 
         return Following(timer, look)
 
+    def spaces(self, after: Mapping[str, Offset | None], timeout: float | None, gaps: Gaps) -> Following[Any]:
+        """Of no space it ends at once."""
+        timer = self._timer("\n".join(after), timeout if after else 0.0, tuple(after))
+        reader = self._reader
+        cursors: dict[str, Cursor] = {}
+
+        def look() -> Iterator[list[Any]]:
+            self._handle.check_open()
+            logs = {}
+            for space, offset in after.items():
+                since = timer.since
+                if space not in cursors:
+                    cursor, since = reader.cursor(space, offset)
+                    if cursor is None:
+                        continue
+                    cursors[space] = cursor
+                logs[space] = cursors[space].batches(Bounds(gaps=gaps), since)
+            return reader.lists(merge(logs), gaps)
+
+        return Following(timer, look)
+
     def status(self, space: str, segment: str, timeout: float | None) -> Following[SegmentStatus]:
         return watch(self._timer(space, timeout), lambda since: self._reader.status(space, segment, since))
 
@@ -85,16 +106,20 @@ class Follower:
         known = self._handle.space(space)
         return known.partitions if known else ()
 
-    def _refresh(self, space: str) -> None:
-        for partition in self._partitions(space):
-            partition.refresh()
+    def _refresh(self, spaces: Sequence[str]) -> None:
+        for space in spaces:
+            for partition in self._partitions(space):
+                partition.refresh()
 
-    def _numbers(self, space: str) -> tuple[int, ...]:
-        """What is known of the space's logs; StoreClosed if no more will ever come."""
+    def _numbers(self, spaces: Sequence[str]) -> tuple[int, ...]:
+        """What is known of the spaces' logs; StoreClosed if no more will ever come."""
         self._handle.check_open()
-        return self._handle.shared.numbers(space)
+        numbers = self._handle.shared.numbers
+        return numbers(spaces[0]) if len(spaces) == 1 else tuple([n for space in spaces for n in numbers(space)])
 
-    def _timer(self, space: str, timeout: float | None) -> PollTimer:
+    def _timer(self, name: str, timeout: float | None, spaces: Sequence[str] | None = None) -> PollTimer:
+        """`name` is the same for those that follow the same spaces; it is the space where there is only one."""
+        followed = (name,) if spaces is None else spaces
         if timeout is not None:
             check_seconds("timeout", timeout, endless=True)
         self._handle.check_open()
@@ -104,7 +129,7 @@ class Follower:
             shared.news,
             shared.poll,
             timeout,
-            lambda: self._numbers(space),
-            space,
-            lambda: self._refresh(space),
+            lambda: self._numbers(followed),
+            name,
+            lambda: self._refresh(followed),
         )

@@ -2,21 +2,106 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import random
 import threading
 from types import TracebackType
+from typing import Any
+
+import msgspec
 
 from .backend import Ambiguous, Backend, Grant
 from .clock import Clock
 from .errors import LeaseLost, LeaseNotAcquired, TransientError, Unavailable
+from .names import check_name
 from .warn import warn
 
-__all__ = ["Lease"]
+__all__ = ["Lease", "LeaseGrant", "acquire", "check_grant", "release", "renew"]
 
 _LONGEST_PAUSE = 0.5
 _EARLY = 0.05
 """`lost` is set so much of the ttl before it ends, so that a thread that wakes up late is still in time."""
+
+
+class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):
+    """A lease that is held by whoever has this value, from `store.acquire_lease(…)`. No thread renews it.
+
+    `key` is its name, `token` a number that is greater than that of every earlier holder, for ever, and `ttl` the
+    seconds for which it lasts without a renewal. `encode` makes text of it, for another process or a client of a
+    server. Whoever knows the text can renew and release the lease.
+    """
+
+    key: str
+    token: int
+    ttl: float
+    handle: str
+    """What the storage knows the holder by: a secret, like a password."""
+
+    def encode(self) -> str:
+        """The grant as text of letters, digits, `-` and `_`."""
+        return base64.urlsafe_b64encode(msgspec.json.encode(self)).rstrip(b"=").decode()
+
+    @classmethod
+    def decode(cls, text: str) -> LeaseGrant:
+        """The grant of a text that `encode` gave. ValueError for any other text."""
+        if not isinstance(text, str):
+            raise TypeError(f"the text of a grant is str, not {type(text).__name__}")
+        try:
+            data = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
+            return check_grant(msgspec.json.decode(data, type=cls))
+        except (ValueError, TypeError):
+            raise ValueError("the text is no grant of a lease; pass what `encode` of a LeaseGrant gave") from None
+
+    def __repr__(self) -> str:
+        return f"LeaseGrant(key={self.key!r}, token={self.token}, ttl={self.ttl:g})"
+
+
+def check_grant(grant: Any) -> LeaseGrant:
+    """`grant`, which must be a LeaseGrant. TypeError or ValueError."""
+    if not isinstance(grant, LeaseGrant):
+        raise TypeError(f"a grant is what `store.acquire_lease(…)` gave, not {type(grant).__name__}")
+    check_name(grant.key, "lease")
+    if not (0 < grant.token < 1 << 63 and 1 <= grant.ttl <= 3600):
+        raise ValueError(f"{grant!r} is no grant that `store.acquire_lease(…)` gave")
+    return grant
+
+
+def acquire(backend: Backend, key: str, ttl: float) -> LeaseGrant:
+    """Ask once. LeaseNotAcquired if someone else holds it."""
+    try:
+        grant = backend.acquire(key, ttl)
+    except Ambiguous as error:
+        raise _lost_answer(key, ttl) from error
+    if grant is None:
+        raise LeaseNotAcquired(f"the lease {key!r} is held by someone else")
+    return LeaseGrant(grant.name, grant.token, grant.ttl, grant.handle)
+
+
+def renew(backend: Backend, grant: LeaseGrant) -> LeaseGrant:
+    """Hold it for another ttl."""
+    try:
+        renewed = backend.renew(Grant(grant.key, grant.token, grant.ttl, grant.handle))
+    except Ambiguous as error:
+        raise Unavailable(f"the answer to the renewal of the lease {grant.key!r} was lost; renew it again") from error
+    return LeaseGrant(renewed.name, renewed.token, renewed.ttl, renewed.handle)
+
+
+def release(backend: Backend, grant: LeaseGrant) -> None:
+    """Give it up."""
+    try:
+        backend.release(Grant(grant.key, grant.token, grant.ttl, grant.handle))
+    except LeaseLost:
+        return
+    except Ambiguous as error:
+        raise Unavailable(f"the answer to the release of the lease {grant.key!r} was lost; release it again") from error
+
+
+def _lost_answer(key: str, ttl: float) -> Unavailable:
+    return Unavailable(
+        f"the answer to the request for the lease {key!r} was lost; if it was granted, nobody can have it for "
+        f"{ttl:g} seconds"
+    )
 
 
 class Lease:
@@ -96,10 +181,7 @@ class Lease:
                 grant = None
             except Ambiguous as error:
                 if self._clock.monotonic() >= end:
-                    raise Unavailable(
-                        f"the answer to the request for the lease {self.key!r} was lost; if it was granted, nobody "
-                        f"can have it for {self.ttl:g} seconds"
-                    ) from error
+                    raise _lost_answer(self.key, self.ttl) from error
                 grant = None
             if grant is not None:
                 self._take(grant, asked, asked_wall)

@@ -28,14 +28,20 @@ class Reader:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
 
-    def segments(self, space: str) -> Iterator[str]:
-        """Their names, in code-point order."""
+    def segments(self, space: str, prefix: str = "", after: str | None = None) -> Iterator[str]:
+        """Their names, in code-point order: those that begin with `prefix`, after the name `after`."""
         known = self._handle.space(space)
         if known is None:
             return
         for partition in known.partitions:
             partition.refresh()
-        yield from heapq.merge(*map(segments_of, known.partitions))
+        first = max(prefix, after or "")
+        for name in heapq.merge(*[segments_of(partition, first) for partition in known.partitions]):
+            if after is not None and name <= after:
+                continue
+            if not name.startswith(prefix):
+                return
+            yield name
 
     def status(self, space: str, segment: str, since: int | None = None) -> SegmentStatus:
         known, opened = self._handle.look_up(space, (segment,))

@@ -186,9 +186,10 @@ def check_change(space: str, settings: Settings, changed: Changed) -> None:
             )
 
 
-def segments_of(partition: Partition) -> Iterator[str]:
-    """Indexed names, and those that are only in the tail yet, of segments that have entries."""
+def segments_of(partition: Partition, first: str = "") -> Iterator[str]:
+    """Indexed names, and those that are only in the tail yet, of segments that have entries; from `first` on."""
     start, end = map(bytes, SEGMENTS.children())
+    start = segment_key(first) if first else start
     while True:
         with partition.lock:
             index = partition.index

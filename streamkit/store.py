@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
-from .arguments import bounds_of, check_file_bytes, check_gaps, check_hours, check_reverse, check_sequence, newest_of
+from .arguments import (
+    bounds_of,
+    check_file_bytes,
+    check_gaps,
+    check_hours,
+    check_listing,
+    check_reverse,
+    check_sequence,
+    newest_of,
+)
 from .backend import Ambiguous
 from .errors import MissingDependency, OutcomeUnknown, TransientError
 from .following import Follower
@@ -16,7 +26,7 @@ from .functions import check_function, completed
 from .handle import Handle
 from .index.thin import expire, expire_floor, thin
 from .index.upkeep import maintain
-from .leases import Lease
+from .leases import Lease, LeaseGrant, acquire, check_grant, release, renew
 from .lexkey import LexKey
 from .log.floors import Gaps
 from .log.idempotency import digest_of, find_use, first_result
@@ -107,11 +117,23 @@ class Store:
         rows = self._backend.scan(bytes(CATALOG), *USERS_SPACES, values=False)
         return (segment_name(row.key) for row in rows)
 
-    def get_segments(self, space: str) -> Iterator[str]:
-        """The names of the space's segments, in code-point order. Reads empty for an unknown space."""
+    def get_segments(self, space: str, *, prefix: str = "", after: str | None = None, limit: int = 0) -> Iterator[str]:
+        """The names of the space's segments, in code-point order. Reads empty for an unknown space.
+
+        `prefix`: only names that begin with it. `after`: only names that come after this one. `limit`: at most so many
+        names, 0 for all. A list is read in pages by passing the last name of a page as `after` of the next.
+        """
         check_name(space, "space")
+        check_listing(prefix, after, limit)
         self._handle.check_open()
-        return self._reader.segments(space)
+        return islice(self._reader.segments(space, prefix, after), limit or None)
+
+    def segment_statuses(
+        self, space: str, *, prefix: str = "", after: str | None = None, limit: int = 0
+    ) -> Iterator[SegmentStatus]:
+        """The statuses of the segments that `get_segments` lists, in its order."""
+        names = self.get_segments(space, prefix=prefix, after=after, limit=limit)
+        return (self._reader.status(space, name, 0) for name in names)
 
     def _known(self, space: str) -> Space | None:
         return self._handle.space(space)
@@ -129,7 +151,7 @@ class Store:
         *,
         expected_sequence: int | None = None,
         idempotency_key: str | None = None,
-        lease: Lease | None = None,
+        lease: Lease | LeaseGrant | None = None,
     ) -> SegmentStatus:
         """Append `records` to a segment as one transaction; returns the segment's status when they are durable.
 
@@ -154,7 +176,9 @@ class Store:
         request = Request((part,), idempotency_key, fence(lease))
         return self._writer.commit(space, request, lease)[segment]
 
-    def transaction(self, space: str, idempotency_key: str | None = None, lease: Lease | None = None) -> Transaction:
+    def transaction(
+        self, space: str, idempotency_key: str | None = None, lease: Lease | LeaseGrant | None = None
+    ) -> Transaction:
         """A transaction over several segments: `with store.transaction(space) as trx: trx.produce(…)`."""
         return Transaction(Draft(self._writer, space, idempotency_key, lease))
 
@@ -531,6 +555,23 @@ class Store:
         after = None if offset is None else Offset.decode(offset, space)
         return self._follower.space(space, after, timeout, check_gaps(gaps))
 
+    def follow(
+        self, offsets: Mapping[str, AnyOffset | None], *, timeout: float | None = None, gaps: Gaps = "raise"
+    ) -> Iterator[Entry]:
+        """The entries of several spaces, each after its offset, then those that come.
+
+        It ends after `timeout` seconds of silence. `offsets`: as in `consume`; None is the beginning. Together they are
+        one cursor: keep it by `offsets[entry.space] = entry.space_offset`, and follow from it again later. Entries that
+        are found at one look come by timestamp, those of each space in its own order. {} ends at once.
+        """
+        if not isinstance(offsets, Mapping):
+            raise TypeError(f"follow takes a mapping of space to offset or None, not {type(offsets).__name__}")
+        after = {
+            check_name(space, "space"): None if offset is None else Offset.decode(offset, space)
+            for space, offset in offsets.items()
+        }
+        return self._follower.spaces(after, timeout, check_gaps(gaps))
+
     def subscribe_to_segment(
         self, space: str, segment: str, *, timeout: float | None = None
     ) -> Iterator[SegmentStatus]:
@@ -564,6 +605,27 @@ class Store:
             raise ValueError(f"a lease's ttl is 1 to 3600 seconds, not {ttl}")
         self._handle.check_open()
         return Lease(self._backend, self._shared.clock, key, float(ttl), wait)
+
+    def acquire_lease(self, key: str, ttl: float = 30.0) -> LeaseGrant:
+        """Take a lease without a thread that renews it; LeaseNotAcquired if someone else holds it.
+
+        It ends `ttl` seconds after it was asked for, unless `renew_lease` is called in time, in whatever process. A
+        write takes the grant as its `lease`. Use `lease` where one block of code holds the lease.
+        """
+        self.lease(key, ttl)  # checks
+        return acquire(self._backend, key, float(ttl))
+
+    def renew_lease(self, grant: LeaseGrant) -> LeaseGrant:
+        """Hold a lease for another ttl from now: the same token. LeaseLost if it was taken or released."""
+        check_grant(grant)
+        self._handle.check_open()
+        return renew(self._backend, grant)
+
+    def release_lease(self, grant: LeaseGrant) -> None:
+        """Give a lease up, so that it can be acquired at once. One that was lost already is fine."""
+        check_grant(grant)
+        self._handle.check_open()
+        release(self._backend, grant)
 
     def with_lease(self, key: str, fn: Callable[[Lease], _T], ttl: float = 30.0) -> _T:
         """fn(lease) while the lease is held, and its result. LeaseNotAcquired at once if it is held by someone else."""
@@ -914,6 +976,6 @@ def reader_of(store: Store) -> Reader:
     return store._reader
 
 
-def draft_of(store: Store, space: str, idempotency_key: str | None, lease: Lease | None) -> Draft:
+def draft_of(store: Store, space: str, idempotency_key: str | None, lease: Lease | LeaseGrant | None) -> Draft:
     """What `store.transaction(…)` gathers and commits: for coroutines."""
     return Draft(store._writer, space, idempotency_key, lease)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from .errors import Fenced, StoreClosed
-from .leases import Lease
+from .leases import Lease, LeaseGrant
 from .log.commit import Committer
 from .log.plan import mismatch
 from .log.request import Part, Request
@@ -30,7 +30,7 @@ class Draft:
 
     ended = True
 
-    def __init__(self, writer: Writer, space: str, key: str | None, lease: Lease | None) -> None:
+    def __init__(self, writer: Writer, space: str, key: str | None, lease: Lease | LeaseGrant | None) -> None:
         self.space = check_name(space, "space")
         self.statuses: dict[str, SegmentStatus] = {}
         self.trx: TRX | None = None
@@ -91,7 +91,7 @@ class Draft:
 
     def fenced(self) -> None:
         """Somebody holds the lease by now."""
-        if self._lease is not None:
+        if isinstance(self._lease, Lease):
             self._lease.lost.set()
 
     def __del__(self) -> None:

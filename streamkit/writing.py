@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from .errors import Fenced, TransactionTooLarge
 from .handle import Handle
-from .leases import Lease
+from .leases import Lease, LeaseGrant
 from .log.commit import Committer
 from .log.partition import NOTHING
 from .log.plan import check_fence, mismatch
@@ -36,7 +36,7 @@ class Writer:
             return None if expected is None else Part(segment, None, 0, expected)
         return Part(segment, encode_body(payloads, metadata, digest=digest), size, expected)
 
-    def guard(self, space: str, parts: Sequence[Part], lease: Lease | None) -> dict[str, SegmentStatus]:
+    def guard(self, space: str, parts: Sequence[Part], lease: Lease | LeaseGrant | None) -> dict[str, SegmentStatus]:
         """The present statuses of segments that nothing is written to. SequenceMismatch where one is not expected."""
         known = self._handle.space(space)
         segments = list(dict.fromkeys(part.segment for part in parts))
@@ -54,13 +54,13 @@ class Writer:
             return {segment: no_status(space, segment) for segment in segments}
         return present(known.partition_of(segments), rows, end)
 
-    def commit(self, space: str, request: Request, lease: Lease | None = None) -> dict[str, SegmentStatus]:
+    def commit(self, space: str, request: Request, lease: Lease | LeaseGrant | None = None) -> dict[str, SegmentStatus]:
         """The statuses after it, by segment."""
         committer = self.committer(space, request.parts)
         try:
             committer.commit(request)
         except Fenced:
-            if lease is not None:
+            if isinstance(lease, Lease):
                 lease.lost.set()
             raise
         assert request.trx is not None
@@ -107,11 +107,11 @@ def check_key(key: str | None) -> str | None:
     return key
 
 
-def check_lease(lease: Lease | None) -> Lease | None:
-    if lease is not None and not isinstance(lease, Lease):
-        raise TypeError(f"lease is what `store.lease(…)` gave, not {type(lease).__name__}")
+def check_lease(lease: Lease | LeaseGrant | None) -> Lease | LeaseGrant | None:
+    if lease is not None and not isinstance(lease, Lease | LeaseGrant):
+        raise TypeError(f"lease is what `store.lease(…)` or `store.acquire_lease(…)` gave, not {type(lease).__name__}")
     return lease
 
 
-def fence(lease: Lease | None) -> tuple[str, int] | None:
+def fence(lease: Lease | LeaseGrant | None) -> tuple[str, int] | None:
     return None if lease is None else (lease.key, lease.token)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ..errors import Fenced
 from ..functions import check_function, completed
-from ..leases import Lease
+from ..leases import Lease, LeaseGrant
 from ..log.commit import Committer
 from ..model import Entry, Record, SegmentStatus
 from ..statistics import Statistics
@@ -71,6 +71,7 @@ class AsyncStore:
         return items(self.calls, _lazy(self.sync.get_spaces))
 
     get_segments = iterated(Store.get_segments)
+    segment_statuses = iterated(Store.segment_statuses)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ class AsyncStore:
         *,
         expected_sequence: int | None = None,
         idempotency_key: str | None = None,
-        lease: AsyncLease | Lease | None = None,
+        lease: AsyncLease | Lease | LeaseGrant | None = None,
     ) -> SegmentStatus:
         """Append `records` to a segment as one transaction; returns the segment's status when they are durable.
 
@@ -94,7 +95,7 @@ class AsyncStore:
         return await self.segment_status(space, segment) if status is None else status
 
     def transaction(
-        self, space: str, idempotency_key: str | None = None, lease: AsyncLease | Lease | None = None
+        self, space: str, idempotency_key: str | None = None, lease: AsyncLease | Lease | LeaseGrant | None = None
     ) -> AsyncTransaction:
         """A transaction over several segments: `async with store.transaction(space) as trx: trx.produce(…)`."""
         self.calls.check()
@@ -156,6 +157,7 @@ class AsyncStore:
 
     follow_segment = followed(Store.follow_segment)
     follow_space = followed(Store.follow_space)
+    follow = followed(Store.follow)
     subscribe_to_segment = followed(Store.subscribe_to_segment)
     subscribe_to_space = followed(Store.subscribe_to_space)
 
@@ -166,6 +168,10 @@ class AsyncStore:
         self.calls.check()
         self.sync.lease(key, ttl, wait)  # checks
         return AsyncLease(self.calls, self.sync.lease(key, ttl), wait)
+
+    acquire_lease = awaited(Store.acquire_lease)
+    renew_lease = awaited(Store.renew_lease)
+    release_lease = awaited(Store.release_lease)
 
     async def with_lease(self, key: str, fn: Callable[[AsyncLease], Awaitable[_T] | _T], ttl: float = 30.0) -> _T:
         """await fn(lease) while the lease is held, and its result; `fn` may be an async function or a plain one.

@@ -12,7 +12,7 @@ import pytest
 from fix_aio import AsyncSubject, in_loop
 
 from harness.held_store import held_store
-from streamkit import Entry, Record
+from streamkit import Entry, LexKey, Record
 from streamkit.errors import AccessDenied, StoreClosed
 
 POLL = (0.01, 0.02)
@@ -185,3 +185,30 @@ async def test_a_follower_that_fails_says_so() -> None:
         with pytest.raises(AccessDenied, match="not any more"):
             await asyncio.wait_for(anext(following), 10)
         del held.driver.step
+
+
+@in_loop
+async def test_several_spaces_are_followed_with_one_cursor(aio: AsyncSubject) -> None:
+    async with aio.store(poll=(0.01, 0.05)) as store:
+        await store.produce("a", "s", [Record(b"1")])
+        cursor: dict[str, LexKey | None] = {"a": None, "b": None}
+        found = []
+        for number in (2, 3, 4):
+            async for entry in store.follow(cursor):
+                found.append((entry.space, entry.payload))
+                cursor[entry.space] = entry.space_offset
+                break
+            await store.produce("b" if number % 2 else "a", "s", [Record(b"%d" % number)])
+        async for entry in store.follow(cursor, timeout=0):
+            found.append((entry.space, entry.payload))
+        assert found == [("a", b"1"), ("a", b"2"), ("b", b"3"), ("a", b"4")]
+
+
+@in_loop
+async def test_a_lease_is_held_by_a_grant_without_a_thread(aio: AsyncSubject) -> None:
+    async with aio.store() as store:
+        grant = await store.acquire_lease("leader", 30)
+        await store.produce("a", "s", [Record(b"1")], lease=grant)
+        await store.release_lease(await store.renew_lease(grant))
+        assert (await store.acquire_lease("leader", 30)).token > grant.token
+        assert [status.last_sequence async for status in store.segment_statuses("a", prefix="s")] == [1]

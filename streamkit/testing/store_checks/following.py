@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TypeVar
 
-from ...model import Record
+from ...lexkey import LexKey
+from ...model import Entry, Record
 from ..backend_checks.subject import hold, same, together
 from .subject import StoreSubject, numbered
 
@@ -77,6 +79,37 @@ class Following(StoreSubject):
 
         first, second, _ = together(of_segment, of_space, write, timeout=self.patience)
         same((first, second), (b"1", b"1"), "the first entry of what was not there")
+
+    def test_following_several_spaces_brings_history_and_news_of_each(self) -> None:
+        """A follower of several spaces missed an entry, saw one twice, or saw a space in another order than it has."""
+        spaces = [*self.spaces(), "not there yet"]
+        for space in spaces[:-1]:
+            self.put(space, "s", numbered(1, 3))
+        other = self.stranger()
+        total = 9 * len(spaces) - 3
+
+        def write() -> None:
+            for number in range(4, 10):
+                for space in spaces:
+                    self.put(space, "s", [b"%d" % number], other if number % 2 else self.store)
+
+        def read() -> list[Entry]:
+            found: list[Entry] = []
+            cursor: dict[str, LexKey | None] = dict.fromkeys(spaces)
+            while len(found) < total:
+                for entry in islice(self.store.follow(cursor), min(7, total - len(found))):  # and on from its cursor
+                    found.append(entry)
+                    cursor[entry.space] = entry.space_offset
+            return found
+
+        found = self.alongside(read, write)
+        for space in spaces:
+            wanted = numbered(1 if space in spaces[:-1] else 4, 9)
+            same([entry.payload for entry in found if entry.space == space], wanted, f"what was seen of {space!r}")
+        same(list(self.store.follow({})), [], "what a follower of no space saw")
+        again = list(self.store.follow(dict.fromkeys(spaces), timeout=0))
+        same(len(again), total, "the number of entries of a follower that does not wait")
+        same(again, list(self.store.consume(dict.fromkeys(spaces))), "what a follower that does not wait saw")
 
     def test_following_ends_after_silence(self) -> None:
         """A follower with a timeout never ended, or ended before the real end."""

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from ...errors import Fenced, InvalidName, LeaseLost, LeaseNotAcquired
-from ...leases import Lease
+from ...leases import Lease, LeaseGrant
 from ...model import Record
 from ..backend_checks.subject import hold, same, together
 from .subject import StoreSubject, refusing
@@ -41,6 +41,60 @@ class Leading(StoreSubject):
             for store in (self.store, self.store, self.stranger(), self.store)
         ]
         hold(all(a < b for a, b in pairwise(tokens)), f"the tokens are {tokens}")
+
+    def test_a_lease_without_a_thread_is_held_by_its_grant(self) -> None:
+        """A grant did not hold its lease, was not renewed or released elsewhere, or its token did not grow."""
+        other = self.stranger()
+        grant = self.store.acquire_lease("leader", ttl=30)
+        with refusing(LeaseNotAcquired, "a lease that a grant holds"):
+            other.acquire_lease("leader", ttl=30)
+        with refusing(LeaseNotAcquired, "a lease that a grant holds"):
+            other.with_lease("leader", _nothing)
+        hold("handle" not in repr(grant), "the repr of a grant shows its secret")
+        passed_on = LeaseGrant.decode(grant.encode())
+        same(passed_on, grant, "a grant that was made text and back")
+        renewed = other.renew_lease(passed_on)
+        same(renewed.token, grant.token, "the token after a renewal")
+        same(other.renew_lease(passed_on).token, grant.token, "the token after a renewal by an older grant")
+        other.release_lease(passed_on)
+        other.release_lease(passed_on)
+        with refusing(LeaseLost, "the renewal of a lease that was released"):
+            self.store.renew_lease(renewed)
+        following = other.acquire_lease("leader", ttl=30)
+        hold(following.token > grant.token, f"the token is {following.token} after {grant.token}")
+        self.store.release_lease(grant)  # of an earlier holder: the lease stays held
+        with refusing(LeaseNotAcquired, "a lease that an earlier holder released"):
+            self.store.acquire_lease("leader", ttl=30)
+        with refusing(LeaseLost, "the renewal of a lease that someone else holds"):
+            self.store.renew_lease(renewed)
+        other.release_lease(following)
+
+    def test_a_grant_fences_its_predecessors(self) -> None:
+        """A write under a grant was refused, or one under the grant of an earlier holder was not."""
+        for space in self.spaces():
+            old = self.store.acquire_lease("grants", ttl=30)
+            self.store.produce(space, "s", [Record(b"1")], lease=old)
+            self.store.release_lease(old)
+            new = self.stranger().acquire_lease("grants", ttl=30)
+            with self.store.transaction(space, lease=new) as trx:
+                trx.produce("s", [Record(b"2")])
+            with self.nothing_written(space), refusing(Fenced, "a write under a grant that was succeeded"):
+                self.store.produce(space, "s", [Record(b"x")], lease=old)
+            self.store.release_lease(new)
+            same(self.payloads(space, "s"), [b"1", b"2"], "the segment")
+
+    def test_wrong_grants_are_refused(self) -> None:
+        """A grant that is none was taken, or ended in another error."""
+        store: Any = self.store
+        for wrong in (None, "leader", 5, self.store.lease("leader")):
+            with refusing(TypeError, f"renew_lease({wrong!r})"):
+                store.renew_lease(wrong)
+            with refusing(TypeError, f"release_lease({wrong!r})"):
+                store.release_lease(wrong)
+        damaged = (LeaseGrant("a\0", 1, 5.0, "").encode(), LeaseGrant("a", 0, 5.0, "").encode())
+        for text in ("", "x", "é", "WzFd", *damaged):
+            with refusing(ValueError, f"the grant of {text!r}"):
+                LeaseGrant.decode(text)
 
     def test_a_lease_is_released_by_an_exception(self) -> None:
         """An exception in the block was swallowed or changed, or left the lease held."""

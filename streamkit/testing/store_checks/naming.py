@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...errors import InvalidName
-from ...model import Record
+from ...model import Record, SegmentStatus
 from ...store import Store
-from ..backend_checks.subject import same
+from ..backend_checks.subject import hold, same
 from .subject import StoreSubject, refusing
 
 __all__ = ["ILLEGAL", "NAMES", "ODD", "TYPES", "Naming", "calls_with"]
@@ -105,6 +105,39 @@ class Naming(StoreSubject):
         self.fill_all(["many"], NAMES)
         self.check_all(("many",), NAMES)
         same(len(self.agree("many")), 2 * len(NAMES), "the entries of the space")
+
+    def test_segments_are_listed_by_prefix_in_pages(self) -> None:
+        """A list of segments by prefix, or in pages, lacked a name, had another one, or one with a wrong status."""
+        for space in self.spaces():
+            self.fill_all([space], NAMES)
+            self.store.delete_segment(space, NAMES[3])
+            names = sorted({*NAMES} - {NAMES[3]})
+            for store in (self.store, self.stranger()):
+                for prefix in ("", "order-4", "order-42", "a", "nothing"):
+                    wanted = [name for name in names if name.startswith(prefix)]
+                    same(list(store.get_segments(space, prefix=prefix)), wanted, f"the segments from {prefix!r} on")
+                    found: list[SegmentStatus] = []
+                    after: str | None = None
+                    while page := list(store.segment_statuses(space, prefix=prefix, after=after, limit=3)):
+                        hold(len(page) <= 3, f"a page of {len(page)} segments with limit=3")
+                        found += page
+                        after = page[-1].segment
+                    same([status.segment for status in found], wanted, f"the pages of segments from {prefix!r} on")
+                    same(found, [store.segment_status(space, name) for name in wanted], "the statuses in pages")
+                self.store.maintain()
+        unknown: Any = self.store
+        same(list(unknown.segment_statuses("unknown")), [], "the statuses of an unknown space")
+        for error, options in (
+            (TypeError, {"prefix": None}),
+            (TypeError, {"prefix": b"a"}),
+            (InvalidName, {"prefix": "\ud800"}),
+            (InvalidName, {"after": ""}),
+            (TypeError, {"limit": "1"}),
+            (ValueError, {"limit": -1}),
+        ):
+            for call in (unknown.get_segments, unknown.segment_statuses):
+                with refusing(error, f"{call.__name__}(…, {options})"):
+                    call("a", **options)
 
     def test_no_other_name_is_taken(self) -> None:
         """A name that is not legal was taken, or something was written under it."""
