@@ -11,7 +11,7 @@ import typer
 from streamkit import DeliveryLost, Store
 from streamkit.groups import Delivery, Group, GroupStatus
 
-from .options import Archive, Json, SpaceName, StoreId, Url, open_store
+from .options import Archive, Json, SpaceName, StoreId, Url, note_missing, open_store
 from .output import entry_line, entry_text, iso, print_line, print_note, record_line
 
 __all__ = ["group", "groups", "queue"]
@@ -28,8 +28,11 @@ def groups(
 ) -> None:
     """List the groups of a space."""
     with open_store(url, store, archive) as opened:
-        for name in opened.get_groups(space):
+        names = opened.get_groups(space)
+        for name in names:
             print_line(record_line({"space": space, "group": name}) if json else name)
+        if not names:
+            note_missing(opened, space)
 
 
 def _group(store: Store, space: str, name: str) -> Group:

@@ -8,7 +8,7 @@ import typer
 
 from streamkit import Store
 
-from .options import Archive, Json, SpaceName, StoreId, Url, check_space, open_client, open_store
+from .options import Archive, Json, SpaceName, StoreId, Url, check_space, note_missing, open_client, open_store
 from .output import iso, print_line, print_note, record_line, status_fields, status_text
 from .progress import progress
 
@@ -39,12 +39,15 @@ def segments(
 ) -> None:
     """List the segments of a space."""
     with open_store(url, store, archive) as opened:
+        name = None
         for name in opened.get_segments(space):
             if long:
                 found = opened.segment_status(space, name)
                 print_line(record_line(status_fields(found)) if json else status_text(found))
             else:
                 print_line(record_line({"space": space, "segment": name}) if json else name)
+        if name is None:
+            note_missing(opened, space)
 
 
 def status(

@@ -18,6 +18,8 @@ from streamkit.archive_url import archive_place
 from streamkit.names import check_name
 from streamkit.store import inner
 
+from .output import print_note
+
 __all__ = [
     "Archive",
     "Json",
@@ -28,6 +30,7 @@ __all__ = [
     "StoreId",
     "Url",
     "check_space",
+    "note_missing",
     "open_client",
     "open_store",
     "resolved_url",
@@ -118,9 +121,24 @@ def open_store(url: str | None, store_id: str | None, archive: str | None = None
 
 
 def check_space(store: Store, space: str) -> None:
-    """PermanentError where there is no such space: who mistyped its name is not to take it for an empty one."""
-    if not any(inner(store).unread_partitions(check_name(space, "space"))):
-        raise PermanentError(f"the store {store.id} has no space {space!r}")
+    """PermanentError if there is no such space: a name with a typing error must not look like an empty space."""
+    if _is_missing(store, space):
+        raise PermanentError(_no_space(store, space))
+
+
+def note_missing(store: Store, *spaces: str) -> None:
+    """A line on standard error for each space that is not there: it reads as empty, which may be a surprise."""
+    for space in spaces:
+        if _is_missing(store, space):
+            print_note(_no_space(store, space))
+
+
+def _is_missing(store: Store, space: str) -> bool:
+    return not any(inner(store).unread_partitions(check_name(space, "space")))
+
+
+def _no_space(store: Store, space: str) -> str:
+    return f"the store {store.id} has no space {space!r}"
 
 
 def _no_store(client: Client) -> str:

@@ -10,7 +10,18 @@ import typer
 
 from streamkit import Entry
 
-from .options import Archive, Json, MaxTimestamp, MinTimestamp, SegmentName, SpaceName, StoreId, Url, open_store
+from .options import (
+    Archive,
+    Json,
+    MaxTimestamp,
+    MinTimestamp,
+    SegmentName,
+    SpaceName,
+    StoreId,
+    Url,
+    note_missing,
+    open_store,
+)
 from .output import entry_line, entry_text, print_line, print_note
 
 __all__ = ["consume", "follow", "peek"]
@@ -67,6 +78,8 @@ def consume(
         else:
             entries = opened.consume(offsets, min_timestamp=min_timestamp, max_timestamp=max_timestamp, limit=limit)
         last = _print_all(entries, json, show_space=len(spaces) > 1)
+        if last is None:
+            note_missing(opened, *spaces)
         if not json:
             _print_next(last, segment)
 
@@ -88,6 +101,8 @@ def peek(
             print_line(entry_text()(entry))
         else:
             print_note(f"{segment} in {space} is empty")
+        if not entry.sequence:
+            note_missing(opened, space)
 
 
 def follow(
@@ -109,6 +124,7 @@ def follow(
     if segment is not None and offset is not None:
         raise typer.BadParameter("--segment goes by --after, not by --offset")
     with open_store(url, store, archive) as opened:
+        note_missing(opened, space)
         if segment is not None:
             entries = opened.follow_segment(space, segment, after=after, timeout=timeout)
         else:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from streamkit import Store
-from streamkit.run import Program
 from streamkit.views.catalog import LocalView, ask, find_views, query
 from streamkit.views.open_view import OpenView
 
 from .options import Archive, Json, StoreId, Url, open_store
 from .output import iso, print_line, record_line
+from .program import load, parts_of, program_of
 from .progress import progress
 
 __all__ = ["routes", "run", "view", "views"]
@@ -100,7 +97,7 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
         raise typer.BadParameter(
             f"{action} needs the program that knows what the view is made of: --app module:name", param_hint="--app"
         )
-    named = [part for part in _parts(_load(app)) if isinstance(part, OpenView) and name in (part.name, part.path)]
+    named = [part for part in parts_of(load(app)) if isinstance(part, OpenView) and name in (part.name, part.path)]
     if not named:
         raise typer.BadParameter(f"{app} has no view {name!r}", param_hint="NAME")
     found = named[0]
@@ -153,11 +150,7 @@ def run(
     NAME is a `streamkit.run.Program`, a view, route, process manager or Worker, a list of these, or a function that
     makes one.
     """
-    found = _load(app)
-    try:
-        program = found if isinstance(found, Program) else Program(_store_of(_parts(found)), _parts(found))
-    except TypeError as error:
-        raise typer.BadParameter(str(error), param_hint="MODULE:NAME") from None
+    program = program_of(app)
     program.run(seconds=seconds, signals=True)
     for part in program.status():
         fields = msgspec.to_builtins(part, enc_hook=_told)
@@ -168,38 +161,3 @@ def run(
 def _told(value: Any) -> str:
     """Of a status, what JSON does not have: offsets, as hex text, and whatever a part of one's own says."""
     return value.hex() if isinstance(value, bytes) else str(value)
-
-
-def _load(app: str) -> Any:
-    module, separator, name = app.partition(":")
-    if not separator or not name:
-        raise typer.BadParameter(f"{app!r} is not MODULE:NAME", param_hint="MODULE:NAME")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found: Any = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            raise typer.BadParameter(f"there is no module {module!r} here", param_hint="MODULE:NAME") from None
-        raise
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise typer.BadParameter(f"the module {module!r} has no {name!r}", param_hint="MODULE:NAME")
-        found = getattr(found, part)
-    return found() if callable(found) and not isinstance(found, (Program, OpenView)) else found
-
-
-def _parts(found: Any) -> list[Any]:
-    if isinstance(found, Program):
-        return found.parts
-    return list(found) if isinstance(found, (list, tuple)) else [found]
-
-
-def _store_of(parts: list[Any]) -> Store:
-    for part in parts:
-        store = getattr(part, "store", None)
-        if isinstance(store, Store):
-            return store
-    raise typer.BadParameter(
-        "none of its parts knows its store: make a Program(store, parts)", param_hint="MODULE:NAME"
-    )

@@ -11,7 +11,7 @@ import typer
 
 from streamkit.groups import Delivery
 
-from .options import Archive, SpaceName, StoreId, Url, open_store
+from .options import Archive, SpaceName, StoreId, Url, note_missing, open_store
 from .output import print_note
 
 __all__ = ["work"]
@@ -54,5 +54,6 @@ def work(
     if shutil.which(command[0]) is None:
         raise typer.BadParameter(f"cannot run {command[0]!r}: there is no such command")
     with open_store(url, store, archive) as opened:
+        note_missing(opened, space)
         done = opened.group(space, group).run(handle, consumer, concurrency, batch, seconds=seconds, drain=drain)
     print_note(f"{done.acked} done, {done.failed} attempts failed, {done.lost} too late")

@@ -80,7 +80,7 @@ class Program:
         for part in (*parts, *led):
             if hasattr(part, "consumer"):
                 raise TypeError(f"{part!r:.60} becomes a part of a program with its handler: Worker(group, handler)")
-            if not isinstance(part, Runnable):
+            if not isinstance(part, Runnable) or isinstance(part, type):
                 raise TypeError(
                     f"a program's part has a name and a method run(stop, *, seconds=None), not {part!r:.60}"
                 )

@@ -323,6 +323,45 @@ def test_peek_shows_the_latest_entry_or_that_there_is_none(cli: CommandLine) -> 
     assert cli("peek", "orders", "nobody") == Result(0, "", "nobody in orders is empty\n")
 
 
+@pytest.mark.parametrize("json", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("args", "also"),
+    [
+        (["consume", "oders"], "no entries\n"),
+        (["consume", "oders", "--segment", "s"], "no entries\n"),
+        (["consume", "oders", "nowhere"], "no entries\n"),
+        (["peek", "oders", "s"], "s in oders is empty\n"),
+        (["follow", "oders", "--timeout", "0"], ""),
+        (["follow", "oders", "--segment", "s", "--timeout", "0"], ""),
+        (["segments", "oders"], ""),
+        (["segments", "oders", "--long"], ""),
+        (["groups", "oders"], ""),
+    ],
+)
+def test_reading_a_space_that_is_not_there_says_so(
+    cli: CommandLine, args: list[str], json: tuple[str, ...], also: str
+) -> None:
+    cli.append("orders", "s", b"1")
+    cli.append("emptied", "s", b"1")
+    cli("rm", "emptied", "s", "--yes")
+    done = cli(*args, *json)
+    assert (done.code, [line for line in done.out.splitlines() if '"sequence":0' not in line]) == (0, [])
+    said = f"the store {cli.store} has no space 'oders'\n"
+    assert said in done.err
+    assert ("has no space 'nowhere'\n" in done.err) == ("nowhere" in args)
+    assert set(done.err.splitlines(keepends=True)) - {said, also} == (
+        {f"the store {cli.store} has no space 'nowhere'\n"} if "nowhere" in args else set()
+    )
+    there = [{"oders": "emptied", "nowhere": "orders"}.get(arg, arg) for arg in args]
+    assert "has no space" not in cli(*there, *json).err
+
+
+def test_work_for_a_space_that_is_not_there_says_so(cli: CommandLine) -> None:
+    cli.append("orders", "s", b"1")
+    done = cli("work", "oders", "g", "--drain", "--", "true")
+    assert (done.code, "has no space 'oders'" in done.err) == (0, True)
+
+
 def test_a_terminal_gets_no_control_characters_from_payloads(cli: CommandLine) -> None:
     cli.append("orders", "order-1", b"\x1b[2Jgone\n", metadata={"k": "\x1b[2J"})
     out = cli("consume", "orders").out
@@ -385,7 +424,6 @@ def test_a_space_that_does_not_exist_is_not_taken_for_an_empty_one(cli: CommandL
     assert cli(*args) == Result(1, "", f"PermanentError: the store {cli.store} has no space 'ordres'\n")
     known = cli(*("orders" if arg == "ordres" else arg for arg in args))
     assert known.code == 0
-    assert cli("consume", "ordres", "--json") == cli("segments", "ordres") == Result(0, "", "")
 
 
 @pytest.mark.parametrize("command", ["verify", "repair", "maintain"])

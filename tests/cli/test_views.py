@@ -33,6 +33,27 @@ class Fails:
     def run(self, stop=None, *, seconds=None):
         raise ValueError("always")
 
+number, text, nothing, mixed = 5, "app", [], [latest, 5]
+wrong_parts = ({}, None)
+
+async def coroutine():
+    return everything
+
+def needs(request, response): ...
+
+def raises():
+    raise RuntimeError("the printer\\nhas no paper")
+
+def exits():
+    raise SystemExit("bye")
+
+def returns_nothing(): ...
+
+class Web:
+    def __call__(self, environ, start_response): ...
+
+web = Web()
+
 def workers():
     from streamkit.run import Worker
     return [Worker(store.group("log", "readers"), lambda delivery: None)]
@@ -97,6 +118,63 @@ def test_the_handler_of_a_group_runs_and_its_status_is_json(here: Here) -> None:
     found = {part["name"]: part for part in map(json.loads, lines)}
     status = found["readers"]["status"]
     assert (status["acked"], status["lag"], bytes.fromhex(status["acked_to"]) != b"") == (2, 0, True)
+
+
+NO_PROGRAM = (
+    ("number", "is no program, it is of type int. NAME is a Program, a view, route"),
+    ("text", "it is of type str"),
+    ("nothing", "it is a list of nothing"),
+    ("wrong_parts", "it is a list of dict, NoneType"),
+    ("mixed", "a program's part has a name and a method run(stop, *, seconds=None), not 5"),
+    ("store", "it is of type Store"),
+    ("os", "it is of type module"),
+    ("returns_nothing", "it is of type NoneType"),
+    ("coroutine", "TypeError: "),
+    ("coroutine", "is an async function"),
+    ("needs", "was called to make a program, and failed: TypeError: needs() missing 2"),
+    ("web", "TypeError: Web.__call__() missing 2"),
+    ("raises", "failed: RuntimeError: the printer has no paper ("),
+    ("exits", "failed: SystemExit: bye ("),
+)
+
+
+@pytest.mark.parametrize(("name", "said"), NO_PROGRAM)
+def test_what_is_no_program_is_refused_in_one_line(here: Here, name: str, said: str) -> None:
+    code, out, err = here("run", f"{here.module}:{name}")
+    assert (code, out, err.count("\n"), said in err) == (2, [], 1, True), err
+
+
+def test_an_app_that_is_no_program_is_refused_by_view_too(here: Here) -> None:
+    for name in ("number", "needs", "raises", "coroutine"):
+        code, out, err = here("view", "rebuild", "latest", "--app", f"{here.module}:{name}")
+        assert (code, out, err.count("\n")) == (2, [], 1), err
+
+
+BROKEN = {
+    "syntax": "def broken(:\n",
+    "name": "nobody_defined_this\n",
+    "exit": "raise SystemExit(3)\n",
+    "import": "import no_such_module_anywhere\n",
+    "relative": "from .sibling import app\n",
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_module_that_cannot_be_imported_is_refused_in_one_line(here: Here, tmp_path: Path, fault: str) -> None:
+    module = f"broken_{uuid4().hex[:8]}"
+    (tmp_path / f"{module}.py").write_text(BROKEN[fault])
+    code, out, err = here("run", f"{module}:app")
+    assert (code, out, err.count("\n")) == (2, [], 1), err
+    assert f"the module '{module}' cannot be imported: " in err
+    assert here("run", "..:app")[0] == here("run", ".x:app")[0] == here("run", ":app")[0] == 2
+
+
+def test_a_refusal_of_the_store_while_a_program_is_made_is_no_wrong_usage(here: Here, tmp_path: Path) -> None:
+    module = f"refused_{uuid4().hex[:8]}"
+    (tmp_path / f"{module}.py").write_text(
+        "import streamkit\n\ndef app():\n    raise streamkit.AccessDenied('no key')\n"
+    )
+    assert here("run", f"{module}:app") == (1, [], "AccessDenied: no key\n")
 
 
 def test_what_cannot_be_done_is_one_line(here: Here) -> None:
