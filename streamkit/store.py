@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from .groups import Group, Queue
     from .index.verify import VerifyReport
     from .members import Members
-    from .removing.report import EraseReport, StoreSize, TrimReport
-    from .removing.rewrite import Ranges
+    from .removing.ranges import Ranges
+    from .removing.report import EraseReport, Rewritten, StoreSize, TrimReport
     from .retention import Retention
     from .routes import Route, RouteStatus
     from .views.open_view import OpenView
@@ -489,41 +489,68 @@ class Store:
         if known is None:
             return EraseReport(space, dry_run=dry_run)
         return erase_space(
-            known, segment, first, last, metadata, dry_run, progress, self._eraser_lease, self._clean_copies
+            known,
+            segment,
+            first,
+            last,
+            metadata,
+            dry_run,
+            progress,
+            self._eraser_lease,
+            self._clean_copies,
+            self._find_archived,
         )
 
-    def _clean_published(self) -> None:
-        """Published views may hold what was erased; they are published again without it."""
+    def _find_archived(self, partition: Partition, metadata: Mapping[str, str], last: int) -> Iterable[tuple[str, int]]:
+        if not self._may_be_archived(partition):
+            return ()
+        from .archive.hidden import archived_with
+
+        return archived_with(self._archive(partition.space), partition.partition, metadata, last)
+
+    def _may_be_archived(self, partition: Partition) -> bool:
+        # An archiver may have been stopped before the head told of its files, and the next archiver takes them over.
+        return bool(partition.head.archived) or self._shared.has_archive(partition.space)
+
+    def _clean_published(self) -> Rewritten:
+        """Delete published views: they may hold what was erased. The next `publish` writes them again without it."""
+        from .removing.report import Rewritten
         from .views.publish import delete_published
 
         try:
-            delete_published(self)
+            return Rewritten(views=delete_published(self))
         except MissingDependency as error:
-            warn("published views of the store %s, if there are any, still hold what was erased: %s", self.id, error)
+            text = f"published views of the store {self.id}, if there are any, still hold what was erased: {error}"
+            warn("%s", text)
+            return Rewritten(unreached=(text,))
 
-    def _erase_snapshots(self, space: str, since: Mapping[str, int]) -> None:
-        """Those that were made of the sequences of segments from `since` on."""
+    def _erase_snapshots(self, space: str, since: Mapping[str, int]) -> Rewritten:
+        """Erase the snapshots that were made of the sequences of segments from `since` on."""
+        from .removing.report import Rewritten
+
         if isinstance(space, InternalName):
-            return
+            return Rewritten()
         from .removing.snapshots import erase_snapshots, snapshots_of
 
         snapshots = self._known(snapshots_of(space))
-        if snapshots is not None:
-            erase_snapshots(snapshots, since, self._eraser_lease, self._clean_copies)
+        if snapshots is None:
+            return Rewritten()
+        return erase_snapshots(snapshots, since, self._eraser_lease, self._clean_copies)
 
-    def _clean_copies(self, partition: Partition, ranges: Ranges) -> int:
-        """What else holds what is erased: snapshots of aggregates, published views, the archive. How many files of the
-        latter were written anew."""
+    def _clean_copies(self, partition: Partition, ranges: Ranges) -> Rewritten:
+        """Erase from what else holds it: snapshots of aggregates, published views, the archive."""
+        from .removing.report import Rewritten
+
         if isinstance(partition.space, InternalName):
-            return 0  # it has none of them
-        self._erase_snapshots(partition.space, {segment: parts[0][0] for segment, parts in ranges.by_segment.items()})
-        self._clean_published()
-        # An archiver may have been stopped before it said so in the head, and the next one takes over what it did.
-        if not partition.head.archived and not self._shared.has_archive(partition.space):
-            return 0
+            return Rewritten()  # it has none of them
+        since = {segment: parts[0][0] for segment, parts in ranges.by_segment.items()}
+        done = self._erase_snapshots(partition.space, since).plus(self._clean_published())
+        if not self._may_be_archived(partition):
+            return done
         from .archive.erase import erase_archived
 
-        return erase_archived(self._archive(partition.space), partition.partition, ranges.by_segment)
+        files = erase_archived(self._archive(partition.space), partition.partition, ranges.by_segment)
+        return done.plus(Rewritten(files=files))
 
     def _finish_erasing(self, partition: Partition) -> None:
         from .removing.erase import finish

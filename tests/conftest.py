@@ -101,5 +101,6 @@ pytest_plugins = [
     "fix_spark",
     "fix_stores",
     "fix_workers",
+    "fix_worlds",
     "fix_archiving",  # after what it imports
 ]

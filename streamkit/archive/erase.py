@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .read import Archive
+    from .table import Table
 
-__all__ = ["erase_archived"]
+__all__ = ["erase_archived", "is_left_behind", "stored_files"]
 
 _TRIES = 20
 _FOOTER = b"PAR1"
@@ -172,29 +173,35 @@ def _delete_old(archive: Archive, named: Set[str], spans: Spans) -> None:
     Nobody can come to need one: what would name it takes the place of a file that had the same rows and is replaced,
     or it builds on an earlier version.
     """
-    import pyarrow.fs as fs
-
     table = archive.table
-    with table.mapped():
-        found = table.filesystem.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True))
-    for info in found:
+    for info in stored_files(table):
         path = info.path
-        if info.type != fs.FileType.File or path.startswith(DIRECTORY) or not path.endswith(".parquet"):
-            continue
         if path in named:
             continue
         try:
-            if _is_left_behind(archive, info) or _holds(archive, path, spans):
+            if is_left_behind(table, info) or _holds(archive, path, spans):
                 with table.mapped():
                     table.filesystem.delete_file(path)
         except Gone:
             continue
 
 
-def _is_left_behind(archive: Archive, info: Any) -> bool:
+def stored_files(table: Table) -> list[Any]:
+    """What a pyarrow file system tells of each data file in the table's directory, named by a version or not."""
+    import pyarrow.fs as fs
+
+    with table.mapped():
+        found = table.filesystem.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True))
+    return [
+        info
+        for info in found
+        if info.type == fs.FileType.File and not info.path.startswith(DIRECTORY) and info.path.endswith(".parquet")
+    ]
+
+
+def is_left_behind(table: Table, info: Any) -> bool:
     """Whether a file was left half written by a process that was killed: nobody can tell what is in it. Unavailable if
     that process may be at it yet."""
-    table = archive.table
     with table.reading(info.path), table.filesystem.open_input_file(info.path) as source:
         size = source.size()
         if size >= len(_FOOTER) and source.read_at(len(_FOOTER), size - len(_FOOTER)) == _FOOTER:

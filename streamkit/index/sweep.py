@@ -29,8 +29,9 @@ def _files(partition: Partition) -> list[bytes]:
     return [row.key for row in partition.backend.scan(partition.key, *RUNS.children(), values=False)]
 
 
-def sweep(partition: Partition) -> int:
-    """Remove the files that upkeeps left behind which lost or were stopped; how many.
+def sweep(partition: Partition) -> int | None:
+    """Remove the files that upkeeps left behind which lost or were stopped; how many. None, and no file is removed, if
+    another process has moved the head.
 
     An upkeep that is under way has a file that nothing names yet. So the head is moved after they were listed: what
     was built on the one before comes too late.
@@ -47,7 +48,7 @@ def sweep(partition: Partition) -> int:
     try:
         new = partition.backend.put(partition.key, bytes(HEAD), encode_row(HEAD, after), etag)
     except (Conflict, Ambiguous):
-        return 0  # another time
+        return None
     partition.indexed(after, new, etag)
     for at in range(0, len(stale), _KEYS):
         partition.backend.delete(partition.key, stale[at : at + _KEYS])

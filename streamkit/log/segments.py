@@ -10,7 +10,7 @@ from .manifest import RunGone
 from .partition import Partition
 from .rows import SegmentRow
 
-__all__ = ["indexed_segments"]
+__all__ = ["all_segments", "indexed_segments"]
 
 
 def indexed_segments(partition: Partition) -> Iterator[tuple[str, SegmentRow]]:
@@ -29,3 +29,13 @@ def indexed_segments(partition: Partition) -> Iterator[tuple[str, SegmentRow]]:
                 return
             start = row[0] + b"\x00"
             yield segment_name(row[0]), decode_index_row(SegmentRow, *row)
+
+
+def all_segments(partition: Partition) -> Iterator[str]:
+    """Each segment that ever had an entry, once: also one of which nothing is left. Indexed ones come first."""
+    with partition.lock:
+        recent = dict.fromkeys((*partition.tail, *partition.removals))
+    for name, _ in indexed_segments(partition):
+        recent.pop(name, None)
+        yield name
+    yield from recent

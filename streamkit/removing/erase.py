@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import translate
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import NamedTuple
 
-from ..errors import LeaseNotAcquired
+from ..errors import LeaseNotAcquired, Unavailable
 from ..index.thin import expire, expire_floor
+from ..index.upkeep import purge
 from ..leases import Lease
 from ..log.commit import Committer
 from ..log.floors import Control, Erasure
+from ..log.manifest import RunGone
 from ..log.partition import Partition
 from ..log.read import Batch, Bounds, Needles, partition_batches, segment_batches
 from ..log.request import Request
+from ..log.segments import all_segments
 from ..log.visible import row_of
-from ..space import Space, segments_of
-from .report import EraseReport
-from .rewrite import Ranges, clean_partition, index_all
+from ..model import Entry
+from ..space import Space
+from .ranges import joined
+from .report import EraseReport, Rewritten
+from .rewrite import CleanCopies, clean_partition, clear_leftovers, index_all
+from .stored import has_pairs, hidden_up_to, stored_with
 
-__all__ = ["erase_matching", "erase_space", "finish", "pending"]
+__all__ = ["FindArchived", "erase_matching", "erase_space", "finish"]
 
 _AT_ONCE = 5000
 """Ranges that one transaction erases, at most."""
 _STEP = 10_000
+_TRIES = 100
 _WAIT = 60.0
 """Seconds to wait for an archiver."""
 
 MakeLease = Callable[[str, float], Lease]
 Progress = Callable[[int, int], None]
+FindArchived = Callable[[Partition, Mapping[str, str], int], Iterable[tuple[str, int]]]
+"""(segment, sequence) of a partition's entries in the archive that have all pairs, of transactions up to a number;
+others may be among them."""
+
+
+class _Wanted(NamedTuple):
+    """What an erasure names."""
+
+    glob: str | None = None
+    first: int = 1
+    last: int | None = None
+    metadata: Mapping[str, str] | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The one segment that is named; None for all that a pattern names."""
+        return self.glob if self.glob is not None and not any(sign in self.glob for sign in "*?[") else None
+
+    def takes(self, segment: str) -> bool:
+        # Compiled patterns are cached.
+        return self.glob is None or segment == self.glob or fnmatchcase(segment, self.glob)
+
+    def covers(self, sequence: int) -> bool:
+        return self.first <= sequence and (self.last is None or sequence <= self.last)
 
 
 class _Found:
@@ -43,11 +73,11 @@ class _Found:
         self._open: dict[str, int] = {}
         """Of the segments met last, where their last range is in `ranges`."""
 
-    def take(self, batch: Batch, matches: Callable[[Any], bool] | None) -> None:
+    def take(self, batch: Batch, matches: Callable[[Entry], bool]) -> None:
         entries = batch.entries
         self.searched += len(entries)
         for entry in entries:
-            if type(entry.payload) is bytes and (matches is None or matches(entry)):
+            if type(entry.payload) is bytes and matches(entry):
                 self._add(entry.segment, entry.sequence)
                 self.entries += 1
                 self.bytes += len(entry.payload)
@@ -74,42 +104,50 @@ def erase_space(
     dry_run: bool,
     progress: Progress | None,
     lease: MakeLease,
-    clean_archive: Callable[[Partition, Ranges], int],
+    clean_copies: CleanCopies,
+    hidden_in_archive: FindArchived,
 ) -> EraseReport:
     started = space.partitions[0].clock.now()
     total = EraseReport(space.name, started=started, dry_run=dry_run)
+    wanted = _Wanted(glob, first, last, metadata)
     for committer in space.committers:
         partition = committer.partition
-        if glob is not None and not _is_pattern(glob) and space.partition(glob) is not partition:
+        if wanted.name is not None and space.partition(wanted.name) is not partition:
             continue
         if not dry_run:
             _settle(committer)
-        found = _search(partition, glob, first, last, metadata, progress)
-        if glob is not None and metadata is None:
-            found.ranges += _hidden(partition, glob, first, last)
-        rows = files = 0
+        found = _search(partition, wanted, progress)
+        hidden = _hidden(partition, wanted, hidden_in_archive, dry_run)
+        done = Rewritten()
         if not dry_run:
-            _commit(committer, found.ranges)
+            _commit(committer, [*found.ranges, *hidden])
             # Also what an earlier call has left.
-            rows, files = finish(partition, lease, clean_archive)
+            done = finish(partition, lease, clean_copies)
+            clear_leftovers(partition)
         total = EraseReport(
             space.name,
             total.entries + found.entries,
             total.bytes + found.bytes,
             total.segments + len(found.segments),
             total.transactions + len(found.numbers),
-            total.rows + rows,
-            total.files + files,
+            total.rows + done.records + done.packs + done.runs,
+            total.files + done.files,
             total.searched + found.searched,
             started,
             partition.clock.now(),
             dry_run,
+            total.hidden + sum(erasure.last - erasure.first + 1 for erasure in hidden),
+            total.records + done.records,
+            total.packs + done.packs,
+            total.runs + done.runs,
+            total.views + done.views,
+            tuple(dict.fromkeys(total.unreached + done.unreached)),
         )
     return total
 
 
 def _settle(committer: Committer) -> None:
-    """What a retention hides is not found: say in the log that it is gone, so that no wider one brings it back."""
+    """Say in the log that what a retention hides is gone, so that no wider one brings it back."""
     partition = committer.partition
     partition.refresh()
     if partition.retention is None:
@@ -119,24 +157,58 @@ def _settle(committer: Committer) -> None:
     expire_floor(committer)
 
 
-def _hidden(partition: Partition, glob: str, first: int, last: int | None) -> Iterator[Erasure]:
-    """What nobody can read any more of these segments, and may still be stored."""
-    for name in _names(partition, glob):
-        row = row_of(partition, name)
-        until = min(row.first_sequence - 1, last or row.last_sequence)
-        if first <= until:
-            yield Erasure(name, first, until)
+def _hidden(partition: Partition, wanted: _Wanted, in_archive: FindArchived, dry_run: bool) -> list[Erasure]:
+    """Entries that match, that nobody can read any more, and that may still be stored."""
+    if wanted.metadata is None:
+        return [erasure for name in _names(partition, wanted) for erasure in _before_first(partition, name, wanted)]
+    if not dry_run:
+        index_all(partition)
+        purge(partition)  # else the index could hold copies of what the log does not hold any more
+    last = hidden_up_to(partition)
+    if not last:
+        return []
+    sequences: dict[str, set[int]] = {}
+    for segment, sequence in _stored(partition, wanted, wanted.metadata):
+        sequences.setdefault(segment, set()).add(sequence)
+    for segment, sequence in in_archive(partition, wanted.metadata, last):
+        if wanted.takes(segment):
+            sequences.setdefault(segment, set()).add(sequence)
+    erasures: list[Erasure] = []
+    for segment, found in sequences.items():
+        floor = row_of(partition, segment).first_sequence
+        hidden = sorted(sequence for sequence in found if sequence < floor and wanted.covers(sequence))
+        erasures += (Erasure(segment, first, last) for first, last in joined((one, one) for one in hidden))
+    return erasures
+
+
+def _stored(partition: Partition, wanted: _Wanted, metadata: Mapping[str, str]) -> list[tuple[str, int]]:
+    for _ in range(_TRIES):
+        packs = partition.packs
+        try:
+            return list(stored_with(partition, metadata, wanted.takes))
+        except RunGone as error:
+            partition.check_moved(packs, error)
+    raise Unavailable(f"space {partition.space!r}: others merge its packs all the time; erase again later")
+
+
+def _before_first(partition: Partition, name: str, wanted: _Wanted) -> Iterator[Erasure]:
+    """The sequences of a segment before the first one that can be read."""
+    row = row_of(partition, name)
+    until = min(row.first_sequence - 1, wanted.last or row.last_sequence)
+    if wanted.first <= until:
+        yield Erasure(name, wanted.first, until)
 
 
 def erase_matching(
     space: Space,
     segments: Iterable[str],
-    matches: Callable[[Any], bool],
+    matches: Callable[[Entry], bool],
     lease: MakeLease,
-    clean_archive: Callable[[Partition, Ranges], int],
-) -> None:
-    """Erase those entries of some segments that match."""
+    clean_copies: CleanCopies,
+) -> Rewritten:
+    """Erase those entries of some segments that match, and all that nobody can read any more."""
     by_partition: dict[int, list[str]] = {}
+    done = Rewritten()
     for segment in segments:
         by_partition.setdefault(space.partition(segment).partition, []).append(segment)
     for number, names in by_partition.items():
@@ -144,36 +216,27 @@ def erase_matching(
         partition = committer.partition
         partition.refresh(names)
         found = _Found()
-        for batch in _of_segments(partition, names, 1, None):
+        for batch in _of_segments(partition, names, _Wanted()):
             found.take(batch, matches)
-        _commit(committer, found.ranges)
-        finish(partition, lease, clean_archive)
+        hidden = [erasure for name in names for erasure in _before_first(partition, name, _Wanted())]
+        _commit(committer, [*found.ranges, *hidden])
+        done = done.plus(finish(partition, lease, clean_copies))
+    return done
 
 
-def _is_pattern(glob: str) -> bool:
-    return any(sign in glob for sign in "*?[")
-
-
-def _search(
-    partition: Partition,
-    glob: str | None,
-    first: int,
-    last: int | None,
-    metadata: Mapping[str, str] | None,
-    progress: Progress | None,
-) -> _Found:
+def _search(partition: Partition, wanted: _Wanted, progress: Progress | None) -> _Found:
+    """What can be read and matches."""
     found = _Found()
     end = partition.refresh()
-    wanted = None if metadata is None else tuple(metadata.items())
+    pairs = wanted.metadata
 
-    def matches(entry: Any) -> bool:
-        there = entry.metadata
-        return bool(there) and all(there.get(name) == value for name, value in wanted or ())
+    def matches(entry: Entry) -> bool:
+        return pairs is None or has_pairs(entry.metadata, pairs)
 
     told = 0
-    needles = Needles(text for pair in wanted or () for text in pair)
-    for batch in _batches(partition, glob, first, last, end, needles):
-        found.take(batch, None if wanted is None else matches)
+    needles = Needles(text for pair in (pairs or {}).items() for text in pair)
+    for batch in _batches(partition, wanted, end, needles):
+        found.take(batch, matches)
         searched = found.searched + needles.passed
         if progress is not None and searched - told >= _STEP:
             told = searched
@@ -182,28 +245,27 @@ def _search(
     return found
 
 
-def _batches(
-    partition: Partition, glob: str | None, first: int, last: int | None, end: int, needles: Needles
-) -> Iterator[Batch]:
-    if glob is None:
+def _batches(partition: Partition, wanted: _Wanted, end: int, needles: Needles) -> Iterator[Batch]:
+    if wanted.glob is None:
         yield from partition_batches(partition, (1, 0), end, Bounds(), needles=needles)
         return
-    yield from _of_segments(partition, _names(partition, glob), first, last)
+    yield from _of_segments(partition, _names(partition, wanted), wanted)
 
 
-def _of_segments(partition: Partition, names: Iterable[str], first: int, last: int | None) -> Iterator[Batch]:
+def _of_segments(partition: Partition, names: Iterable[str], wanted: _Wanted) -> Iterator[Batch]:
     for name in names:
         row = row_of(partition, name)
-        until = row.last_sequence if last is None else min(last, row.last_sequence)
-        if until:
-            yield from segment_batches(partition, name, Bounds(max(first, row.first_sequence), until))
+        first = max(wanted.first, row.first_sequence)
+        until = row.last_sequence if wanted.last is None else min(wanted.last, row.last_sequence)
+        if first <= until:
+            yield from segment_batches(partition, name, Bounds(first, until))
 
 
-def _names(partition: Partition, glob: str) -> list[str]:
-    if not _is_pattern(glob):
-        return [glob]
-    pattern = re.compile(translate(glob))
-    return [name for name in segments_of(partition) if name == glob or pattern.match(name)]
+def _names(partition: Partition, wanted: _Wanted) -> Iterable[str]:
+    """The segments that are named: also those of which no entry is left."""
+    if wanted.name is not None:
+        return [wanted.name]
+    return [name for name in all_segments(partition) if wanted.takes(name)]
 
 
 def _commit(committer: Committer, ranges: list[Erasure]) -> None:
@@ -211,28 +273,21 @@ def _commit(committer: Committer, ranges: list[Erasure]) -> None:
         committer.commit(Request((), control=Control(erasures=tuple(ranges[at : at + _AT_ONCE]))))
 
 
-def pending(partition: Partition) -> bool:
-    """Whether something that is said to be erased may still be stored."""
-    return bool(partition.erasing)
-
-
-def finish(
-    partition: Partition, lease: MakeLease, clean_archive: Callable[[Partition, Ranges], int]
-) -> tuple[int, int]:
-    """Remove everywhere what the log says is erased: (rows, files) that were written anew.
+def finish(partition: Partition, lease: MakeLease, clean_copies: CleanCopies) -> Rewritten:
+    """Remove everywhere what the log says is erased.
 
     LeaseNotAcquired while another process archives, or erases.
     """
     from ..archive.archiver import lease_name
 
     partition.refresh()
-    if not pending(partition):
-        return 0, 0
+    if not partition.erasing:
+        return Rewritten()
     try:
         with lease(lease_name(partition.space, partition.partition), _WAIT):
-            return clean_partition(partition, clean_archive)
+            return clean_partition(partition, clean_copies)
     except LeaseNotAcquired as error:
         raise LeaseNotAcquired(
-            f"space {partition.space!r}: an archiver, or another erasure, is at it. What was to be erased is not given "
-            "out any more; to have it removed from storage erase again, or call maintain(), after that has ended"
+            f"another process archives space {partition.space!r}, or erases from it. The entries cannot be read any "
+            "more, and are still stored: call erase() or maintain() again to remove them"
         ) from error

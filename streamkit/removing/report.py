@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-__all__ = ["EraseReport", "StoreSize", "Tier", "TrimReport"]
+__all__ = ["EraseReport", "Rewritten", "StoreSize", "Tier", "TrimReport"]
 
 
 class TrimReport(msgspec.Struct, frozen=True):
@@ -22,11 +24,37 @@ class TrimReport(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
+class Rewritten(NamedTuple):
+    """What one erasure wrote anew, or deleted, on the way."""
+
+    records: int = 0
+    """Transactions of the log that are rows of their own."""
+    packs: int = 0
+    runs: int = 0
+    """Files of the index."""
+    files: int = 0
+    """Files of the archive."""
+    views: int = 0
+    """Published views; they are deleted."""
+    unreached: tuple[str, ...] = ()
+
+    def plus(self, other: Rewritten) -> Rewritten:
+        return Rewritten(
+            self.records + other.records,
+            self.packs + other.packs,
+            self.runs + other.runs,
+            self.files + other.files,
+            self.views + other.views,
+            tuple(dict.fromkeys(self.unreached + other.unreached)),
+        )
+
+
 class EraseReport(msgspec.Struct, frozen=True):
     """What an erasure removed, or would remove, as evidence. Bytes are of payload."""
 
     space: str
     entries: int = 0
+    """Entries that readers were given until now."""
     bytes: int = 0
     segments: int = 0
     transactions: int = 0
@@ -41,6 +69,18 @@ class EraseReport(msgspec.Struct, frozen=True):
     """By the store's clock, in ms since the epoch."""
     completed: int = 0
     dry_run: bool = False
+    hidden: int = 0
+    """Sequences that were trimmed, expired or deleted before, and are erased too: their bytes may still be stored."""
+    records: int = 0
+    """Of `rows`: transactions of the log,"""
+    packs: int = 0
+    """packs of them,"""
+    runs: int = 0
+    """and files of the index."""
+    views: int = 0
+    """Published views that were deleted. The next `publish` of each view writes it again, without the entries."""
+    unreached: tuple[str, ...] = ()
+    """What the erasure could not reach, a sentence each: where entries may still be stored, and what to do about it."""
 
 
 class Tier(msgspec.Struct, frozen=True):

@@ -1,14 +1,14 @@
 """Erasing from what is stored: records, packs and runs that hold erased entries are written anew without them.
 
-Stopped anywhere, it is done again: what is written already is the same then. In the end the head says that it is done.
+An erasure that was stopped is done again; it finds what is clean already. In the end the head says that it is done.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
+from operator import ne
 from os import urandom
 
 from msgspec.structs import replace
@@ -19,9 +19,8 @@ from ..index.run_format import decode_inline, encode_inline, renew_section
 from ..index.sweep import sweep
 from ..index.upkeep import bring_forward, encode, move_head, store_file, timestamp_of
 from ..log.cleared_inbox import clear_inbox
-from ..log.floors import Erasure
 from ..log.index_rows import decode_index_row, encode_index_row
-from ..log.keys import DATA, data_range, run_key
+from ..log.keys import run_key
 from ..log.manifest import Manifest, RunFile, RunGone
 from ..log.pack_format import PackBuilder, read_table
 from ..log.packs import PackFile, Packs, TableCache, in_pack
@@ -29,53 +28,19 @@ from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.record_format import without_entries, without_frames
 from ..log.rows import DataRow, Head, Piece
+from .ranges import Ranges
+from .report import Rewritten
+from .stored import stored_in
 
-__all__ = ["Ranges", "clean_partition", "index_all"]
+__all__ = ["CleanCopies", "clean_partition", "clear_leftovers", "index_all"]
 
 _TRIES = 1000
 _TOGETHER = 64
 """Records that are read at once."""
-_DATA_START, _DATA_END = map(bytes, DATA.children())
 
 
-class Ranges:
-    """The sequences of segments that are erased."""
-
-    def __init__(self, erasures: Sequence[Erasure]) -> None:
-        self.by_segment: dict[str, list[tuple[int, int]]] = {}
-        for erasure in erasures:
-            self.by_segment.setdefault(erasure.segment, []).append((erasure.first, erasure.last))
-        for segment, ranges in self.by_segment.items():
-            self.by_segment[segment] = _joined(ranges)
-        self.spans = sorted((*data_range(segment, parts[0][0]), segment) for segment, parts in self.by_segment.items())
-        """Of each segment from its first entry that is erased on: (first key, end) of its rows in the index, and its
-        name. They do not overlap."""
-        self._ends = [end for _, end, _ in self.spans]
-
-    def spans_in(self, first_key: bytes, last_key: bytes) -> list[tuple[bytes, bytes, str]]:
-        """Those of `spans` that some of the keys first_key..last_key may be in."""
-        at = bisect_right(self._ends, first_key)
-        return self.spans[at : bisect_right(self.spans, last_key, at, key=itemgetter(0))]
-
-    def reason(self, segment: str, sequence: int) -> str:
-        ranges = self.by_segment.get(segment, ())
-        at = bisect_left(ranges, (sequence + 1, 0)) - 1 if ranges else -1
-        return "erased" if at >= 0 and ranges[at][0] <= sequence <= ranges[at][1] else ""
-
-    def holds(self, segment: str, first: int, last: int) -> bool:
-        """Whether some of the sequences first..last are."""
-        return any(low <= last and first <= high for low, high in self.by_segment.get(segment, ()))
-
-
-def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """In order and apart: two erasures at the same time may have said some of the same."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
-        else:
-            found.append((first, last))
-    return found
+CleanCopies = Callable[[Partition, Ranges], Rewritten]
+"""Erases the ranges from what else holds entries of the partition: archive, snapshots, published views."""
 
 
 def index_all(partition: Partition) -> None:
@@ -88,35 +53,28 @@ def index_all(partition: Partition) -> None:
     raise Unavailable(f"space {partition.space!r}: others bring its index forward all the time; try again later")
 
 
-def clean_partition(partition: Partition, clean_archive: Callable[[Partition, Ranges], int]) -> tuple[int, int]:
-    """Erase what the log says is erased from log, packs, index and archive: (rows, files) that were written anew.
-
-    The caller holds the archiver's lease.
-    """
-    rows = files = 0
+def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritten:
+    """Erase what the log says is erased from log, packs, index and archive. The caller holds the archiver's lease."""
+    done = Rewritten()
     for _ in range(_TRIES):
         index_all(partition)
         head = partition.head
         if not head.erasing:
-            return rows, files
+            return done
         ranges = Ranges(head.erasing)
         try:
-            numbers = _numbers(partition, ranges)
-            rows += _clean_log(partition, numbers, ranges)
+            numbers = stored_in(partition, head, ranges)
+            done = done.plus(Rewritten(records=_clean_log(partition, numbers, ranges)))
             made: list[bytes] = []
-            after = _clean_files(partition, head, numbers, ranges, made)
+            after, changed = _clean_files(partition, head, numbers, ranges, made)
         except RunGone:
             partition.read_head()
             continue
-        rows += len(made)
         if after != head and not move_head(partition, head, after, made):
             continue
-        files += clean_archive(partition, ranges)
-        sweep(partition)
+        done = done.plus(changed).plus(clean_copies(partition, ranges))
         clear_inbox(partition, ranges.by_segment.keys())
-        backend = partition.backend
-        if isinstance(backend, Scrubs):
-            backend.scrub(partition.key)
+        clear_leftovers(partition)
         for _ in range(_TRIES):
             partition.read_head()
             head = partition.head
@@ -125,28 +83,24 @@ def clean_partition(partition: Partition, clean_archive: Callable[[Partition, Ra
                 partition, head, replace(head, erasing=left, erased=head.watermark), []
             ):
                 break
-        if isinstance(backend, Scrubs):
-            backend.scrub(partition.key)
+        _scrub(partition)
     raise Unavailable(f"space {partition.space!r}: the head is written to all the time; erase again later")
 
 
-def _numbers(partition: Partition, ranges: Ranges) -> list[int]:
-    """The transactions of the log that hold what is erased, as far as the index knows."""
-    found: set[int] = set()
-    for segment, parts in ranges.by_segment.items():
-        for first, last in parts:
-            found.update(piece.number for piece in _pieces(partition, segment, first, last))
-    return sorted(found)
+def clear_leftovers(partition: Partition) -> None:
+    """Remove what nothing names any more: files of stopped upkeeps, and deleted rows whose bytes are still on disk."""
+    for _ in range(_TRIES):
+        if sweep(partition) is not None:
+            break
+    else:
+        raise Unavailable(f"space {partition.space!r}: the head is written to all the time; erase again later")
+    _scrub(partition)
 
 
-def _pieces(partition: Partition, segment: str, first: int, last: int) -> Iterator[Piece]:
-    index = partition.index
-    for key, data in index.scan(*data_range(segment, first), segment.encode()):
-        for piece in decode_index_row(DataRow, key, data).pieces:
-            if piece.first_sequence > last:
-                return
-            if piece.last_sequence >= first:
-                yield piece
+def _scrub(partition: Partition) -> None:
+    backend = partition.backend
+    if isinstance(backend, Scrubs):
+        backend.scrub(partition.key)
 
 
 def _clean_log(partition: Partition, numbers: Sequence[int], ranges: Ranges) -> int:
@@ -171,8 +125,11 @@ def _clean_log(partition: Partition, numbers: Sequence[int], ranges: Ranges) -> 
     return count
 
 
-def _clean_files(partition: Partition, head: Head, numbers: Sequence[int], ranges: Ranges, made: list[bytes]) -> Head:
-    """`head` with files that hold nothing that is erased. A file has a run, or packed transactions, or both."""
+def _clean_files(
+    partition: Partition, head: Head, numbers: Sequence[int], ranges: Ranges, made: list[bytes]
+) -> tuple[Head, Rewritten]:
+    """`head` with files that hold nothing that is erased, and how many are new. A file has a run, or packed
+    transactions, or both."""
     manifest, packed = head.manifest, partition.open_packs(head)
     inside = {pack.id: _within(numbers, pack) for pack in head.packs}
     bad = {pack.id for pack in head.packs if any(map(packed.holds, inside[pack.id]))}
@@ -202,7 +159,8 @@ def _clean_files(partition: Partition, head: Head, numbers: Sequence[int], range
         runs=tuple(replace(run, files=renewed(run.files)) for run in manifest.runs),
         merges=tuple(replace(merge, files=renewed(merge.files)) for merge in manifest.merges),
     )
-    return replace(head, manifest=after, packs=packs, pack=pack)
+    changed = Rewritten(packs=sum(map(ne, packs, head.packs)), runs=len(new_runs))
+    return replace(head, manifest=after, packs=packs, pack=pack), changed
 
 
 def _within(numbers: Sequence[int], pack: PackFile) -> Sequence[int]:

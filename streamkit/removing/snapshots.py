@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from ..log.partition import Partition
 from ..model import Entry
 from ..names import InternalName, internal_name
 from ..space import Space
 from .erase import MakeLease, erase_matching
-from .rewrite import Ranges
+from .report import Rewritten
+from .rewrite import CleanCopies
 
 __all__ = ["VERSION", "erase_snapshots", "snapshots_of"]
 
@@ -23,12 +23,13 @@ def snapshots_of(space: str) -> InternalName:
 
 
 def erase_snapshots(
-    snapshots: Space, since: Mapping[str, int], lease: MakeLease, clean_archive: Callable[[Partition, Ranges], int]
-) -> None:
-    """Erase the snapshots that were made of an event of `since`, the first that is erased of each segment."""
+    snapshots: Space, since: Mapping[str, int], lease: MakeLease, clean_copies: CleanCopies
+) -> Rewritten:
+    """Erase the snapshots that were made of an event of `since`, the first that is erased of each segment; and older
+    snapshots, which nobody can read any more."""
 
     def matches(entry: Entry) -> bool:
         version = entry.metadata.get(VERSION, "")
         return not version.isdecimal() or int(version) >= since[entry.segment]
 
-    erase_matching(snapshots, since, matches, lease, clean_archive)
+    return erase_matching(snapshots, since, matches, lease, clean_copies)

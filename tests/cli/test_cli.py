@@ -23,6 +23,7 @@ from streamkit import Record
 from streamkit.cli.app import run
 from streamkit.index.verify import Finding, VerifyReport
 from streamkit.names import partition_of
+from streamkit.removing.report import Rewritten
 from streamkit.testing import ManualClock
 
 COMMAND = [sys.executable, "-m", "streamkit.cli"]
@@ -442,7 +443,7 @@ def test_an_erasure_that_was_stopped_is_completed_by_the_same_command(
 ) -> None:
     cli.append("orders", "order-1", b"secretword")
     with monkeypatch.context() as stopped:
-        stopped.setattr("streamkit.removing.erase.finish", lambda *_: (0, 0))
+        stopped.setattr("streamkit.removing.erase.finish", lambda *_: Rewritten())
         assert cli("erase", "orders", "order-1", "--yes").code == 0
     assert found_in(files_below(cli.folder / "stores"), b"secretword"), "it was not stopped"
     done = cli("erase", "orders", "order-1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,37 +14,26 @@ else:
 
 import streamkit_memory
 
-__all__ = ["files_below", "found_in", "holds", "rows_in_memory"]
+__all__ = ["expanded", "files_below", "found_in", "holds", "matches_in", "rows_in_memory"]
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _PARQUET = b"PAR1"
 
 
-def holds(data: bytes, needle: bytes, depth: int = 3) -> bool:
+def holds(data: bytes, needle: bytes) -> bool:
     """Whether `needle` is in `data`, in a column of it if it is a Parquet file, or in a zstd frame within it, of which
     there may be some in others."""
-    if needle in data or (data.startswith(_PARQUET) and _is_in_columns(data, needle)):
-        return True
-    at = data.find(_MAGIC) if depth else -1
-    while at >= 0:
-        try:
-            inner = zstd.ZstdDecompressor().decompress(data[at:])
-        except zstd.ZstdError:
-            inner = b""
-        if inner and holds(inner, needle, depth - 1):
-            return True
-        at = data.find(_MAGIC, at + 1)
-    return False
+    return any(needle in part for part in expanded(data))
 
 
-def _is_in_columns(data: bytes, needle: bytes) -> bool:
-    """Whether `needle` is in a value of a Parquet file, as it is when it was decompressed and decoded."""
+def _columns(data: bytes) -> Iterator[bytes]:
+    """The values of a Parquet file, decompressed and decoded."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = pq.ParquetFile(pa.BufferReader(data)).read()
-    chunks = [chunk for column in rows.columns for chunk in column.chunks]
-    return any(needle in buffer.to_pybytes() for chunk in chunks for buffer in chunk.buffers() if buffer is not None)
+    for column in pq.ParquetFile(pa.BufferReader(data)).read().columns:
+        for chunk in column.chunks:
+            yield from (buffer.to_pybytes() for buffer in chunk.buffers() if buffer is not None)
 
 
 def files_below(*directories: Path) -> Iterator[tuple[str, bytes]]:
@@ -66,3 +56,29 @@ def rows_in_memory(url: str) -> Iterator[tuple[str, bytes]]:
 def found_in(stored: Iterable[tuple[str, bytes]], needle: bytes) -> list[str]:
     """The names of what holds it."""
     return [name for name, data in stored if holds(data, needle)]
+
+
+def expanded(data: bytes, depth: int = 3) -> Iterator[bytes]:
+    """`data`, the columns of it if it is a Parquet file, and what the zstd frames within it hold."""
+    yield data
+    if data.startswith(_PARQUET):
+        yield from _columns(data)
+    at = data.find(_MAGIC) if depth else -1
+    while at >= 0:
+        try:
+            inner = zstd.ZstdDecompressor().decompress(data[at:])
+        except zstd.ZstdError:
+            inner = b""
+        if inner:
+            yield from expanded(inner, depth - 1)
+        at = data.find(_MAGIC, at + 1)
+
+
+def matches_in(stored: Iterable[tuple[str, bytes]], pattern: re.Pattern[bytes]) -> dict[bytes, set[str]]:
+    """What the first group of `pattern` matches, and the names of what holds that."""
+    found: dict[bytes, set[str]] = {}
+    for name, data in stored:
+        for part in expanded(data):
+            for match in pattern.finditer(part):
+                found.setdefault(match[1], set()).add(name)
+    return found

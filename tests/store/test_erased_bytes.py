@@ -5,126 +5,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from fix_azurite import Azurite
 from fix_covered import EXHAUSTIVE
-from fix_s3 import S3Bucket
 
-import streamkit
-from harness.deep_search import files_below, found_in, rows_in_memory
+from harness.deep_search import files_below, found_in
 from harness.doomed import doomed, killed_at, telling_of_tables
+from harness.worlds import PATIENCE, World, memory, without_leases
 from streamkit import Record, Store
-from streamkit.backend import Driver
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.testing import CRASHES, FAULTS, Call, Crash, Fault, Plan
 from streamkit.views import Index
 
-KINDS = [
-    "memory",
-    "remote",
-    "local",
-    pytest.param("s3", marks=pytest.mark.s3),
-    pytest.param("azure", marks=pytest.mark.azure),
-]
-
-
-_PATIENCE = 60.0
-"""Seconds for which an emulator is asked again, on a machine that is busy."""
 CHANGES = ("put", "delete", "scrub", "acquire", "renew", "release")
-
-
-class World:
-    """A root of one backend; `stored()` gives the name and the bytes of all that is kept below it."""
-
-    def __init__(self, url: str, path: Path, stored: Callable[[], Iterator[tuple[str, bytes]]]) -> None:
-        self.url = url
-        self.path = path
-        self.stored = stored
-        self.is_service = url.startswith(("s3:", "azurite:"))
-        self.archive = f"file://{path}/cold" if url.startswith("memory:") else None
-
-    def driver(self) -> Driver:
-        from streamkit.client import _driver
-
-        return _driver(self.url, _PATIENCE)
-
-    def client(self) -> Client:
-        return streamkit.connect(self.url, timeout=_PATIENCE, archive=self.archive)
-
-
-def memory(url: str, path: Path) -> World:
-    def stored() -> Iterator[tuple[str, bytes]]:
-        yield from rows_in_memory(url)
-        yield from files_below(path / "cold")
-
-    return World(url, path, stored)
-
-
-def bucket_of(bucket: S3Bucket, path: Path) -> World:
-    plain = bucket.server.client()
-
-    def stored() -> Iterator[tuple[str, bytes]]:
-        for name in bucket.names():
-            yield name, plain.get_object(Bucket=bucket.name, Key=name)["Body"].read()
-
-    return World(bucket.url("erasing"), path, stored)
-
-
-def account_of(azurite: Azurite, path: Path) -> World:
-    from azure.data.tables import TableServiceClient
-    from azure.storage.blob import BlobServiceClient
-
-    key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-    ends = (
-        f"DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={key};"
-        f"BlobEndpoint=http://127.0.0.1:{azurite.blob_port}/devstoreaccount1;"
-        f"TableEndpoint=http://127.0.0.1:{azurite.table_port}/devstoreaccount1;"
-    )
-    prefix = "er" + uuid4().hex[:10]
-    tables, blobs = TableServiceClient.from_connection_string(ends), BlobServiceClient.from_connection_string(ends)
-
-    def stored() -> Iterator[tuple[str, bytes]]:
-        for table in tables.list_tables():
-            if prefix in table.name:
-                for entity in tables.get_table_client(table.name).list_entities():
-                    parts = [entity[name] for name in sorted(entity) if isinstance(entity[name], bytes)]
-                    yield f"{table.name}/{entity['RowKey']}", b"".join(parts)
-        for container in blobs.list_containers():
-            inside = blobs.get_container_client(container.name)
-            for blob in inside.list_blobs():
-                if prefix in container.name or prefix in blob.name:
-                    yield blob.name, inside.download_blob(blob.name).readall()
-
-    return World(azurite.url(prefix), path, stored)
-
-
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    """A directory in memory, if this machine has one: what is written to it is synced all the time."""
-    root = Path(tempfile.mkdtemp(prefix="erased-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    yield root
-    shutil.rmtree(root)
-
-
-@pytest.fixture(params=KINDS)
-def world(request: pytest.FixtureRequest, scratch: Path) -> World:
-    match request.param:
-        case "memory" | "remote":
-            return memory(f"memory://{uuid4()}" + ("?remote=1" if request.param == "remote" else ""), scratch)
-        case "local":
-            root = scratch / "root"
-            return World(root.as_uri(), scratch, lambda: files_below(root))
-        case "s3":
-            return bucket_of(request.getfixturevalue("s3_bucket"), scratch)
-        case _:
-            return account_of(request.getfixturevalue("azurite"), scratch)
 
 
 class Secrets:
@@ -188,32 +85,11 @@ class Secrets:
         assert report.ok, report.findings[:3]
 
 
-class _Held:
-    """In the place of a lease whose holder was killed, after its time."""
-
-    def __enter__(self) -> _Held:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def check(self) -> None:
-        return None
-
-
-@contextlib.contextmanager
-def after_the_lease() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "_eraser_lease", lambda *_: _Held())
-        patch.setattr(Store, "_archiver_lease", lambda *_: _Held())
-        yield
-
-
 def erase_by(secrets: Secrets, plan: Plan) -> tuple[Call, ...]:
     """Erase in a process that follows a plan; the calls that it made."""
     world = secrets.world
     driver = doomed(world.driver(), plan)
-    client = Client(world.url, driver, _PATIENCE, None, 64 << 20, SYSTEM_CLOCK, world.archive)
+    client = Client(world.url, driver, PATIENCE, None, 64 << 20, SYSTEM_CLOCK, world.archive)
     with telling_of_tables(driver), contextlib.suppress(Crash):
         secrets.erase(client.store(secrets.id))
     return driver.faults.trace
@@ -221,7 +97,7 @@ def erase_by(secrets: Secrets, plan: Plan) -> tuple[Call, ...]:
 
 def completed(secrets: Secrets) -> bool:
     """The next process has it done, by upkeep if it was begun, and else by erasing. Whether it was begun."""
-    with after_the_lease(), secrets.world.client() as client:
+    with without_leases(), secrets.world.client() as client:
         store = client.store(secrets.id)
         begun = secrets.is_said(store)
         store.maintain()
@@ -314,8 +190,8 @@ def test_nothing_of_it_is_left_where_the_one_that_completes_it_is_killed_too(
             secrets = Secrets(world, True)
             erase_by(secrets, Plan.at(stopped, Fault.CRASH_BEFORE))
             driver = doomed(world.driver(), Plan.at(number, Fault.CRASH_BEFORE))
-            client = Client(world.url, driver, _PATIENCE, None, 64 << 20, SYSTEM_CLOCK, world.archive)
-            with after_the_lease(), telling_of_tables(driver), contextlib.suppress(Crash):
+            client = Client(world.url, driver, PATIENCE, None, 64 << 20, SYSTEM_CLOCK, world.archive)
+            with without_leases(), telling_of_tables(driver), contextlib.suppress(Crash):
                 client.store(secrets.id).maintain()
             made = len(driver.faults.trace)
             completed(secrets)

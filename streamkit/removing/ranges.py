@@ -1,0 +1,52 @@
+"""Which sequences of which segments an erasure names."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+
+from ..log.floors import Erasure
+from ..log.keys import data_range
+
+__all__ = ["Ranges", "joined"]
+
+
+class Ranges:
+    """The sequences of segments that are erased."""
+
+    def __init__(self, erasures: Sequence[Erasure]) -> None:
+        self.by_segment: dict[str, list[tuple[int, int]]] = {}
+        for erasure in erasures:
+            self.by_segment.setdefault(erasure.segment, []).append((erasure.first, erasure.last))
+        for segment, ranges in self.by_segment.items():
+            self.by_segment[segment] = joined(ranges)
+        self.spans = sorted((*data_range(segment, parts[0][0]), segment) for segment, parts in self.by_segment.items())
+        """Of each segment from its first entry that is erased on: (first key, end) of its rows in the index, and its
+        name. They do not overlap."""
+        self._ends = [end for _, end, _ in self.spans]
+
+    def spans_in(self, first_key: bytes, last_key: bytes) -> list[tuple[bytes, bytes, str]]:
+        """Those of `spans` that some of the keys first_key..last_key may be in."""
+        at = bisect_right(self._ends, first_key)
+        return self.spans[at : bisect_right(self.spans, last_key, at, key=itemgetter(0))]
+
+    def reason(self, segment: str, sequence: int) -> str:
+        ranges = self.by_segment.get(segment, ())
+        at = bisect_left(ranges, (sequence + 1, 0)) - 1 if ranges else -1
+        return "erased" if at >= 0 and ranges[at][0] <= sequence <= ranges[at][1] else ""
+
+    def holds(self, segment: str, first: int, last: int) -> bool:
+        """Whether some of the sequences first..last are."""
+        return any(low <= last and first <= high for low, high in self.by_segment.get(segment, ()))
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same sequences as ranges in order that do not touch. Two erasures may have named the same."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return found

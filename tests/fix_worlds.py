@@ -1,0 +1,34 @@
+"""A root of one backend of each kind, of which every byte can be looked at."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from harness.worlds import KINDS, World, account_of, bucket_of, directory, memory
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A directory in memory, if this machine has one: what is written to it is synced all the time."""
+    root = Path(tempfile.mkdtemp(prefix="erased-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, scratch: Path) -> World:
+    match request.param:
+        case "memory" | "remote":
+            return memory(f"memory://{uuid4()}" + ("?remote=1" if request.param == "remote" else ""), scratch)
+        case "local":
+            return directory(scratch)
+        case "s3":
+            return bucket_of(request.getfixturevalue("s3_bucket"), scratch)
+        case _:
+            return account_of(request.getfixturevalue("azurite"), scratch)

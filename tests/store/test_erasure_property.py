@@ -1,0 +1,38 @@
+"""After an erasure no byte of what it names is stored, whatever happened before: random histories on every backend."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from fix_covered import EXHAUSTIVE
+
+from harness.erasure_histories import BOUNDARY, CLASSES, GLOB, PUBLISH, History
+from harness.worlds import World
+
+_MANY, _FEW = (2000, 200) if EXHAUSTIVE else (40, 4)
+_BEGIN = int(os.environ.get("STREAMKIT_SEED", "0"))
+
+
+def test_nothing_of_what_was_erased_is_stored_whatever_happened_before(
+    world: World, covered: Callable[[str, int], None], request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip("deltalake")
+    seen: Counter[str] = Counter()
+    count = _FEW if world.is_service else _MANY
+    for seed in range(_BEGIN, _BEGIN + count):
+        history = History(world, seed)
+        try:
+            history.run(steps=8)
+        except BaseException as error:
+            error.add_note(f"seed {seed}: {', '.join(history.steps)}")
+            raise
+        seen.update(history.seen)
+    kind = request.node.callspec.id
+    covered(f"histories before an erasure, {kind}", count)
+    for name in CLASSES:
+        covered(f"of them with {name}, {kind}", seen[name])
+    if count >= 40:
+        assert all(seen[name] for name in (BOUNDARY, GLOB, PUBLISH)), seen
