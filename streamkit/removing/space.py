@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from ..backend import Backend
+from ..backend import Backend, Scrubs
 from ..log.cleared_inbox import drop_inbox
 from ..log.ended import end_log
 from ..log.keys import CATALOG, HEAD, space_key
@@ -34,6 +34,8 @@ def delete_space(
             delete_rows(backend, partition.key, keys[at : at + _KEYS])
         if backend.limits.remote:
             drop_inbox(backend, space, partition.partition)
+        if isinstance(backend, Scrubs):
+            backend.scrub(partition.key)
         if partition.partition:
             delete_rows(backend, partition.key, [bytes(HEAD)])
     if partitions:

@@ -1,0 +1,194 @@
+"""Erasing what was archived, trimmed, expired or deleted before: nobody reads it any more, and its bytes are stored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from harness.deep_search import files_below, found_in, rows_in_memory
+from streamkit import Record, Retention, Store
+from streamkit.backend import Driver
+from streamkit.client import Client
+from streamkit.eventsourcing import Aggregate, Repository, event
+from streamkit.testing import ManualClock
+from streamkit_local.driver import LocalDriver
+from streamkit_memory.driver import MemoryDriver
+
+Stored = Callable[[], Iterator[tuple[str, bytes]]]
+GRACE = 60.0
+
+
+class Place:
+    """A store whose clock the test moves, and every byte of it."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        self.clock = ManualClock(1_800_000_000.0)
+        self.url, self.path = url, path
+        driver: Driver = LocalDriver(path / "root", 5.0)
+        if url.startswith("memory:"):
+            driver = MemoryDriver(url.removeprefix("memory://"), clock=self.clock, sleep=self.clock.sleep)
+        self.client = Client(url, driver, 5.0, None, 64 << 20, self.clock, f"file://{path}/cold")
+        self.store: Store = self.client.store(uuid4())
+
+    def stored(self) -> Iterator[tuple[str, bytes]]:
+        yield from files_below(self.path)
+        if self.url.startswith("memory:"):
+            yield from rows_in_memory(self.url)
+
+    def holds(self, tag: bytes) -> list[str]:
+        return found_in(self.stored(), tag)
+
+    def maintain(self) -> None:
+        """Until all that may leave the log has left it."""
+        for _ in range(2):
+            self.store.maintain()
+            self.clock.sleep(2 * GRACE)
+        self.store.maintain()
+
+
+@pytest.fixture(params=["memory", "local"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    url = f"memory://{uuid4()}" if request.param == "memory" else f"file://{tmp_path}/root"
+    found = Place(url, tmp_path)
+    found.store.create_space("a", archive_grace=GRACE)
+    yield found
+    found.client.delete_store(found.store.id)
+    found.client.close()
+
+
+TAG = os.urandom(16).hex().encode()
+KEPT = os.urandom(16).hex().encode()
+
+
+def write(store: Store, segment: str, count: int = 3, tag: bytes = TAG) -> None:
+    for at in range(count):
+        store.produce("a", segment, [Record(tag + b" %d" % at, {"subject": segment, "note": tag.decode()})])
+
+
+def test_a_pack_across_the_archive_boundary_loses_what_was_archived(place: Place) -> None:
+    pytest.importorskip("deltalake")
+    write(place.store, "user-17/mails", 30)
+    place.store.archive("a")
+    write(place.store, "other", 1, KEPT)
+    place.maintain()
+    assert len(place.holds(TAG)) == 2, "it is in the archive, and in a pack of the log"
+    report = place.store.erase("a", "user-17/mails")
+    assert (report.entries, report.packs, report.files) == (30, 1, 1)
+    assert place.holds(TAG) == []
+    assert [entry.payload for entry in place.store.consume_space("a")] == [KEPT + b" 0"]
+    assert place.store.verify().ok
+
+
+REMOVALS: dict[str, Callable[[Store], object]] = {
+    "trimmed": lambda store: store.trim("a", "user-17/mails", keep_entries=0),
+    "deleted": lambda store: store.delete_segment("a", "user-17/mails"),
+    "expired": lambda store: store.set_retention("a", Retention(max_entries=1)),
+    "trimmed with the space": lambda store: store.trim("a", keep_entries=1),
+    "expired with the space": lambda store: store.set_retention("a", Retention(max_entries=1, per="space")),
+}
+SELECTORS: dict[str, tuple[str | None, dict[str, str] | None]] = {
+    "its name": ("user-17/mails", None),
+    "a glob": ("user-17/*", None),
+    "metadata": (None, {"subject": "user-17/mails"}),
+    "both": ("user-*", {"subject": "user-17/mails"}),
+}
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("how", REMOVALS)
+@pytest.mark.parametrize("archived", [False, True], ids=["in the log", "archived"])
+def test_what_was_removed_before_is_erased_too(place: Place, how: str, archived: bool, selector: str) -> None:
+    if archived:
+        pytest.importorskip("deltalake")
+    store = place.store
+    write(store, "user-17/mails")
+    if archived:
+        store.archive("a")
+    write(store, "other", 1, KEPT)
+    REMOVALS[how](store)
+    place.maintain()
+    segment, metadata = SELECTORS[selector]
+    found = store.erase("a", segment, metadata=metadata, dry_run=True)
+    report = store.erase("a", segment, metadata=metadata)
+    assert place.holds(TAG) == []
+    assert (found.entries, found.hidden) == (report.entries, report.hidden)
+    assert place.holds(KEPT)
+    assert store.verify().ok
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_a_segment_that_was_deleted_and_written_again_is_erased_with_its_past(place: Place, selector: str) -> None:
+    write(place.store, "user-17/mails")
+    place.store.delete_segment("a", "user-17/mails")
+    place.maintain()
+    write(place.store, "user-17/mails", 2)
+    segment, metadata = SELECTORS[selector]
+    report = place.store.erase("a", segment, metadata=metadata)
+    assert report.entries == 2
+    assert place.holds(TAG) == []
+    write(place.store, "user-17/mails", 1, KEPT)
+    assert [entry.sequence for entry in place.store.consume_segment("a", "user-17/mails")] == [6]
+
+
+def test_bounds_hold_for_what_was_removed_before(place: Place) -> None:
+    """Sequences 1 to 4 are trimmed and stored; 2 and 3 are erased."""
+    tags = [os.urandom(16).hex().encode() for _ in range(5)]
+    place.store.produce("a", "s", [Record(tag, {"subject": "one"}) for tag in tags])
+    place.store.trim("a", "s", keep_entries=1)
+    place.store.erase("a", "s", first=2, last=2)
+    place.store.erase("a", "s", first=3, last=3, metadata={"subject": "one"})
+    assert [bool(place.holds(tag)) for tag in tags] == [True, False, False, True, True]
+    assert [entry.payload for entry in place.store.consume_segment("a", "s")] == [tags[4]]
+
+
+def test_a_glob_over_segments_without_entries_erases_no_others(place: Place) -> None:
+    write(place.store, "user-17/mails")
+    write(place.store, "user-1/mails", tag=KEPT)
+    for segment in ("user-17/mails", "user-1/mails"):
+        place.store.trim("a", segment, keep_entries=0)
+    report = place.store.erase("a", "user-17/*")
+    assert (report.entries, report.hidden) == (0, 3)
+    assert place.holds(TAG) == []
+    assert place.holds(KEPT)
+
+
+class Person(Aggregate):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    @event
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_older_snapshots_of_an_aggregate_that_nobody_can_read_are_erased(place: Place) -> None:
+    people = Repository(place.store, "a", Person, snapshot_every=2)
+    for at in range(8):
+        person = people.load("user-17")
+        person.say(f"{TAG.decode()} {at}")
+        people.save(person)
+    place.maintain()
+    assert place.holds(TAG)
+    place.store.erase("a", "user-17")
+    assert place.holds(TAG) == []
+
+
+def test_a_space_that_is_deleted_leaves_nothing_on_disk(place: Place) -> None:
+    write(place.store, "user-17/mails")
+    place.store.delete_space("a")
+    assert place.holds(TAG) == []
+
+
+def test_an_erasure_that_finds_nothing_overwrites_what_is_left_of_deleted_rows(place: Place) -> None:
+    write(place.store, "user-17/mails")
+    write(place.store, "other", 1, KEPT)
+    place.store.trim("a", keep_entries=1)
+    place.maintain()
+    place.store.erase("a", metadata={"subject": "user-17/mails"})
+    assert place.holds(TAG) == []
+    assert place.holds(KEPT)
