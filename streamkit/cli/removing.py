@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from streamkit.removing.report import EraseReport
 from streamkit.store import inner
 
 from .options import Archive, Json, SpaceName, StoreId, Url, check_space, open_store
@@ -86,12 +87,12 @@ def erase(
         check_space(opened, space)
         if not yes or dry_run:
             found = opened.erase(space, segment, first=first, last=last, metadata=pairs, dry_run=True, progress=bar.at)
-            text = f"{found.entries:,} entries of {found.segments:,} segments, {found.bytes:,} bytes, would be erased"
+            text = f"{_amounts(found)} would be erased"
             if dry_run:
                 print_line(record_line(msgspec.to_builtins(found)) if json else text)
                 return
             print_note(text)
-            if not found.entries:
+            if not found.entries and not found.hidden:
                 known = inner(opened).look_up(space)[0]
                 if known is not None and any(partition.erasing for partition in known.partitions):
                     opened.maintain(space)  # an erasure was stopped: what it erased is not found any more, but stored
@@ -104,9 +105,16 @@ def erase(
         print_line(record_line(msgspec.to_builtins(report)))
     else:
         print_line(
-            f"{report.entries:,} entries of {report.segments:,} segments, {report.bytes:,} bytes, are erased: "
+            f"{_amounts(report)} are erased: "
             f"{report.rows:,} rows and {report.files:,} files of the archive were written anew"
         )
+        for text in report.unreached:
+            print_note(text)
+
+
+def _amounts(report: EraseReport) -> str:
+    text = f"{report.entries:,} entries of {report.segments:,} segments, {report.bytes:,} bytes,"
+    return f"{text} and {report.hidden:,} that were removed before" if report.hidden else text
 
 
 def _pairs(given: Iterable[str]) -> dict[str, str]:

@@ -164,7 +164,7 @@ class History:
             client.delete_store(self.id)
 
     def _produce(self, store: Store) -> None:
-        for _ in range(self.dice.randint(1, 8)):
+        for _ in range(self.dice.randint(1, 3 if self.world.is_service else 8)):
             segment = self.dice.choice(_SEGMENTS)
             subject = self.dice.choice(_SUBJECTS)
             tags = [self._tag() for _ in range(self.dice.randint(1, 3))]
