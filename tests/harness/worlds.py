@@ -14,6 +14,7 @@ from fix_s3 import S3Bucket
 import streamkit
 from harness.deep_search import files_below, rows_in_memory
 from streamkit import Store
+from streamkit.archive_url import archive_place
 from streamkit.backend import Driver
 from streamkit.client import Client
 
@@ -38,7 +39,8 @@ class World:
         self.path = path
         self.stored = stored
         self.is_service = url.startswith(("s3:", "azurite:"))
-        self.archive = f"file://{path}/cold" if url.startswith("memory:") else None
+        self.cold = f"file://{path}/cold" if url.startswith("memory:") else None
+        self.archive = None if self.cold is None else archive_place(self.cold)
 
     def driver(self) -> Driver:
         from streamkit.client import _driver
@@ -46,7 +48,7 @@ class World:
         return _driver(self.url, PATIENCE)
 
     def client(self) -> Client:
-        return streamkit.connect(self.url, timeout=PATIENCE, archive=self.archive)
+        return streamkit.connect(self.url, timeout=PATIENCE, archive=self.cold)
 
 
 def memory(url: str, path: Path) -> World:

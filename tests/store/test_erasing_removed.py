@@ -11,6 +11,7 @@ import pytest
 
 from harness.deep_search import files_below, found_in, rows_in_memory
 from streamkit import Record, Retention, Store
+from streamkit.archive_url import archive_place
 from streamkit.backend import Driver
 from streamkit.client import Client
 from streamkit.eventsourcing import Aggregate, Repository, event
@@ -31,7 +32,7 @@ class Place:
         driver: Driver = LocalDriver(path / "root", 5.0)
         if url.startswith("memory:"):
             driver = MemoryDriver(url.removeprefix("memory://"), clock=self.clock, sleep=self.clock.sleep)
-        self.client = Client(url, driver, 5.0, None, 64 << 20, self.clock, f"file://{path}/cold")
+        self.client = Client(url, driver, 5.0, None, 64 << 20, self.clock, archive_place(f"file://{path}/cold"))
         self.store: Store = self.client.store(uuid4())
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
