@@ -40,6 +40,8 @@ class Application:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 self.service.client  # noqa: B018  (connects, so that a wrong URL is told now)
+                for begin in self.service.on_start:
+                    begin(self.service)
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 self.service.drain()

@@ -24,5 +24,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Stores that are open at once; the least used one is closed."""
     heartbeat_seconds: float = 15.0
     """A stream is silent for no longer."""
+    upkeep_seconds: float = 600.0
+    """Seconds between two removals of expired streams from the storage. Clients do not see them in any case."""
+    long_poll_seconds: float = 20.0
+    """How long a read of the Durable Streams protocol waits for data, where the client cannot say it."""
     drain_seconds: float = 10.0
     """How long a process takes to end after SIGTERM at most."""

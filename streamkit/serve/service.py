@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from uuid import UUID
 
 from ..aio import AsyncClient, AsyncStore, connect
@@ -29,6 +30,10 @@ class Service:
         self._stores: OrderedDict[UUID, AsyncStore] = OrderedDict()
         self.is_draining = False
         """The process is to end: streams say goodbye, and long-polls answer with what they have."""
+        self.on_start: list[Callable[[Service], object]] = []
+        """What rooms of the server begin when the process starts."""
+        self.on_close: list[Callable[[], object]] = []
+        """What they end when it ends."""
         self.ticker = Ticker(limits.heartbeat_seconds, limits.write_seconds)
         self.rings = Rings(limits.ring_bytes)
 
@@ -78,6 +83,8 @@ class Service:
 
     async def close(self) -> None:
         """Close what the service has opened itself."""
+        for end in self.on_close:
+            end()
         await self.rings.close()
         stores = list(self._stores.values())
         self._stores.clear()

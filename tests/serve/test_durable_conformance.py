@@ -1,0 +1,57 @@
+"""The protocol's own suite, `@durable-streams/server-conformance-tests`, against the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from fix_covered import EXHAUSTIVE
+
+from harness.balanced import Balanced
+
+INFRA = Path(__file__).parent.parent.parent / "infra"
+TESTS = 338
+SECONDS = 300
+
+
+def run_suite(address: str, tmp_path: Path) -> None:
+    install = [sys.executable, str(INFRA / "npm.py"), str(INFRA / "durable_streams")]
+    node, modules = subprocess.run(install, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\n")[:2]
+    report = tmp_path / "report.json"
+    command = [node, f"{modules}/vitest/vitest.mjs", "run", "conformance.test.js", "--testTimeout=60000"]
+    ran = subprocess.run(
+        [*command, "--reporter=json", f"--outputFile={report}"],
+        cwd=INFRA / "durable_streams",
+        env={**os.environ, "DURABLE_STREAMS_URL": address, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert report.exists(), ran.stdout + ran.stderr
+    results = [test for file in json.loads(report.read_text())["testResults"] for test in file["assertionResults"]]
+    failed = {test["fullName"]: test["failureMessages"] for test in results if test["status"] != "passed"}
+    assert failed == {}
+    assert len(results) == TESTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    "kind", ["local", pytest.param("s3", marks=pytest.mark.s3), pytest.param("azure", marks=pytest.mark.azure)]
+)
+def test_the_suite_of_the_protocol_passes(
+    kind: str, processes: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if not EXHAUSTIVE and (kind != "local" or processes == 1):
+        pytest.skip("every run has two processes on a local disk; the others are STREAMKIT_EXHAUSTIVE=1")
+    if kind == "local":
+        url = f"file://{tmp_path}/root"
+    else:
+        url = request.getfixturevalue("s3_bucket" if kind == "s3" else "azurite").url()
+    with Balanced(url, uuid4(), processes) as balanced:
+        run_suite(balanced.address, tmp_path)

@@ -1,0 +1,368 @@
+"""The Durable Streams interface where the protocol's own suite does not look: other processes, time, and attacks."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+from uuid import uuid4
+
+import pytest
+from fix_serve import Reply, Served
+
+import streamkit
+from harness.balanced import Balanced
+from streamkit import Record
+from streamkit.serve import Limits
+from streamkit.serve.durable.state import Refused
+from streamkit.serve.durable.subscriptions import is_match
+from streamkit.serve.durable.webhooks import check_url
+from streamkit.testing import ManualClock
+
+TEXT = {"Content-Type": "text/plain"}
+JSON = {"Content-Type": "application/json"}
+
+
+def stream(served: Served, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return served.ask(method, f"/v1/stream/{path}", body, {**TEXT, **named})
+
+
+def producer(id: str, epoch: int, seq: int) -> dict[str, str]:
+    return {"Producer_Id": id, "Producer_Epoch": str(epoch), "Producer_Seq": str(seq)}
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+# -- positions ---------------------------------------------------------------------------------------------------
+
+
+def test_an_offset_of_a_stream_that_was_deleted_is_gone(served: Served) -> None:
+    stream(served, "PUT", "a", b"old")
+    offset = stream(served, "POST", "a", b"older").headers["stream-next-offset"]
+    assert stream(served, "DELETE", "a").status == 204
+    assert stream(served, "PUT", "a", b"new").status == 201
+    assert stream(served, "GET", f"a?offset={offset}").status == 410
+    assert stream(served, "GET", "a").body == b"new"
+
+
+def test_an_offset_beyond_the_end_is_refused(served: Served) -> None:
+    stream(served, "PUT", "a", b"text")
+    assert stream(served, "GET", f"a?offset={99:016d}").status == 400
+
+
+def test_a_deleted_stream_leaves_no_payload_in_its_segment(served: Served) -> None:
+    stream(served, "PUT", "a", b"secret")
+    stream(served, "DELETE", "a")
+    assert [entry.payload for entry in served.store.consume_segment("streams", "a", gaps="skip")] == [b""]
+
+
+def test_a_segment_that_something_else_wrote_is_left_alone(served: Served) -> None:
+    served.store.produce("streams", "a", [Record(b"native")])
+    assert {stream(served, method, "a", b"x").status for method in ("PUT", "POST")} == {409}
+    assert served.store.peek("streams", "a").payload == b"native"
+
+
+@pytest.mark.parametrize("path", ["a%2Fb", "a/b//c", "%E2%82%AC", "..", "a%20b", "~YQ", "x" * 255])
+def test_paths_name_streams_exactly(served: Served, path: str) -> None:
+    assert stream(served, "PUT", path, path.encode()).status == 201
+    assert stream(served, "GET", path).body == path.encode()
+
+
+@pytest.mark.parametrize("path", ["x" * 256, "%00", "%0a", "%ff", "*"])
+def test_paths_that_are_no_names_are_refused(served: Served, path: str) -> None:
+    assert stream(served, "PUT", path, b"x").status == 400
+    assert list(served.store.get_segments("streams")) == []
+
+
+def test_a_line_that_begins_with_a_space_keeps_it_in_events(served: Served) -> None:
+    stream(served, "PUT", "a", b" one\n  two")
+    with served.events("/v1/stream/a?offset=-1&live=sse") as events:
+        assert events.response.readline() == b"event: data\n"
+        assert events.response.readline() == b"data:  one\n"
+        assert events.response.readline() == b"data:   two\n"
+
+
+# -- producers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_producer_that_has_not_written_for_long_is_still_recognized(served: Served) -> None:
+    stream(served, "PUT", "a")
+    for number in range(150):
+        assert stream(served, "POST", "a", b"%d." % number, **producer(f"p{number}", 3, 0)).status == 200
+    for number in (0, 70, 149):
+        again = stream(served, "POST", "a", b"again", **producer(f"p{number}", 3, 0))
+        assert (again.status, again.headers["producer-seq"]) == (204, "0")
+        assert stream(served, "POST", "a", b"old", **producer(f"p{number}", 2, 9)).status == 403
+    assert stream(served, "GET", "a").body == b"".join(b"%d." % number for number in range(150))
+
+
+def _ask(address: str, method: str, path: str, body: bytes, headers: dict[str, str]) -> int:
+    request = Request(f"{address}/v1/stream/{path}", body or None, {**TEXT, **headers}, method=method)
+    try:
+        with urlopen(request, timeout=60) as answer:
+            answer.read()
+            return int(answer.status)
+    except Exception as error:
+        return int(getattr(error, "code", 0))
+
+
+def test_two_processes_accept_each_batch_of_a_producer_once(tmp_path: Path) -> None:
+    url, store = f"file://{tmp_path}/root", uuid4()
+    with Balanced(url, store) as balanced:
+        assert _ask(balanced.address, "PUT", "a", b"", {}) == 201
+        for seq in range(10):
+            headers = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": str(seq)}
+            with ThreadPoolExecutor(8) as pool:
+                asked = [pool.submit(_ask, balanced.address, "POST", "a", b"%d." % seq, headers) for _ in range(8)]
+            assert sorted(answer.result() for answer in asked) == [200] + [204] * 7
+        with urlopen(f"{balanced.address}/v1/stream/a") as answer:
+            assert answer.read() == b"".join(b"%d." % seq for seq in range(10))
+
+
+def test_a_stream_closes_once_though_two_processes_append(tmp_path: Path) -> None:
+    url, store = f"file://{tmp_path}/root", uuid4()
+    with Balanced(url, store) as balanced:
+        assert _ask(balanced.address, "PUT", "a", b"", {}) == 201
+        with ThreadPoolExecutor(8) as pool:
+            asked = [
+                pool.submit(
+                    _ask, balanced.address, "POST", "a", b"%02d" % n, {"Stream-Closed": "true"} if n % 5 == 4 else {}
+                )
+                for n in range(40)
+            ]
+        accepted = [b"%02d" % n for n, answer in enumerate(asked) if answer.result() == 204]
+        with urlopen(f"{balanced.address}/v1/stream/a") as answer:
+            assert answer.headers["Stream-Closed"] == "true"
+            body = answer.read()
+        found = [body[at : at + 2] for at in range(0, len(body), 2)]
+    assert sorted(found) == sorted(accepted)
+    assert sum(int(part) % 5 == 4 for part in found) == 1
+    assert int(found[-1]) % 5 == 4
+
+
+# -- time --------------------------------------------------------------------------------------------------------
+
+
+def test_a_use_extends_the_time_to_live(serve: Callable[..., Served]) -> None:
+    clock = ManualClock()
+    served = serve(clock=clock)
+    stream(served, "PUT", "a", b"x", Stream_TTL="100")
+    for _ in range(3):
+        clock.sleep(90)
+        assert stream(served, "GET", "a").status == 200
+    clock.sleep(90)
+    assert stream(served, "HEAD", "a").status == 200
+    clock.sleep(11)
+    assert stream(served, "GET", "a").status == 404
+
+
+def test_expired_streams_are_removed_from_the_storage(serve: Callable[..., Served]) -> None:
+    clock = ManualClock()
+    served = serve(clock=clock, limits=Limits(upkeep_seconds=0.02))
+    stream(served, "PUT", "gone", b"secret", Stream_TTL="100")
+    stream(served, "PUT", "used", b"kept", Stream_TTL="100")
+    stream(served, "PUT", "late", b"kept", Stream_Expires_At="2999-01-01T00:00:00Z")
+    clock.sleep(99)
+    stream(served, "POST", "used", b"more")
+    clock.sleep(2)
+
+    def payloads(path: str) -> list[bytes]:
+        return [entry.payload for entry in served.store.consume_segment("streams", path, gaps="skip") if entry.payload]
+
+    until(lambda: payloads("gone") == [])
+    assert payloads("used") == [b"kept", b"more"]
+    assert stream(served, "GET", "used").body == b"keptmore"
+    assert stream(served, "GET", "late").body == b"kept"
+    assert stream(served, "GET", "gone").status == 404
+    # A list of what can expire does not grow with each look.
+    until(lambda: len(list(served.store.consume_segment("streams", "__ds/expiry", gaps="skip"))) == 2)
+
+
+def test_an_expired_fork_frees_its_source(serve: Callable[..., Served]) -> None:
+    clock = ManualClock()
+    served = serve(clock=clock, limits=Limits(upkeep_seconds=0.02))
+    stream(served, "PUT", "source", b"data")
+    stream(served, "PUT", "fork", Stream_Forked_From="/v1/stream/source", Stream_TTL="10")
+    stream(served, "DELETE", "source")
+    assert stream(served, "GET", "source").status == 410
+    clock.sleep(11)
+    until(lambda: stream(served, "GET", "source").status == 404)
+
+
+# -- subscriptions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "expected"),
+    [
+        ("events/*", "events/a", True),
+        ("events/*", "events/a/b", False),
+        ("events/*", "events", False),
+        ("**", "a/b/c", True),
+        ("a/**/z", "a/z", True),
+        ("a/**/z", "a/b/c/z", True),
+        ("a/**", "b/a", False),
+        ("**/z", "z", True),
+        ("a/*/c/**", "a/b/c", True),
+    ],
+)
+def test_a_pattern_matches_parts_of_paths(pattern: str, path: str, expected: bool) -> None:
+    assert is_match(pattern, path) is expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.com/hook",
+        "https://10.0.0.1/",
+        "https://127.0.0.1/",
+        "https://[::1]/",
+        "https://169.254.169.254/latest/meta-data",
+        "https://localhost/",
+        "https://metadata.google.internal/",
+        "https://user:secret@example.com/",
+        "https://example.com/#part",
+        "ftp://example.com/",
+        "https://192.168.1.1:99999/",
+        "http://127.1.2.3/",
+        "https:///hook",
+        "https://0x7f000001/",
+        "https://[::ffff:10.0.0.1]/",
+    ],
+)
+def test_a_webhook_never_goes_into_a_private_network(url: str) -> None:
+    with pytest.raises(Refused) as refused:
+        check_url(url, loopback=True)
+    assert refused.value.code == "WEBHOOK_URL_REJECTED"
+    assert "secret" not in refused.value.reason
+
+
+def test_a_webhook_to_this_machine_needs_leave() -> None:
+    assert check_url("http://localhost:8080/hook", loopback=True).port == 8080
+    with pytest.raises(Refused):
+        check_url("http://localhost:8080/hook", loopback=False)
+
+
+class Hook:
+    """Receives webhooks. `answers`: the statuses to answer with, the last one for ever."""
+
+    def __init__(self, *answers: int) -> None:
+        hook = self
+        self.received: list[Any] = []
+        self._answers = list(answers)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                hook.received.append(json.loads(body))
+                status = hook._answers.pop(0) if len(hook._answers) > 1 else hook._answers[0]
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(b'{"done": true}')
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    found = Hook(200)
+    yield found
+    found.close()
+
+
+def subscribe(served: Served, id: str, **config: Any) -> Reply:
+    return served.ask("PUT", f"/v1/stream/__ds/subscriptions/{id}", json.dumps(config).encode(), JSON)
+
+
+def acked(served: Served, id: str) -> dict[str, str]:
+    reply = served.ask("GET", f"/v1/stream/__ds/subscriptions/{id}")
+    return {link["path"]: link["acked_offset"] for link in reply.json["streams"]}
+
+
+def test_a_webhook_that_failed_is_tried_again(served: Served) -> None:
+    hook = Hook(500, 200)
+    try:
+        subscribe(served, "s", type="webhook", pattern="events/*", webhook={"url": hook.url})
+        tail = stream(served, "PUT", "events/a", b"x").headers["stream-next-offset"]
+        until(lambda: acked(served, "s").get("events/a") == tail)
+        assert [wake["generation"] for wake in hook.received] == [1, 2]
+    finally:
+        hook.close()
+
+
+def test_messages_that_came_while_no_process_ran_wake_after_the_start(tmp_path: Path, hook: Hook) -> None:
+    url = f"file://{tmp_path}/root"
+    served = Served(url)
+    try:
+        subscribe(served, "s", type="webhook", pattern="events/*", webhook={"url": hook.url})
+    finally:
+        served.close()
+    with streamkit.connect(url) as client:
+        other = Served(url)
+        other.close()
+        state = client.store(served.id).peek("streams", "__ds/subscriptions").payload
+    assert json.loads(state) == ["s"]
+    with Balanced(url, served.id, 1) as balanced:
+        assert _ask(balanced.address, "PUT", "events/a", b"x", {}) == 201
+        until(lambda: hook.received)
+
+
+def test_a_worker_of_an_earlier_wake_is_fenced(served: Served) -> None:
+    stream(served, "PUT", "wake", Content_Type="application/json")
+    stream(served, "PUT", "a", b"")
+    subscribe(served, "s", type="pull-wake", streams=["a"], wake_stream="wake", lease_ttl_ms=1000)
+    tail = stream(served, "POST", "a", b"x").headers["stream-next-offset"]
+
+    def post(what: str, token: str, **body: Any) -> Reply:
+        path = f"/v1/stream/__ds/subscriptions/s/{what}"
+        return served.ask("POST", path, json.dumps(body).encode(), {**JSON, "Authorization": f"Bearer {token}"})
+
+    first = until(lambda: (reply := post("claim", "", worker="one")).status == 200 and reply.json)
+    second = until(lambda: (reply := post("claim", "", worker="two")).status == 200 and reply.json)
+    assert second["generation"] > first["generation"]
+    done = {"acks": [{"stream": "a", "offset": tail}], "done": True}
+    late = post("ack", first["token"], wake_id=first["wake_id"], generation=first["generation"], **done)
+    assert (late.status, late.json["error"]["code"]) == (409, "FENCED")
+    forged = post("ack", first["token"], wake_id=second["wake_id"], generation=second["generation"], **done)
+    assert forged.status == 409
+    assert post("ack", "no.token", wake_id="w", generation=1).status == 401
+    good = post("ack", second["token"], wake_id=second["wake_id"], generation=second["generation"], **done)
+    assert good.json == {"ok": True, "next_wake": False}
+    assert post("claim", "", worker="three").json["error"]["code"] == "NO_PENDING_WORK"
+
+
+def test_the_signing_key_never_leaves_the_server(served: Served) -> None:
+    keys = served.ask("GET", "/v1/stream/__ds/jwks.json")
+    assert [sorted(key) for key in keys.json["keys"]] == [["alg", "crv", "kid", "kty", "use", "x"]]
+    assert served.ask("GET", "/v1/stream/__ds/signing-key").status == 404
+
+
+def test_half_a_request_writes_nothing(served: Served) -> None:
+    stream(served, "PUT", "a", b"")
+    with socket.create_connection(("127.0.0.1", served.port)) as half:
+        half.sendall(
+            b"POST /v1/stream/a HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 9\r\n\r\nhalf"
+        )
+    assert stream(served, "GET", "a").body == b""
