@@ -13,16 +13,18 @@ from urllib.parse import quote
 
 import msgspec
 
-from ..errors import CorruptData, Unavailable, UnsupportedVersion
+from ..errors import CorruptData, PermanentError, StreamkitError, Unavailable, UnsupportedVersion
 from ..run.reading import SpacePosition
 from .view import ViewFailure
 
 __all__ = [
+    "FOREIGN",
     "State",
     "ViewConnection",
     "open_reader",
     "open_writer",
     "read_state",
+    "refused",
     "transaction",
     "write_clean",
     "write_state",
@@ -231,9 +233,30 @@ def mapped(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        kind = (getattr(error, "sqlite_errorname", None) or "").split("_")[:2]
-        if "_".join(kind) in _FULL:
-            raise Unavailable(f"the view's database {path} cannot be written: {error}") from error
-        if "_".join(kind) in _DAMAGED:
-            raise CorruptData(f"the view's database {path} is damaged ({error}): rebuild() the view") from error
-        raise
+        found = _meaning(error, path)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _meaning(error: sqlite3.Error, path: str) -> StreamkitError | None:
+    kind = "_".join((getattr(error, "sqlite_errorname", None) or "").split("_")[:2])
+    if kind in _FULL:
+        return Unavailable(f"the view's database {path} cannot be read or written: {error}")
+    if kind in _DAMAGED:
+        return CorruptData(f"the view's database {path} is damaged ({error}): rebuild() the view")
+    return None
+
+
+FOREIGN = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError)
+"""What sqlite3 raises for a statement or its parameters."""
+
+
+def refused(error: Exception, path: str) -> StreamkitError | ValueError:
+    """The error that a caller of a ready-made view gets for one of FOREIGN."""
+    if isinstance(error, OverflowError):
+        return ValueError("a number in the question does not fit into 64 bits: SQLite holds none that is larger")
+    if isinstance(error, UnicodeEncodeError):
+        return ValueError("text in the question has a lone surrogate: SQLite holds UTF-8")
+    found = _meaning(error, path) if isinstance(error, sqlite3.Error) else None
+    return found or PermanentError(f"SQLite refuses the question to the view at {path}: {error}")

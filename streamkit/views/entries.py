@@ -5,14 +5,16 @@ from __future__ import annotations
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from ..errors import PermanentError
+from ..errors import PermanentError, Unavailable
 from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
 from ..run.reading import Removed
+from .database import FOREIGN, refused
 from .view import View
 
 __all__ = ["COLUMNS", "EntryView", "decode", "encode", "placeholders"]
@@ -24,6 +26,8 @@ DEFINITION = (
     "metadata text, payload blob not null, place blob not null"
 )
 _PLACE = struct.Struct("<QQQHH")
+_MOST = (1 << 63) - 1
+"""SQLite's largest number."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -85,11 +89,14 @@ def limited(limit: int) -> str:
         raise TypeError(f"limit is an int, not {type(limit).__name__}")
     if limit < 0:
         raise ValueError(f"limit is 0 (no limit) or more, not {limit}")
-    return f" limit {limit}" if limit else ""
+    return f" limit {min(limit, _MOST)}" if limit else ""
 
 
 class EntryView(View):
     """A ready-made view. It is asked through itself, once `store.view` has opened it."""
+
+    layout = 0
+    """Of its tables. A release that stores something else in them raises it: they are built anew beside the old."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -127,5 +134,30 @@ class EntryView(View):
             db.execute(f"delete from {table} where {column} in ({chosen})", parameters)
         db.execute(f"delete from entries where id in ({chosen})", parameters)
 
-    def _entries(self, query: str, parameters: Iterable[Any] = ()) -> list[Entry]:
-        return [decode(row) for row in self.db.execute(query, tuple(parameters))]
+    def _ask(self, query: str, parameters: Iterable[Any] = (), *, layout: bool = False) -> list[Row]:
+        """The rows. `layout`: the answer needs tables of this release, and Unavailable says that they are built."""
+        db = self.db
+        with self._asking():
+            if layout:
+                self._check_layout(db)
+            return db.execute(query, tuple(parameters)).fetchall()
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except FOREIGN as error:
+            raise refused(error, self._opened.path) from error
+
+    def _check_layout(self, db: sqlite3.Connection) -> None:
+        if db.execute("pragma user_version").fetchone()[0] != self.layout:
+            raise Unavailable(
+                f"the view {self._opened.name!r} is still that of an earlier release, which stored such keys "
+                "differently: catch_up() builds it anew"
+            )
+
+    def _mark_layout(self, db: sqlite3.Connection) -> None:
+        db.execute(f"pragma user_version = {self.layout}")
+
+    def _entries(self, query: str, parameters: Iterable[Any] = (), *, layout: bool = False) -> list[Entry]:
+        return [decode(row) for row in self._ask(query, parameters, layout=layout)]

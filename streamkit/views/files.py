@@ -8,7 +8,8 @@
         2-5f1c77aa.next                → the one that is built beside it
         2-5f1c77aa-3e91b0c2.sqlite     a build
 
-A build is never renamed, as SQLite finds its journal by its name; links are, and that is atomic. Each version, for the
+The eight digits after the version are a digest of the spaces, and of the layout of a ready-made view's tables. A build
+is never renamed, as SQLite finds its journal by its name; links are, and that is atomic. Each version, for the
 same spaces, has its own, so that two that are deployed at once do not take turns in replacing each other.
 """
 
@@ -48,10 +49,12 @@ def writing(path: str) -> Iterator[None]:
 class ViewFiles:
     """Of one view of one version. It opens files only to lock them."""
 
-    def __init__(self, path: str, version: int, spaces: Sequence[str]) -> None:
+    def __init__(self, path: str, version: int, spaces: Sequence[str], layout: int = 0) -> None:
         self.path = os.path.abspath(path)
         self.directory = f"{self.path}.builds"
-        digest = hashlib.blake2b("\0".join(sorted(spaces)).encode(), digest_size=4).hexdigest()
+        names = "\0".join(sorted(spaces))
+        content = f"{names}\0\0{layout}" if layout else names
+        digest = hashlib.blake2b(content.encode(), digest_size=4).hexdigest()
         self.key = f"{version}-{digest}"
         self.version = version
         self._used: int | None = None

@@ -11,7 +11,7 @@ from ..functions import check_function
 from ..model import Entry
 from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
-from .keys import end_of_prefix, stored, values
+from .keys import end_of_prefix, loaded, stored, stored_prefix, values
 
 __all__ = ["Index"]
 
@@ -21,8 +21,12 @@ _SELECT = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
 class Index(EntryView):
     """`keys(entry)` is a key (text, a number, bytes, a tuple of these), a list of several, or None.
 
-    Entries of one key come in the view's order, keys in SQLite's: numbers, text by code point, bytes, tuples.
+    The entries of one key come in the view's order. The keys come in this order: numbers, text by code point, False and
+    True, bytes, tuples. 1 and 1.0 are one key; 1, True, "1" and b"1" are four. A part of a tuple may also be None, a
+    UUID, a datetime with a time zone, or a tuple.
     """
+
+    layout = 1
 
     def __init__(self, keys: Callable[[Entry], Any], *, version: int = 1) -> None:
         super().__init__(version)
@@ -33,6 +37,7 @@ class Index(EntryView):
     def setup(self, db: sqlite3.Connection) -> None:
         db.execute(f"create table entries (id integer primary key, {DEFINITION})")
         db.execute("create table keys (key, id integer, primary key (key, id)) without rowid")
+        self._mark_layout(db)
 
     def load(self, db: sqlite3.Connection) -> None:
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
@@ -48,7 +53,7 @@ class Index(EntryView):
         for entry in entries:
             found = keys(entry)
             kind = type(found)
-            if kind is str or kind is int:
+            if kind is str:
                 pairs.append((found, id))
                 kinds.add(kind)
             else:
@@ -72,7 +77,8 @@ class Index(EntryView):
         order = "desc" if reverse else "asc"
         return self._entries(
             f"select {_SELECT} from keys join entries using (id) where key = ? order by id {order}{limited(limit)}",
-            (stored(key),),
+            (key := stored(key),),
+            layout=type(key) is bytes,
         )
 
     def range(
@@ -80,11 +86,13 @@ class Index(EntryView):
         start: Any = None,
         end: Any = None,
         *,
-        prefix: str | bytes | None = None,
+        prefix: str | bytes | tuple[Any, ...] | None = None,
         limit: int = 0,
         reverse: bool = False,
     ) -> list[Entry]:
         """The entries of the keys from `start` to `end`, both included, or of those that begin with `prefix`.
+
+        Tuples begin with a tuple if their first parts are its parts.
 
         In the order of the keys; with `reverse` from the last key, the newest entry first.
         """
@@ -94,6 +102,7 @@ class Index(EntryView):
             f"select {_SELECT} from keys join entries using (id){conditions} "
             f"order by key {order}, id {order}{limited(limit)}",
             parameters,
+            layout=True,
         )
 
     def keys(
@@ -101,22 +110,22 @@ class Index(EntryView):
         start: Any = None,
         end: Any = None,
         *,
-        prefix: str | bytes | None = None,
+        prefix: str | bytes | tuple[Any, ...] | None = None,
         limit: int = 0,
         reverse: bool = False,
     ) -> list[Any]:
-        """The keys there are, each once; a tuple's is its LexKey."""
+        """The keys that there are, each once."""
         conditions, parameters = _bounds(start, end, prefix)
         order = "desc" if reverse else "asc"
-        found = self.db.execute(
-            f"select distinct key from keys{conditions} order by key {order}{limited(limit)}", parameters
-        )
-        return [key for (key,) in found]
+        query = f"select distinct key from keys{conditions} order by key {order}{limited(limit)}"
+        return [loaded(key) for (key,) in self._ask(query, parameters, layout=True)]
 
     def count(self, key: Any) -> int:
         """How many entries a key has."""
-        count: int = self.db.execute("select count(*) from keys where key = ?", (stored(key),)).fetchone()[0]
-        return count
+        key = stored(key)
+        [(count,)] = self._ask("select count(*) from keys where key = ?", (key,), layout=type(key) is bytes)
+        found: int = count
+        return found
 
 
 _first = itemgetter(0)
@@ -130,19 +139,18 @@ def _order(pair: tuple[Any, int]) -> tuple[Any, ...]:
     return (2, key, pair[1]) if isinstance(key, bytes) else (0, key, pair[1])
 
 
-def _bounds(start: Any, end: Any, prefix: str | bytes | None) -> tuple[str, list[Any]]:
+def _bounds(start: Any, end: Any, prefix: str | bytes | tuple[Any, ...] | None) -> tuple[str, list[Any]]:
     conditions, parameters = [], []
     if prefix is not None:
         if start is not None or end is not None:
             raise ValueError("name a prefix, or a start and an end, not both")
-        if not isinstance(prefix, (str, bytes)):
-            raise TypeError(f"a prefix is str or bytes, not {type(prefix).__name__}")
-        conditions, parameters = ["key >= ?"], [prefix]
-        above = end_of_prefix(prefix)
+        first = stored_prefix(prefix)
+        conditions, parameters = ["key >= ?"], [first]
+        above = end_of_prefix(first)
         if above is not None:
             conditions.append("key < ?")
             parameters.append(above)
-        elif isinstance(prefix, str):
+        elif isinstance(first, str):
             conditions.append("key < x''")
         return f" where {' and '.join(conditions)}", parameters
     if start is not None:

@@ -15,7 +15,9 @@ __all__ = ["Latest"]
 
 
 class Latest(EntryView):
-    """`key(entry)` is text, a number, bytes, a tuple of these, or None for an entry that has none."""
+    """`key(entry)` is text, a number, bytes, a tuple of these, or None for an entry that has none: see Index."""
+
+    layout = 1
 
     def __init__(self, key: Callable[[Entry], Any], *, version: int = 1) -> None:
         super().__init__(version)
@@ -24,6 +26,7 @@ class Latest(EntryView):
 
     def setup(self, db: sqlite3.Connection) -> None:
         db.execute(f"create table latest (key primary key, {DEFINITION}) without rowid")
+        self._mark_layout(db)
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         key = self._key
@@ -35,16 +38,23 @@ class Latest(EntryView):
         )
 
     def get(self, key: Any) -> Entry | None:
-        row = self.db.execute(f"select {COLUMNS} from latest where key = ?", (stored(key),)).fetchone()
-        return decode(row) if row is not None else None
+        key = stored(key)
+        found = self._entries(f"select {COLUMNS} from latest where key = ?", (key,), layout=type(key) is bytes)
+        return found[0] if found else None
 
     def entries(self, *, limit: int = 0) -> Iterator[Entry]:
         """All, in the order of their keys."""
-        return map(decode, self.db.execute(f"select {COLUMNS} from latest order by key{limited(limit)}"))
+        query = f"select {COLUMNS} from latest order by key{limited(limit)}"
+        return self._each(self.db, query)
+
+    def _each(self, db: sqlite3.Connection, query: str) -> Iterator[Entry]:
+        with self._asking():
+            yield from map(decode, db.execute(query))
 
     def __len__(self) -> int:
-        count: int = self.db.execute("select count(*) from latest").fetchone()[0]
-        return count
+        [(count,)] = self._ask("select count(*) from latest")
+        found: int = count
+        return found
 
     def __bool__(self) -> bool:
         return True

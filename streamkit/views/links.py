@@ -46,7 +46,7 @@ class Links(EntryView):
         for entry in entries:
             found = self._links(entry)
             several = dict.fromkeys(
-                (entry.segment, link) if isinstance(link, str) else link
+                (entry.segment, link) if isinstance(link, str) else _pair(link)
                 for link in ((found,) if isinstance(found, str) else found or ())
             )
             if several:
@@ -69,15 +69,16 @@ class Links(EntryView):
         return self._names("select source from links where target = ? group by source order by min(id), source", target)
 
     def _names(self, query: str, name: str) -> list[str]:
-        if not isinstance(name, str):
-            raise TypeError(f"what is linked is named by str, not {type(name).__name__}")
-        return [found for (found,) in self.db.execute(query, (name,))]
+        _check_name(name)
+        return [found for (found,) in self._ask(query, (name,))]
 
     def entries(
         self, *, source: str | None = None, target: str | None = None, limit: int = 0, reverse: bool = False
     ) -> list[Entry]:
         """The entries that link: from `source`, to `target`, or both."""
         named = [(column, name) for column, name in (("source", source), ("target", target)) if name is not None]
+        for _, name in named:
+            _check_name(name)
         where = " and ".join(f"{column} = ?" for column, _ in named)
         order = "desc" if reverse else "asc"
         return self._entries(
@@ -85,3 +86,15 @@ class Links(EntryView):
             f"order by id {order}{limited(limit)}",
             (name for _, name in named),
         )
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"what is linked is named by str, not {type(name).__name__}")
+
+
+def _pair(link: tuple[str, str]) -> tuple[str, str]:
+    """SQLite would store a number in a column of text as text, so that 1 and "1" are one name."""
+    if isinstance(link, tuple) and len(link) == 2 and isinstance(link[0], str) and isinstance(link[1], str):
+        return link
+    raise TypeError(f"a link is a name, or a pair of names, as ('a', 'b'), not {type(link).__name__}")

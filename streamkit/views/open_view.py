@@ -31,6 +31,7 @@ from ..store import Store, inner
 from ..warn import warn
 from .build import Build, Definition, is_clean, untold_of
 from .database import State, open_reader, read_state
+from .entries import EntryView
 from .files import SCRATCH, ViewFiles
 from .publish import Outdated, Published, Snapshots, default_path, delete_published
 from .view import View, ViewFailure, ViewStatus
@@ -81,8 +82,9 @@ def open_view(
     check_seconds("publish_every", publish_every, endless=True)
     inner(store)
     place = default_path(store, name) if path is None else os.fspath(path)
+    layout = view.layout if isinstance(view, EntryView) else 0
     definition = Definition(store, name, view, names, on_error, batch)
-    return OpenView(definition, ViewFiles(place, version, names), bool(publish), publish_every)
+    return OpenView(definition, ViewFiles(place, version, names, layout), bool(publish), publish_every)
 
 
 class OpenView:

@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ..errors import PermanentError
+from ..exact import difference
 from ..functions import check_function
 from ..model import Entry
 from .entries import EntryView
@@ -16,14 +18,22 @@ from .entries import EntryView
 __all__ = ["Reduce"]
 
 S = TypeVar("S")
+_NATIVE = {type(None), bool, int, float, str, bytes, dict, list}
+"""Types that MessagePack has itself."""
+_REMEDY = (
+    "Name its type in full, as in Reduce(fn, {}, type=dict[str, tuple[int, Decimal]]), or keep it in dicts, lists, "
+    "text, numbers and bytes"
+)
 
 
 class Reduce(EntryView, Generic[S]):
     """`fn(state, entry)` gives the next state; `get()` the present one.
 
-    The state is written with every batch, so it is rather small: counters, sums, a table of some thousand rows. It is
-    what msgspec can encode (numbers, text, dict, list, set, dataclasses, Structs); `type` says as what to read it
-    again, that of `initial` if it is None. `fn` may change the state that it is given, and return it.
+    The state is written with every batch, so keep it small: counters, sums, a table of some thousand rows. It is a
+    value that msgspec can encode: numbers, text, bytes, dict, list, and with a `type` also tuples, sets, Decimals,
+    datetimes, dataclasses and Structs. `type` is the state's type in full, as dict[str, tuple[int, Decimal]]; that of
+    `initial` if it is None. `fn` may change the state that it is given, and return it. A state that would come back
+    different after a restart pauses the view with a TypeError.
     """
 
     def __init__(
@@ -40,6 +50,7 @@ class Reduce(EntryView, Generic[S]):
         self._initial = initial
         self._encode = msgspec.msgpack.Encoder().encode
         self._decoder = msgspec.msgpack.Decoder(type if type is not None else _type_of(initial))
+        self._written(initial)
         self._state: S = copy.deepcopy(initial)
 
     def setup(self, db: sqlite3.Connection) -> None:
@@ -47,24 +58,43 @@ class Reduce(EntryView, Generic[S]):
         db.execute("insert into reduced values (1, ?)", (self._encode(self._initial),))
 
     def load(self, db: sqlite3.Connection) -> None:
-        self._state = self._read(db)
+        [data] = db.execute("select state from reduced").fetchone()
+        self._state = self._read(data)
 
-    def _read(self, db: sqlite3.Connection) -> S:
-        state: S = self._decoder.decode(db.execute("select state from reduced").fetchone()[0])
+    def _read(self, data: bytes) -> S:
+        try:
+            state: S = self._decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise PermanentError(
+                f"the state in the view's database is no {self._decoder.type}: {error}. Give Reduce a new version"
+            ) from error
         return state
+
+    def _written(self, state: S) -> tuple[bytes, S]:
+        """The state as bytes, and as it comes back from them. TypeError if that is another one."""
+        try:
+            data = self._encode(state)
+            again = self._decoder.decode(data)
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise TypeError(f"Reduce cannot keep its state: {type(error).__name__}: {error}. {_REMEDY}") from error
+        where = difference(state, again)
+        if where is not None:
+            raise TypeError(f"Reduce cannot keep its state, which would come back different: {where}. {_REMEDY}")
+        return data, again
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         state, fn = self._state, self._fn
         for entry in entries:
             state = fn(state, entry)
-        self._state = state
-        db.execute("update reduced set state = ?", (self._encode(state),))
+        data, self._state = self._written(state)
+        db.execute("update reduced set state = ?", (data,))
 
     def get(self) -> S:
         """The state, as far as the view is; a copy of one's own."""
-        return self._read(self.db)
+        [(data,)] = self._ask("select state from reduced")
+        return self._read(data)
 
 
 def _type_of(initial: Any) -> Any:
-    """None says nothing about what comes after it."""
-    return Any if initial is None or type(initial) in (dict, list, int) else type(initial)
+    """Any, where the value alone is no promise: 0 may be followed by 0.5, and None by everything."""
+    return Any if type(initial) in _NATIVE else type(initial)

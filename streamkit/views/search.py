@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Literal
 
+from ..errors import MissingDependency, PermanentError
 from ..functions import check_function
 from ..model import Entry
 from ..run.reading import Removed
-from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
+from .database import FOREIGN
+from .entries import COLUMNS, DEFINITION, EntryView, Row, decode, encode, limited, placeholders
 
 __all__ = ["Search"]
 
@@ -26,7 +29,19 @@ class Search(EntryView):
         check_function("text", text, "an Entry")
         self._text = text
         self._tokenizer = tokenizer
+        self._check_tokenizer()
         self._next = 1
+
+    def _check_tokenizer(self) -> None:
+        if not isinstance(self._tokenizer, str):
+            raise TypeError(f"a tokenizer is text, not {type(self._tokenizer).__name__}")
+        with closing(sqlite3.connect(":memory:")) as db:
+            try:
+                self.setup(db)
+            except (*FOREIGN, ValueError) as error:
+                if "no such module" in str(error):
+                    raise MissingDependency("Search needs a SQLite with FTS5, and this Python has none") from error
+                raise ValueError(f"{self._tokenizer!r:.60} is no tokenizer of FTS5: {error}") from error
 
     def setup(self, db: sqlite3.Connection) -> None:
         db.execute(f"create table entries (id integer primary key, {DEFINITION})")
@@ -38,7 +53,6 @@ class Search(EntryView):
 
     def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
         self._erase(db, gap, "words.rowid")
-        db.execute("insert into words (words) values ('optimize')")  # or the words stay in the index, marked as gone
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         text = self._text
@@ -62,33 +76,45 @@ class Search(EntryView):
             raise TypeError(f"a query is text, not {type(query).__name__}")
         if order not in ("rank", "newest", "oldest"):
             raise ValueError(f'order is "rank", "newest" or "oldest", not {order!r}')
+        if syntax and "\0" in query:
+            raise ValueError("a query of FTS5 has no NUL: it would end there")
         terms = query if syntax else _terms(query)
         if not terms.strip():
             return []
         by = {"rank": "words.rank, entries.id", "newest": "entries.id desc", "oldest": "entries.id"}[order]
-        try:
-            return self._entries(
+        return [
+            decode(row)
+            for row in self._matching(
                 f"select {_SELECT} from words join entries on entries.id = words.rowid "
                 f"where words match ? order by {by}{limited(limit)}",
-                (terms,),
+                terms,
             )
-        except sqlite3.OperationalError as error:
-            if not syntax:
-                raise
-            raise ValueError(f"{query!r} is no query of FTS5: {error}") from error
+        ]
 
     def count(self, query: str) -> int:
         """How many entries `search` would find."""
+        if not isinstance(query, str):
+            raise TypeError(f"a query is text, not {type(query).__name__}")
         terms = _terms(query)
         if not terms:
             return 0
-        count: int = self.db.execute("select count(*) from words where words match ?", (terms,)).fetchone()[0]
-        return count
+        [(count,)] = self._matching("select count(*) from words where words match ?", terms)
+        found: int = count
+        return found
+
+    def _matching(self, query: str, terms: str) -> list[Row]:
+        try:
+            return self._ask(query, (terms,))
+        except PermanentError as error:
+            if type(error.__cause__) is not sqlite3.OperationalError:
+                raise
+            raise ValueError(f"{terms!r:.100} is no query of FTS5: {error.__cause__}") from error
 
 
 def _terms(query: str) -> str:
     """In FTS5's language, with nothing in it that would mean something else there."""
     found = []
+    query = query.replace("\0", " ")  # for FTS5 a query ends there
     for phrase, star, word in _TERM.findall(query):
         text = phrase or word
         if not phrase and text.endswith("*"):

@@ -17,6 +17,8 @@ from .entries import COLUMNS, DEFINITION, EntryView, decode, encode, placeholder
 __all__ = ["Vectors"]
 
 _ROWS = 8192
+_MOST = (1 << 31) - 1
+"""Vectors in one answer."""
 
 
 class Vectors(EntryView):
@@ -57,7 +59,10 @@ class Vectors(EntryView):
         self._next = first + len(found)
 
     def _unit(self, vector: Sequence[float]) -> bytes:
-        values = [float(value) for value in vector]
+        try:
+            values = [float(value) for value in vector]
+        except OverflowError as error:
+            raise ValueError("a number of the vector is too large for a float") from error
         if len(values) != self._dimensions:
             raise ValueError(f"a vector here has {self._dimensions} dimensions, not {len(values)}")
         length = math.sqrt(math.fsum(value * value for value in values))
@@ -77,6 +82,10 @@ class Vectors(EntryView):
             raise ValueError(f"limit is 1 or more, not {limit}")
         wanted = self._unit(vector)
         db = self.db
+        with self._asking():
+            return self._similar(db, wanted, min(limit, _MOST))
+
+    def _similar(self, db: sqlite3.Connection, wanted: bytes, limit: int) -> list[tuple[Entry, float]]:
         best = _by_extension(db, wanted, limit)
         if best is None:
             best = heapq.nlargest(limit, self._cosines(db, wanted), key=lambda pair: (pair[1], -pair[0]))

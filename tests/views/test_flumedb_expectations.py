@@ -357,10 +357,10 @@ class TestQuery:
 
 
 def meets(one: Any, where: dict[str, Any]) -> bool:
-    """A scan's answer: SQLite compares numbers with numbers, and any number is less than any text."""
+    """A scan's answer: a value is compared with values of its kind."""
 
-    def rank(found: Any) -> tuple[int, Any]:
-        return (1, found) if isinstance(found, str) else (0, float(found))
+    def kind(found: Any) -> type:
+        return float if type(found) is int else type(found)
 
     for path, wanted in where.items():
         found = one
@@ -370,13 +370,13 @@ def meets(one: Any, where: dict[str, Any]) -> bool:
             if operator == "prefix":
                 fits = found.startswith(limit)
             elif operator in ("eq", "ne"):
-                same = found is None if limit is None else found is not None and rank(found) == rank(limit)
+                same = kind(found) is kind(limit) and found == limit
                 fits = same == (operator == "eq")
-            elif found is None:
+            elif kind(found) is not kind(limit):
                 fits = False
             else:
-                left, right = rank(found), rank(limit)
-                fits = {"gt": left > right, "gte": left >= right, "lt": left < right, "lte": left <= right}[operator]
+                less, greater = found < limit, found > limit
+                fits = {"gt": greater, "gte": not less, "lt": less, "lte": not greater}[operator]
             if not fits:
                 return False
     return True
