@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["grow", "load_zstd", "shrink"]
+__all__ = ["grow", "grow_pieces", "load_zstd", "shrink"]
 
 _LEVEL = 1
 _SHORT = 1 << 20
 """To make a compressor takes longer than to use it on less; what it holds on to grows with what it is given."""
+_LARGE = 1 << 16
+"""Less costs less to decompress than to ask how much it is."""
+_PIECE = 1 << 20
+_WINDOW_LOG = 23
+"""Of the memory that a frame may ask for: 8 MiB. `shrink` and published views ask for 512 KiB."""
 _free = threading.Lock()
 """Held by who uses the compressor that is kept. Nobody waits for it: a handler may interrupt its own thread."""
 _zstd: Any = None
@@ -45,10 +51,40 @@ def shrink(data: bytes) -> bytes:
 
 
 def grow(data: bytes | memoryview, most: int) -> bytes:
-    """What `shrink` was given, up to `most` bytes of it. ValueError if `data` is no frame, or damaged."""
+    """What `shrink` was given, up to `most` bytes of it. ValueError if `data` is no frame, or damaged.
+
+    Nothing is decompressed if the frame says that it holds more.
+    """
     zstd = _zstd or load_zstd()
     try:
+        if most >= _LARGE and (zstd.get_frame_info(data).decompressed_size or 0) > most:
+            raise ValueError("it says that it is larger than it may be")
         found: bytes = zstd.ZstdDecompressor().decompress(data, max_length=most)
     except (zstd.ZstdError, EOFError) as error:
         raise ValueError("it cannot be decompressed") from error
     return found
+
+
+def grow_pieces(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """What a frame in `chunks` holds, in pieces of at most 1 MiB, so that memory does not depend on its size.
+
+    ValueError if it is no whole frame, or damaged, or if it holds more than `most` bytes: those are given before.
+    """
+    zstd = _zstd or load_zstd()
+    parameter = zstd.DecompressionParameter.window_log_max
+    decompressor = zstd.ZstdDecompressor(options={parameter: _WINDOW_LOG})
+    total = 0
+    try:
+        for chunk in chunks:
+            data = chunk
+            while not decompressor.eof and (data or not decompressor.needs_input):
+                piece = decompressor.decompress(data, max_length=_PIECE)
+                data = b""
+                total += len(piece)
+                if total > most:
+                    raise ValueError(f"it holds more than {most:,} bytes")
+                yield piece
+    except (zstd.ZstdError, EOFError) as error:
+        raise ValueError("it cannot be decompressed") from error
+    if not decompressor.eof:
+        raise ValueError("it ends too early")

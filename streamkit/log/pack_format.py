@@ -51,6 +51,8 @@ _BLOCK = struct.Struct("<QQQIIII")
 _FOOTER = struct.Struct("<IIII")
 _NUMBER = struct.Struct("<Q")
 _ZSTD = 1
+_MOST = 1 << 31
+"""Bytes of a block or a table, decompressed: more is refused before it is decompressed."""
 _RAW = 64 << 10
 """Bytes of records in a block."""
 _LARGE = 16 << 10
@@ -311,6 +313,8 @@ def _check_block(block: Block, stored: bytes, seed: int) -> None:
 
 
 def _unpack(stored: bytes, raw: int) -> bytes:
+    if raw > _MOST:
+        raise CorruptData("a part of the pack claims to be larger than any is")
     try:
         data = grow(stored, raw)
     except (ValueError, OverflowError) as error:

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ..compression import load_zstd
+from ..compression import grow_pieces, load_zstd
 from ..errors import MissingDependency, PermanentError, StreamkitError
 from ..store import Store, inner
 from ..warn import warn
@@ -39,6 +39,11 @@ __all__ = [
 _CHUNK = 1 << 20
 _SLICE = 1 << 16
 _KEPT = 2
+_LEAST = 64 << 20
+_RATIO = 1000
+"""A published view is refused if it unpacks to more than `_LEAST` bytes and `_RATIO` times its size: typical is 10."""
+_REQUEST = 64 << 20
+"""Bytes in one request to a storage service."""
 _SUFFIX = ".sqlite.zst"
 _PART = ".part"
 
@@ -122,9 +127,10 @@ class Snapshots:
             part = f"{path}{_PART}"
             try:
                 with open(part, "wb") as file:
-                    _decompress(self._place.read(snapshot.name), file)
+                    for piece in grow_pieces(self._place.read(snapshot.name), _LEAST + _RATIO * snapshot.bytes):
+                        file.write(piece)
                 os.replace(part, path)
-            except (StreamkitError, OSError, ValueError, EOFError, load_zstd().ZstdError) as error:
+            except (StreamkitError, OSError, ValueError) as error:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(part)
                 warn("the published view %s is passed over: %s", snapshot.name, error)
@@ -209,14 +215,6 @@ def _confirmed(chunks: Iterator[bytes], confirm: Callable[[], bool]) -> Iterator
     yield from chunks
     if not confirm():
         raise Outdated
-
-
-def _decompress(chunks: Iterator[bytes], file: Any) -> None:
-    decompressor = load_zstd().ZstdDecompressor()
-    for chunk in chunks:
-        file.write(decompressor.decompress(chunk))
-    if not decompressor.eof:
-        raise EOFError("it ends too early")
 
 
 def _place(url: str, options: dict[str, str]) -> _Files | _Objects:
@@ -343,7 +341,10 @@ class _Objects:
 
     def read(self, name: str) -> Iterator[bytes]:
         with self._files.mapped(), self._files.sized(self._sizes).open_input_file(name) as file:
-            yield bytes(file.read())
+            while chunk := file.read(_REQUEST):
+                yield bytes(chunk)
+                if len(chunk) < _REQUEST:
+                    return
 
     def delete(self, name: str) -> None:
         with self._files.mapped(), contextlib.suppress(FileNotFoundError):

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from harness.cramped import CLEAR, LARGE, cramped
 from streamkit import Client, CorruptData, Record, UnsupportedVersion
 from streamkit.backend import ABSENT, Backend
-from streamkit.compression import load_zstd
+from streamkit.compression import load_zstd, shrink
 from streamkit.log import pack_format
 from streamkit.log.keys import run_key
 from streamkit.log.manifest import RunGone
-from streamkit.log.pack_format import EncodedPack, PackBuilder, encode_pack, read_table, table_bytes
+from streamkit.log.pack_format import Block, EncodedPack, PackBuilder, encode_pack, open_block, read_table, table_bytes
 from streamkit.log.packs import PackFile, Packs, TableCache
 from streamkit.log.partition import Partition
 from streamkit.log.records import all_records, records
@@ -356,3 +356,11 @@ def test_what_a_head_says_is_cleared_is_not_in_the_log() -> None:
         assert head.cleared > 20
         start, end = partition.transaction_key(1), partition.transaction_key(head.cleared + 1)
         assert all(len(row.data) > LARGE for row in partition.backend.scan(partition.key, start, end))
+
+
+def test_a_block_that_claims_to_be_larger_than_any_is_refused_before_it_is_decompressed() -> None:
+    stored = shrink(bytes(1 << 20))
+    crc = zlib.crc32(stored, zlib.crc32((7).to_bytes(8, "little"), SEED))
+    block = Block(7, 0, 0, len(stored), 0xFFFF_FFFF, 1, crc)
+    with pytest.raises(CorruptData, match="larger than any"):
+        open_block(block, stored, SEED)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,7 +13,8 @@ import pytest
 
 import streamkit
 from streamkit import Record
-from streamkit.views import Latest
+from streamkit.compression import load_zstd
+from streamkit.views import Latest, publish
 from streamkit.views.publish import delete_published
 
 
@@ -118,3 +122,62 @@ def test_a_view_of_any_name_is_published(tmp_path: Path, name: str) -> None:
         store.produce("log", "s", [Record(b"a"), Record(b"b")])
         with store.view(name, Latest(lambda entry: entry.payload.decode()), ["log"]) as view:
             assert view.publish().entries == 2
+
+
+def _hostile(size: int) -> bytes:
+    """A frame of that many zeros: 64 KiB for 2 GiB."""
+    zstd = load_zstd()
+    compressor = zstd.ZstdCompressor(level=1)
+    piece = bytes(1 << 20)
+    return b"".join(compressor.compress(piece) for _ in range(size >> 20)) + compressor.flush()
+
+
+_FETCH = """
+import resource, sys
+from pathlib import Path
+import streamkit
+from streamkit.views import Latest
+
+url, id, path = sys.argv[1:]
+with streamkit.connect(url) as client:
+    view = client.store(id).view("latest", Latest(lambda entry: entry.payload.decode()), ["log"], path)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert view.catch_up().entries == 1
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_hostile_published_view_costs_little_memory_and_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}/stores"
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.produce("log", "s", [Record(b"a")])
+        with view(store, tmp_path / "one") as first:
+            done = first.publish()
+        (found,) = Path(tmp_path, "stores", "archive").rglob(done.name)
+        found.write_bytes(_hostile(1 << 30))
+        assert found.stat().st_size < 1 << 17
+        written: list[int] = []
+        pieces = publish.grow_pieces
+
+        def counted(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
+            for piece in pieces(chunks, most):
+                written.append(len(piece))
+                yield piece
+
+        monkeypatch.setattr(publish, "grow_pieces", counted)
+        with view(store, tmp_path / "two") as second:
+            assert second.catch_up().entries == 1
+        assert any("holds more than" in note for note in caplog.messages)
+        assert max(written) <= 1 << 20
+        assert sum(written) <= (64 << 20) + 1000 * found.stat().st_size
+        assert not list(tmp_path.glob("two.builds/*.part"))
+        run = subprocess.run(
+            [sys.executable, "-c", _FETCH, url, str(store.id), str(tmp_path / "three")],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert int(run.stdout) < 32 << 10, "KiB of memory"
