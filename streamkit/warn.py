@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["tell", "warn"]
+__all__ = ["tell", "warn", "warn_of"]
 
 
 def warn(message: str, *args: object) -> None:
     import logging  # not worth its import where all goes well
 
     logging.getLogger("streamkit").warning(message, *args)
+
+
+def warn_of(error: BaseException, message: str, *args: object) -> None:
+    """As `warn`, with the traceback of an exception."""
+    import logging
+
+    logging.getLogger("streamkit").warning(message, *args, exc_info=error)
 
 
 def tell(message: str, *args: object) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from ..errors import DeliveryLost
+from ..errors import DeliveryLost, StreamkitError
 from ..functions import completed
 from ..groups import Consumer, Delivery, Group, GroupSettings, Queue, RunReport
-from ..groups.run import Stop, check_run
+from ..groups.run import Stop, check_run, log_failure
 from ..seconds import check_seconds
 from ..warn import warn
 from .threads import Calls
@@ -92,14 +94,23 @@ class AsyncConsumer(_Twin[Consumer]):
             consumer.news.unlisten(tell)
 
     async def _look(self, limit: int, auto_ack: bool) -> list[Delivery]:
-        look = asyncio.ensure_future(self.calls.call(partial(self.sync.receive, limit, auto_ack=auto_ack)))
+        look = self.calls.submit(partial(self.sync.receive, limit, auto_ack=auto_ack))
         try:
-            return await asyncio.shield(look)
+            return await asyncio.shield(asyncio.wrap_future(look))
         except asyncio.CancelledError:
-            for delivery in await look:
-                if not auto_ack and self.is_held(delivery):  # else given back with one before it of its key
-                    await self.release(delivery)
+            if not auto_ack:
+                # In a thread: a second cancellation, or the end of the loop, does not stop it.
+                back = self.calls.start(self.calls.threads.read, self._release_all, look)
+                await asyncio.shield(asyncio.wrap_future(back))
             raise
+
+    def _release_all(self, look: Future[list[Delivery]]) -> None:
+        try:
+            for delivery in look.result():
+                if self.is_held(delivery):  # else given back with one before it of its key
+                    self.sync.release(delivery)
+        except StreamkitError as error:  # it must not take the place of the cancellation
+            warn("consumer %r could not hand back what it had: it waits for its deadline: %s", self.name, error)
 
     async def __aiter__(self) -> AsyncGenerator[Delivery, None]:
         """Deliveries, one after the other, for ever."""
@@ -166,8 +177,16 @@ class AsyncGroup(_Twin[Group]):
         what was begun is given up then, and the rest handed back.
         """
         check_run(handler, concurrency, batch, seconds, awaited=True)
-        async with self.consumer(consumer) as worker:
+        worker = self.consumer(consumer)
+        failure: BaseException | None = None
+        try:
             return await _Run(worker, handler, concurrency, drain, stop).work(batch, seconds)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            # Each delivery whose handler began is settled by itself: the others were not handled, also after an error.
+            await self.calls.call(partial(worker.sync.leave, failure, give_back=True))
 
     status = _awaited(Group.status)
     pending = _awaited(Group.pending)
@@ -264,7 +283,6 @@ class _Run:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-            await self._consumer.close(give_back=True)
             raise
         return RunReport(self._acked, self._failed, self._lost)
 
@@ -292,16 +310,14 @@ class _Run:
                 result = self._handler(delivery)
                 completed("handler", await result if inspect.isawaitable(result) else result)
             except Exception as error:
-                entry = delivery.entry
-                warn(
-                    "attempt %d of sequence %d of %r failed: %r", delivery.attempt, entry.sequence, entry.segment, error
-                )
+                log_failure(consumer.sync, delivery, error)
                 self._failed += 1
                 if consumer.is_held(delivery):
-                    await consumer.nack(delivery)
-            except BaseException:
-                if consumer.is_held(delivery):
-                    await asyncio.shield(consumer.nack(delivery))
+                    await consumer.nack(delivery, error=error)
+            except BaseException as error:
+                with contextlib.suppress(StreamkitError):  # it must not take the place of a cancellation
+                    if consumer.is_held(delivery):
+                        await asyncio.shield(consumer.nack(delivery, error=error))
                 raise
             else:
                 if consumer.is_held(delivery):

@@ -44,7 +44,7 @@ def _group(store: Store, space: str, name: str) -> Group:
 
 
 def _status_fields(status: GroupStatus) -> dict[str, Any]:
-    fields = {name: getattr(status, name) for name in ("lag", "pending", "ready", "delayed", "dead", "acked")}
+    fields = {name: getattr(status, name) for name in ("lag", "unread", "pending", "ready", "delayed", "dead", "acked")}
     for name in ("delivered_to", "acked_to"):
         offset = getattr(status, name)
         fields[name] = None if offset is None else offset.hex()

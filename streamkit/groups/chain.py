@@ -14,12 +14,20 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from ..clock import Clock
-from ..errors import EntriesRemoved, OutcomeUnknown, SequenceMismatch, StreamkitError
-from ..model import Record
+from ..errors import (
+    CorruptData,
+    EntriesRemoved,
+    OutcomeUnknown,
+    SequenceMismatch,
+    StreamkitError,
+    UnsupportedVersion,
+)
+from ..model import Entry, Record
 from ..names import InternalName, partition_of
 from ..places import entries_after, look_at
 from ..store import Store, append_expected
 from ..warn import warn
+from .events import NEWEST
 
 __all__ = ["Chain", "segment_on"]
 
@@ -41,6 +49,7 @@ class _State(Protocol):
 
 
 S = TypeVar("S", bound=_State)
+T = TypeVar("T")
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
@@ -51,7 +60,8 @@ class _Snapshot(msgspec.Struct, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _snapshots = msgspec.msgpack.Decoder(_Snapshot)
-_VERSION = 1
+_VERSION = 2
+"""Of snapshots. 1: without what was delivered alone, is doubted, or failed of what. Both are read."""
 
 
 def segment_on(name: str, partition: int, partitions: int) -> str:
@@ -61,6 +71,15 @@ def segment_on(name: str, partition: int, partitions: int) -> str:
         if partition_of(found, partitions) == partition:
             return found
     raise AssertionError("a hash that never gives a partition")
+
+
+def _newest_tag(data: bytes) -> int:
+    """The highest tag of the events of a record; 0 if it is none."""
+    try:
+        _, _, events = msgspec.msgpack.decode(data)
+        return max(int(event[0]) for event in events)
+    except (msgspec.DecodeError, ValueError, TypeError, LookupError):
+        return 0
 
 
 class Chain(Generic[S, B]):
@@ -138,8 +157,10 @@ class Chain(Generic[S, B]):
         state, sequence = self._make(None), 0
         if snapshot:
             entry = next(entries_after(self._store, self.space, self._snapshots, snapshot - 1))
-            saved = _snapshots.decode(entry.payload)
-            state, sequence = self._make(saved.state), saved.sequence
+            saved = self._decoded(_snapshots.decode, entry.payload, entry)
+            if not 1 <= saved.version <= _VERSION:
+                raise self._newer(entry, f"snapshot version {saved.version}")
+            state, sequence = self._decoded(self._make, saved.state, entry), saved.sequence
             self._saved = len(entry.payload)
         # Not before it is whole: other threads look at the state without the lock.
         self.state, self.sequence = state, sequence
@@ -150,7 +171,26 @@ class Chain(Generic[S, B]):
 
     def _read(self) -> None:
         for entry in entries_after(self._store, self.space, self.segment, self.sequence):
-            self._apply(self._decoder.decode(entry.payload), entry.sequence, len(entry.payload))
+            batch = self._decoded(self._decoder.decode, entry.payload, entry)
+            self._apply(batch, entry.sequence, len(entry.payload))
+
+    def _decoded(self, decode: Callable[[bytes], T], data: bytes, entry: Entry) -> T:
+        """UnsupportedVersion or CorruptData, with the place of `entry`."""
+        try:
+            return decode(data)
+        except msgspec.DecodeError as error:
+            if (tag := _newest_tag(data)) > NEWEST:
+                raise self._newer(entry, f"an event of kind {tag}") from None
+            raise CorruptData(
+                f"sequence {entry.sequence} of {entry.segment!r} in the internal space {self.space!r} is no record of "
+                f"a group ({error}): delete the group and make it again at the offset where it was"
+            ) from None
+
+    def _newer(self, entry: Entry, what: str) -> UnsupportedVersion:
+        return UnsupportedVersion(
+            f"sequence {entry.sequence} of {entry.segment!r} in the internal space {self.space!r} has {what}, which "
+            "a newer release of streamkit wrote: upgrade this one"
+        )
 
     def _apply(self, batch: B, sequence: int, size: int) -> None:
         self._applying = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -22,10 +23,11 @@ from ..warn import warn
 from .core import Core, Lane, is_pending
 from .decide import behind, give_up, next_change
 from .events import Acked, Died, Extended, FeedEvent, Held, Joined, LaneEvent, Left, Released
+from .failures import failure_text
 from .feed import FeedState
 from .lane import LaneState
 from .ranges import ranges_of
-from .values import Delivery
+from .values import LONE, Delivery
 
 if TYPE_CHECKING:
     from .group import Group
@@ -61,8 +63,10 @@ class Consumer:
     """From `group.consumer(name)`; for one thread, or for several that share the work. Two of one name are two.
 
     Acknowledgements are written together with the next `receive`, or after `linger` seconds (0: at once), and all by
-    `flush` and at the end of the `with` block. That also hands back what was received and neither acknowledged nor
-    given up: without counting the attempt, or, if the block raises, as if it were given up.
+    `flush` and at the end of the `with` block. The end of the block also hands back each delivery that was not
+    settled. If the block ends normally, their attempts do not count. If it raises, their attempts count: a single
+    delivery failed, and is dead after its last attempt. Of several it is not known which one failed, so none dies:
+    before an entry dies it is delivered once more alone.
     """
 
     def __init__(self, group: Group, name: str | None, linger: float = _LINGER, prefetch: int = 1) -> None:
@@ -81,8 +85,18 @@ class Consumer:
         self._looked = float("-inf")
         self._helped = self._core.clock.monotonic()
         self._held: dict[Key, Delivery] = {}
+        self._sole: Delivery | None = None
+        """Claimed when there was no other one, on what may be its last attempt; None once others came."""
+        self._receiving = threading.RLock()
+        """Held from the look at what is held until what was claimed is held too."""
         self._acked: dict[Key, None] = {}
-        self._closed = False
+        self._closed = self._ended = False
+        self._failed_together = False
+        """A call of `close` that failed has given up several."""
+
+    @property
+    def group(self) -> Group:
+        return self._group
 
     @property
     def clock(self) -> Clock:
@@ -105,6 +119,10 @@ class Consumer:
 
         Each is this consumer's alone until its deadline. Attempts are counted before anything is handed out.
         `auto_ack`: they are acknowledged before they are handed out, so that each comes once at most.
+
+        An entry whose earlier attempts all ended without a word about it (the deadline passed, or the block raised
+        while the consumer held several) is delivered alone on its last attempt: while a consumer holds others it does
+        not get such an entry, and while it holds such an entry it gets no others.
         """
         check_count("limit", limit)
         check_seconds("wait", wait, endless=True)
@@ -115,12 +133,14 @@ class Consumer:
             if self._ahead and (found := self._fetched(limit, auto_ack)):
                 return found
             seen = self.seen() if wait else ()
-            found = self._look(limit if auto_ack else max(limit, self._prefetch), auto_ack)
-            if found:
-                if not auto_ack:
+            with self._receiving:
+                found = self._look(limit if auto_ack else max(limit, self._prefetch), auto_ack)
+                if found and not auto_ack:
                     for delivery in found:
                         self._held[delivery.lane, delivery.ticket, delivery.lot] = delivery
+                    self._sole = found[0] if found[0].company else None
                     self._ahead.extend(found[limit:])
+            if found:
                 return found[:limit]
             rest = end - core.clock.monotonic()
             if rest <= 0:
@@ -209,6 +229,8 @@ class Consumer:
         core = self._core
         self._check_open()
         core.check()
+        if self._held and self._is_kept_apart():
+            return []
         now = core.clock.monotonic()
         if core.settings.lanes > 1 and now - self._helped >= core.settings.ack_timeout / 4:
             # However much there is to do here: what a stopped consumer had does not wait until there is nothing.
@@ -224,8 +246,29 @@ class Consumer:
         if core.needs_more(lane, limit) or (core.settings.queue and self._is_time()):
             core.feeder.feed(lane, self.session, limit)
             lane = self._own_lane()
-        found = [] if core.is_finished(lane) else core.claim(lane, self.session, limit, auto_ack=auto_ack)
+        found = [] if core.is_finished(lane) else self._claim(lane, limit, auto_ack)
         return found or self._help([lane], limit, auto_ack)
+
+    def _is_kept_apart(self) -> bool:
+        """Whether nothing may be claimed beside what is held, as an entry is to be alone with its consumer."""
+        sole = self._live_sole()
+        if sole is not None and sole.company == LONE:
+            return True
+        return self._is_busy() and self._core.lone_is_due(self.session)
+
+    def _is_busy(self) -> bool:
+        return any(self._rest(delivery) > 0 for delivery in list(self._held.values()))
+
+    def _live_sole(self) -> Delivery | None:
+        sole = self._sole
+        held = self._held.get(_key(sole)) if sole is not None else None
+        return held if held is not None and self._rest(held) > 0 else None
+
+    def _claim(self, lane: Lane, limit: int, auto_ack: bool) -> list[Delivery]:
+        idle, sole = True, None
+        if self._held:
+            idle, sole = not self._is_busy(), self._live_sole()
+        return self._core.claim(lane, self.session, limit, auto_ack=auto_ack, idle=idle, sole=sole)
 
     def _is_time(self) -> bool:
         """To look whether there is something of a higher priority."""
@@ -291,7 +334,7 @@ class Consumer:
             core.look_at(lane)
             if busy and lane.number in used and not core.has_due(lane):
                 continue
-            found = core.claim(lane, self.session, limit, auto_ack=auto_ack)
+            found = self._claim(lane, limit, auto_ack)
             if found:
                 return found
         return []
@@ -312,7 +355,7 @@ class Consumer:
             lane = self._core.lane(lanes[(self._turn + at) % len(lanes)])
             if self._core.is_finished(lane):
                 continue
-            found = self._core.claim(lane, self.session, limit, auto_ack=auto_ack)
+            found = self._claim(lane, limit, auto_ack)
             if found:
                 self._turn += at + 1
                 return found
@@ -348,7 +391,8 @@ class Consumer:
         core = self._core
         lane = core.lane(delivery.lane)
         held = self._held.get(key)
-        if held is not None and self._linger:
+        # The entry after this one may kill the process: one that was on its last attempt would be dead.
+        if held is not None and self._linger and not held.company:
             rest = self._rest(held) - min(1.0, core.settings.ack_timeout / 10)
             if rest > 0 and is_pending(lane.chain.state, held):
                 self._check_open()
@@ -381,16 +425,21 @@ class Consumer:
             self._acked.clear()
         self._acked[key] = None
 
-    def nack(self, delivery: Delivery, delay: float | None = None) -> None:
+    def nack(self, delivery: Delivery, delay: float | None = None, *, error: BaseException | str | None = None) -> None:
         """It could not be done: it comes again after `delay` seconds; None: the group's retry_delay, doubled with each
         attempt. After the last attempt it is a dead letter. In key_shared, what this consumer has of the same key
-        behind it is taken back too. DeliveryLost as for `ack`."""
+        behind it is taken back too. DeliveryLost as for `ack`.
+
+        `error`: the failure. Its type and message, at most 400 bytes, are stored, and become part of the dead letter's
+        reason."""
         if delay is not None:
             check_seconds("delay", delay)
-        core = self._core
+        if not isinstance(error, (BaseException, str, type(None))):
+            raise TypeError(f"error is an exception or a str, not {type(error).__name__}")
+        core, failure = self._core, failure_text(error)
 
         def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], list[int]]:
-            return give_up(state, core.settings, [delivery.ticket], at, delay)
+            return give_up(state, core.settings, [delivery.ticket], at, delay, failure)
 
         self._settled(delivery, core.settle(delivery, decide) if self._is_live(delivery) else [])
 
@@ -459,30 +508,47 @@ class Consumer:
         if self._closed:
             raise StoreClosed("the consumer is closed: ask the group for another one")
 
-    def close(self, *, give_back: bool = True) -> None:
-        """Write what was acknowledged, and hand back the rest: uncounted, or given up. Again is fine."""
-        if self._closed:
-            return
+    def close(self, *, give_back: bool = True, error: BaseException | None = None) -> None:
+        """Write what was acknowledged, and hand back the rest: uncounted, or given up because of `error`.
+
+        Nothing is received any more from the first call on. If it raises, call it again: it goes on where it was.
+        """
         self._closed = True
+        if self._ended:
+            return
         core = self._core
         if core.is_stale():
+            self._ended = True
             return
         core.flush()
-        ahead = {_key(delivery) for delivery in self._ahead}
-        lanes = _by_lane(self._held.values())
-        self._held = {}
+        with self._receiving:
+            ahead = {_key(delivery) for delivery in self._ahead}
+            lanes = _by_lane(self._held.values())
+        together = len(self._held.keys() - ahead) > 1 or self._failed_together
+        self._failed_together = together and not give_back
         if core.settings.mode == "exclusive":
             lanes.setdefault(0, [])
         for number, deliveries in lanes.items():
-            core.write(core.lane(number), partial(self._hand_back, deliveries, ahead, give_back))
+            hand_back = partial(self._hand_back, deliveries, ahead, give_back, failure_text(error), together)
+            core.write(core.lane(number), hand_back)
+            for delivery in deliveries:
+                self._held.pop(_key(delivery), None)
         if self.session in core.feed.state.members:
             core.write_feed(self._leave)
+        self._ended = True
 
     def _leave(self, state: FeedState, at: int) -> tuple[list[FeedEvent], None]:
         return ([Left(self.session), *self._core.finished(state)] if self.session in state.members else []), None
 
     def _hand_back(
-        self, deliveries: list[Delivery], ahead: set[Key], give_back: bool, state: LaneState, at: int
+        self,
+        deliveries: list[Delivery],
+        ahead: set[Key],
+        give_back: bool,
+        failure: str,
+        together: bool,
+        state: LaneState,
+        at: int,
     ) -> tuple[list[LaneEvent], None]:
         held, unseen = [], set()
         for delivery in deliveries:
@@ -493,7 +559,7 @@ class Consumer:
                     held.append(delivery.ticket)
         events: list[LaneEvent] = []
         if held:
-            given, lost = give_up(state, self._core.settings, held, at, None)
+            given, lost = give_up(state, self._core.settings, held, at, None, failure, together)
             events += given
             unseen.difference_update(lost)
         if unseen:
@@ -509,8 +575,12 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.leave(error, give_back=error is None)
+
+    def leave(self, error: BaseException | None, *, give_back: bool) -> None:
+        """Close at the end of a block, which raised `error`: that is not replaced by a failure to close."""
         try:
-            self.close(give_back=error is None)
+            self.close(give_back=give_back, error=error)
         except StreamkitError as failure:
             if error is None:
                 raise

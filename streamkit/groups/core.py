@@ -6,7 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -16,13 +16,14 @@ from ..names import InternalName
 from ..store import Store, inner
 from ..warn import warn
 from .chain import Chain, segment_on
-from .decide import claim, has_due
+from .decide import Claim, claim, has_due, lone_is_due
 from .events import (
     Acked,
     Added,
     Block,
     Claimed,
     Died,
+    Doubted,
     Extended,
     FeedBatch,
     FeedEvent,
@@ -41,7 +42,7 @@ from .lane import LaneState, Site
 from .ranges import numbers_of, ranges_of
 from .settings import GroupSettings
 from .source import Source
-from .values import Delivery
+from .values import LONE, SOLE, Delivery
 
 __all__ = ["Core", "Lane", "feed_chain", "is_pending"]
 
@@ -96,7 +97,7 @@ def _is_about(events: Iterable[LaneEvent], done: Acked) -> bool:
             continue
         if isinstance(event, Nacked):
             told.update(ticket for ticket, _ in event.tickets)
-        elif isinstance(event, (Acked, Died, Extended, Released, Vanished)):
+        elif isinstance(event, (Acked, Died, Doubted, Extended, Released, Vanished)):
             told.update(numbers_of(event.tickets))
     return bool(told) and not told.isdisjoint(numbers_of(done.tickets))
 
@@ -441,10 +442,40 @@ class Core:
 
     # -- claiming -----------------------------------------------------------------------------------------------
 
-    def claim(self, lane: Lane, consumer: str, limit: int, *, auto_ack: bool = False) -> list[Delivery]:
-        """What the lane has for the consumer, at most `limit`, by what is known of it."""
+    def lone_is_due(self, consumer: str) -> bool:
+        """Whether an entry waits to be delivered alone, as far as is known here."""
+        for lane in self.opened():
+            with lane.chain.lock:
+                if lone_is_due(lane.chain.state, self.settings, consumer, lane.chain.now()):
+                    return True
+        return False
+
+    def doubt(self, delivery: Delivery) -> None:
+        """Say that its consumer gets others beside it."""
+
+        def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], None]:
+            return ([Doubted([(delivery.ticket, 1)])] if is_pending(state, delivery) else []), None
+
+        self.write(self.lane(delivery.lane), decide)
+
+    def claim(
+        self,
+        lane: Lane,
+        consumer: str,
+        limit: int,
+        *,
+        auto_ack: bool = False,
+        idle: bool = True,
+        sole: Delivery | None = None,
+    ) -> list[Delivery]:
+        """What the lane has for the consumer, at most `limit`, by what is known of it.
+
+        `idle`: the consumer has nothing. `sole`: the one delivery that it has, and that was the only one so far.
+        """
+        doubt: Delivery | None = None
 
         def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], list[Delivery] | None]:
+            nonlocal doubt
             self.check()
             if state.epoch < (epoch := self.feed.state.epoch) and not state.is_empty():
                 return [Reset(epoch)], None  # the group was moved, by somebody who did not come to this lane
@@ -463,16 +494,22 @@ class Core:
                     return [Added(blocks)], None
                 events.append(Added(blocks))
             freed = sum([delivery.session == consumer for delivery in lane.acks]) if lane.acks else 0
-            got = claim(state, settings, consumer, limit, at, blocks, freed)
+            got = claim(state, settings, consumer, limit, at, blocks, freed, idle)
             if not got.tickets and not got.dead:
                 # What is acknowledged may make room, or let a key go on.
                 return ([Added(blocks)] if blocks else []), (None if lane.acks else [])
+            if got.tickets and sole is not None:
+                if sole.lane != lane.number and doubt is None:
+                    doubt = sole  # that is in the log of its own lane before this record is written
+                    return [], None
+                if sole.lane == lane.number and is_pending(state, sole):
+                    events.append(Doubted([(sole.ticket, 1)]))
             entries = self.source.load(self._sites(state, blocks, got.tickets))
             gone = [ticket for (ticket, _), entry in zip(got.tickets, entries, strict=True) if entry is None]
             events += got.events
             if gone:
                 events += self._vanished(state, blocks, gone)
-            deliveries = self._deliveries(lane, consumer, at, got.event, got.tickets, entries, blocks)
+            deliveries = self._deliveries(lane, consumer, at, got, entries, blocks)
             if auto_ack and deliveries:
                 events.append(Acked(ranges_of(delivery.ticket for delivery in deliveries)))
             return events, deliveries or None
@@ -481,6 +518,8 @@ class Core:
             found = self.write(lane, decide)
             if found is not None:
                 return found
+            if doubt is not None:
+                self.doubt(doubt)
         return []
 
     def _deliveries(
@@ -488,18 +527,21 @@ class Core:
         lane: Lane,
         consumer: str,
         at: int,
-        event: Any,
-        tickets: list[tuple[int, int]],
+        got: Claim,
         entries: list[Entry | None],
         blocks: list[Block],
     ) -> list[Delivery]:
+        event, tickets = got.event, got.tickets
         if event is None:
             return []
+        company = LONE if got.lone else SOLE if event.alone else 0
         deadline, lot, epoch, number = event.deadline, event.lot, lane.chain.state.epoch, lane.number
         expires = self.clock.monotonic() + (deadline - at) / 1000
         keys = lane.chain.state.keys
         return [
-            Delivery(entry, attempt, deadline, consumer, number, ticket, lot, epoch, expires, keys.get(ticket, 0))
+            Delivery(
+                entry, attempt, deadline, consumer, number, ticket, lot, epoch, expires, keys.get(ticket, 0), company
+            )
             for (ticket, attempt), entry in zip(tickets, entries, strict=True)
             if entry is not None
         ]

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .events import Block, Claimed, Died, LaneEvent, Nacked, Released
+from .events import Block, Claimed, Died, Doubted, LaneEvent, Nacked, Released
+from .failures import DEADLINE_PASSED, worn_out
 from .lane import LaneState
 from .ranges import Range, ranges_of
 from .settings import GroupSettings
 from .source import queue_class
 
-__all__ = ["WORN_OUT", "Claim", "behind", "claim", "give_up", "has_due", "next_change"]
+__all__ = ["Claim", "behind", "claim", "give_up", "has_due", "lone_is_due", "next_change"]
 
-WORN_OUT = "max_deliveries"
-"""Why an entry is dead that was not rejected."""
 _MOST_DEAD = 1000
 _LONGEST = 3_600_000
 """Milliseconds beyond which no pause is doubled."""
@@ -26,11 +25,23 @@ class Claim(NamedTuple):
     tickets: list[tuple[int, int]]
     event: Claimed | None
     dead: list[int]
+    died: list[LaneEvent]
+    """The events of `dead`."""
+    lone: bool = False
+    """Nothing else may be delivered to the consumer until this one entry is settled."""
 
     @property
     def events(self) -> list[LaneEvent]:
-        found: list[LaneEvent] = [Died(ranges_of(self.dead), WORN_OUT)] if self.dead else []
-        return found if self.event is None else [*found, self.event]
+        return self.died if self.event is None else [*self.died, self.event]
+
+
+class _Found(NamedTuple):
+    """What may be delivered: tickets of earlier attempts, ranges of fresh ones, and the bucket served last."""
+
+    again: list[int]
+    fresh: list[Range]
+    bucket: int = 0
+    lone: bool = False
 
 
 def claim(
@@ -41,21 +52,34 @@ def claim(
     at: int,
     blocks: Sequence[Block] = (),
     freed: int = 0,
+    idle: bool = True,
 ) -> Claim:
     """At most `limit` entries that may be delivered now, at `at`: again first, then fresh ones, in order; those of a
     higher priority before all others. `blocks` are to be added by the same record; not for key_shared.
-    `freed`: of the consumer's, so many are acknowledged by it."""
+    `freed`: of the consumer's, so many are acknowledged by it.
+
+    An entry that may die of its next attempt, and may not have been handled in its earlier ones, is delivered alone:
+    to a consumer that is `idle`, with nothing beside it."""
     room = min(limit, settings.max_pending - state.held.get(consumer, 0) + freed)
     dead: list[int] = []
     if room <= 0:
-        return Claim([], None, dead)
+        return Claim([], None, dead, [])
     if settings.mode == "key_shared":
-        again, fresh, bucket = *_by_key(state, settings, room, at, dead), 0
+        found = _by_key(state, settings, room, at, dead, idle)
     else:
-        again, fresh, bucket = _by_priority(state, settings, room, at, dead, blocks)
+        found = _by_priority(state, settings, room, at, dead, blocks, idle)
+    again, fresh, bucket, lone = found
+    died: list[LaneEvent] = [
+        Died(ranges_of(tickets), reason) for reason, tickets in _reasons(state, settings, dead).items()
+    ]
     if not again and not fresh:
-        return Claim([], None, dead)
-    tickets = [(ticket, _attempts(state, ticket) + 1) for ticket in again]
+        return Claim([], None, dead, died)
+    most = settings.max_deliveries
+    if lone:
+        # An attempt that failed together with others is never the last one.
+        tickets = [(again[0], min(_attempts(state, again[0]) + 1, most))]
+    else:
+        tickets = [(ticket, _attempts(state, ticket) + 1) for ticket in again]
     for first, count in fresh:
         tickets += [(ticket, 1) for ticket in range(first, first + count)]
     if settings.mode == "key_shared":
@@ -63,8 +87,47 @@ def claim(
     elif settings.queue and again and fresh:
         tickets.sort(key=lambda each: -_priority(state, settings, each[0], blocks))
     deadline = at + int(settings.ack_timeout * 1000)
-    event = Claimed(consumer, state.lots + 1, deadline, fresh, ranges_of(again), bucket)
-    return Claim(tickets, event, dead)
+    alone = tickets[0][1] if lone or (idle and len(tickets) == 1 and tickets[0][1] >= most) else 0
+    event = Claimed(consumer, state.lots + 1, deadline, fresh, ranges_of(again), bucket, alone)
+    return Claim(tickets, event, dead, died, lone)
+
+
+def lone_is_due(state: LaneState, settings: GroupSettings, consumer: str, at: int) -> bool:
+    """Whether the consumer would get an entry alone now if it were idle."""
+    if not state.doubted and (not state.pending or state.expires > at):
+        return False
+    return claim(state, settings, consumer, 1, at).lone
+
+
+_DELIVER, _ALONE, _DEAD = range(3)
+
+
+def _fate(state: LaneState, settings: GroupSettings, ticket: int) -> int:
+    """What becomes of a ticket that is due."""
+    lot, most = state.pending.get(ticket), settings.max_deliveries
+    if lot is not None:
+        attempts, doubted = lot.attempt, ticket not in state.alone
+    elif (wait := state.waiting.get(ticket)) is not None:
+        attempts, doubted = wait.attempt, ticket in state.doubted
+    else:
+        return _DELIVER
+    if doubted:
+        return _ALONE if attempts + 1 >= most else _DELIVER
+    return _DEAD if attempts >= most else _DELIVER
+
+
+def _reasons(state: LaneState, settings: GroupSettings, dead: list[int]) -> dict[str, list[int]]:
+    """Tickets that used up their attempts, by the reason of their death."""
+    found: dict[str, list[int]] = {}
+    for ticket in dead:
+        attempt, error = _attempts(state, ticket), ""
+        before = state.errors.get(ticket)
+        if ticket in state.pending:
+            error = DEADLINE_PASSED
+        elif before is not None and before[0] == attempt:
+            error, before = before[1], None
+        found.setdefault(worn_out(error, attempt, settings.max_deliveries, before), []).append(ticket)
+    return found
 
 
 def _attempts(state: LaneState, ticket: int) -> int:
@@ -91,18 +154,22 @@ def _due(state: LaneState, at: int) -> list[int]:
 
 
 def _by_priority(
-    state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int], added: Sequence[Block]
-) -> tuple[list[int], list[Range], int]:
+    state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int], added: Sequence[Block], idle: bool
+) -> _Found:
     again: dict[int, list[int]] = {}
+    alone: dict[int, int] = {}
     due = _due(state, at)
     if not due and (first := _of_one_bucket(state, room, added)) is not None:
-        return [], *first
+        return _Found([], *first)
     for ticket in due:
-        if _attempts(state, ticket) >= settings.max_deliveries:
+        fate = _fate(state, settings, ticket)
+        if fate == _DEAD:
             if len(dead) < _MOST_DEAD:
                 dead.append(ticket)
-            continue
-        again.setdefault(_priority(state, settings, ticket), []).append(ticket)
+        elif fate == _DELIVER:
+            again.setdefault(_priority(state, settings, ticket), []).append(ticket)
+        elif idle:
+            alone.setdefault(_priority(state, settings, ticket), ticket)
     fresh: dict[int, dict[int, list[tuple[int, int]]]] = {}
     for opened in state.blocks.values():
         if opened.next < opened.end:
@@ -114,7 +181,11 @@ def _by_priority(
     taken: list[int] = []
     ranges: list[Range] = []
     bucket = state.bucket
-    for priority in sorted({*again, *fresh}, reverse=True):
+    for priority in sorted({*again, *fresh, *alone}, reverse=True):
+        if priority in alone:
+            if taken or ranges:
+                break  # it comes next
+            return _Found([alone[priority]], [], bucket, True)
         part = again.get(priority, ())[:room]
         taken += part
         room -= len(part)
@@ -123,7 +194,7 @@ def _by_priority(
             ranges += some
         if not room:
             break
-    return taken, ranges, bucket
+    return _Found(taken, ranges, bucket)
 
 
 def _priority(state: LaneState, settings: GroupSettings, ticket: int, added: Sequence[Block] = ()) -> int:
@@ -197,9 +268,7 @@ def _joined(ranges: list[Range]) -> list[Range]:
     return [joined[end] for end in order]
 
 
-def _by_key(
-    state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int]
-) -> tuple[list[int], list[Range]]:
+def _by_key(state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int], idle: bool) -> _Found:
     """Of each key that nobody has, its first entries, as far as they may be delivered."""
     again: list[int] = []
     fresh: list[int] = []
@@ -208,17 +277,23 @@ def _by_key(
             wait = state.waiting.get(ticket)
             if wait is not None and wait.ready > at:
                 break  # it holds back those behind it
-            attempts = _attempts(state, ticket)
-            if attempts >= settings.max_deliveries:
+            fate = _fate(state, settings, ticket)
+            if fate == _DEAD:
                 dead.append(ticket)
                 continue
+            if fate == _ALONE:
+                if not idle:
+                    break
+                if again or fresh:  # it comes next
+                    return _Found(again, ranges_of(fresh))
+                return _Found([ticket], [], lone=True)
             (fresh if state.is_fresh(ticket) else again).append(ticket)
             room -= 1
             if not room:
-                return again, ranges_of(fresh)
+                return _Found(again, ranges_of(fresh))
         if len(dead) >= _MOST_DEAD:
             break
-    return again, ranges_of(fresh)
+    return _Found(again, ranges_of(fresh))
 
 
 def _expired_keys(state: LaneState, at: int) -> list[int]:
@@ -234,18 +309,26 @@ def _expired_keys(state: LaneState, at: int) -> list[int]:
 
 
 def give_up(
-    state: LaneState, settings: GroupSettings, tickets: Iterable[int], at: int, delay: float | None
+    state: LaneState,
+    settings: GroupSettings,
+    tickets: Iterable[int],
+    at: int,
+    delay: float | None,
+    error: str = "",
+    together: bool = False,
 ) -> tuple[list[LaneEvent], list[int]]:
     """What becomes of `tickets`, which are pending, after a nack; and which other deliveries end with them: in
-    key_shared, what the same consumer has of the same key behind it."""
+    key_shared, what the same consumer has of the same key behind it. `together`: it is not known which of the
+    consumer's entries failed, so none of them dies."""
     waits: list[tuple[int, int]] = []
-    dead: list[int] = []
+    dead: dict[str, list[int]] = {}
     given = set(tickets)
     lost: set[int] = set()
     for ticket in sorted(given):
         attempt = state.pending[ticket].attempt
-        if attempt >= settings.max_deliveries:
-            dead.append(ticket)
+        if attempt >= settings.max_deliveries and not together:
+            reason = worn_out(error, attempt, settings.max_deliveries, state.errors.get(ticket))
+            dead.setdefault(reason, []).append(ticket)
             continue
         pause = delay * 1000 if delay is not None else _pause(settings.retry_delay * 1000, attempt)
         waits.append((ticket, at + int(pause)))
@@ -254,9 +337,10 @@ def give_up(
     lost -= given
     events: list[LaneEvent] = []
     if waits:
-        events.append(Nacked(waits))
-    if dead:
-        events.append(Died(ranges_of(dead), WORN_OUT))
+        events.append(Nacked(waits, error))
+    if waits and together:
+        events.append(Doubted(ranges_of(ticket for ticket, _ in waits)))
+    events += [Died(ranges_of(tickets), reason) for reason, tickets in dead.items()]
     if lost:
         events.append(Released(ranges_of(lost)))
     return events, sorted(lost)

@@ -12,6 +12,7 @@ from .ranges import Range
 from .settings import GroupSettings
 
 __all__ = [
+    "NEWEST",
     "Absorbed",
     "Acked",
     "Added",
@@ -22,6 +23,7 @@ __all__ = [
     "Cursor",
     "Deleted",
     "Died",
+    "Doubted",
     "Extended",
     "Fed",
     "FeedBatch",
@@ -44,6 +46,8 @@ __all__ = [
     "Vanished",
 ]
 
+NEWEST = 12
+"""The highest tag of an event, of a feed or of a lane. A record with a higher one is of a newer release."""
 Stream = int | str
 """What a group reads: a partition of the source, or one segment of it."""
 
@@ -181,6 +185,8 @@ class Claimed(_Event, frozen=True, tag=2):
     fresh: list[Range]
     again: list[Range]
     bucket: int = 0
+    alone: int = 0
+    """The one entry of this claim is the only one with its consumer, and this is its attempt `alone`. 0: not so."""
 
 
 class Acked(_Event, frozen=True, tag=3):
@@ -191,6 +197,8 @@ class Nacked(_Event, frozen=True, tag=4):
     """(ticket, from when on it may be delivered again)"""
 
     tickets: list[tuple[int, int]]
+    error: str = ""
+    """The failure of the attempt; empty if none was named."""
 
 
 class Extended(_Event, frozen=True, tag=5):
@@ -233,7 +241,13 @@ class Reset(_Event, frozen=True, tag=11):
     epoch: int
 
 
-LaneEvent = Added | Claimed | Acked | Nacked | Extended | Released | Died | Vanished | Redriven | Held | Reset
+class Doubted(_Event, frozen=True, tag=12):
+    """Their consumer had others as well, so a failure does not tell which entry failed: none of them dies of it."""
+
+    tickets: list[Range]
+
+
+LaneEvent = Added | Claimed | Acked | Nacked | Extended | Released | Died | Vanished | Redriven | Held | Reset | Doubted
 
 
 class LaneBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):

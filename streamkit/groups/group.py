@@ -246,12 +246,16 @@ class Group:
         return core.lanes()
 
     def status(self) -> GroupStatus:
-        """Lag, what is pending, ready, delayed and dead, how far it is, and its consumers. Looks at all lanes."""
+        """How much is left to do, how far the group is, and its consumers. Looks at all lanes.
+
+        `lag` is everything that is not done: `unread` (never delivered) + `pending` (with a consumer) + `ready` (may be
+        delivered again now) + `delayed` (may be delivered later). `dead` and `acked` are beside it.
+        """
         lanes = self._lanes()
         core = self.core
         feed = core.feed.state
         ends = core.source.ends()
-        lag = sum(max(0, end.position - self._cursor(feed, stream).position) for stream, end in ends.items())
+        unread = sum(max(0, end.position - self._cursor(feed, stream).position) for stream, end in ends.items())
         pending = ready = delayed = dead = 0
         acked = feed.skipped
         consumers: dict[str, int] = {}
@@ -259,7 +263,7 @@ class Group:
         for lane in lanes:
             with lane.chain.lock:
                 state, at = lane.chain.state, lane.chain.now()
-                lag += core.backlog_of_fresh(lane)
+                unread += core.backlog_of_fresh(lane)
                 for lot in state.pending.values():
                     if lot.deadline > at:
                         pending += 1
@@ -279,7 +283,7 @@ class Group:
             consumers.setdefault(consumer_of(session), 0)
         delivered_to, acked_to = self._progress(lanes)
         return GroupStatus(
-            lag,
+            unread + pending + ready + delayed,
             pending,
             ready,
             delayed,
@@ -289,6 +293,7 @@ class Group:
             tuple(ConsumerStatus(name, count) for name, count in sorted(consumers.items())),
             acked,
             tuple(self._gap(*gap) for gap in gaps),
+            unread,
         )
 
     def _cursor(self, feed: FeedState, stream: Stream) -> Cursor:

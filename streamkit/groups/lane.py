@@ -16,6 +16,7 @@ from .events import (
     Claimed,
     Cursor,
     Died,
+    Doubted,
     Extended,
     Held,
     LaneBatch,
@@ -96,6 +97,9 @@ class _Saved(msgspec.Struct, array_like=True):
     trimmed: list[tuple[Stream, int, int]]
     unfinished: list[tuple[int, list[Range]]]
     """key_shared: by key, what is not finished."""
+    doubted: list[Range] = []
+    alone: list[Range] = []
+    errors: list[tuple[int, str, list[Range]]] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -132,6 +136,12 @@ class LaneState:
         self.trimmed: list[tuple[Stream, int, int]] = []
         self.held: dict[str, int] = {}
         """How many each consumer has pending."""
+        self.doubted: set[int] = set()
+        """Waiting: the last attempt failed together with others, so that it may not have been handled."""
+        self.alone: set[int] = set()
+        """Pending: its consumer has nothing else."""
+        self.errors: dict[int, tuple[int, str]] = {}
+        """The last failure that was named of each entry that is not finished, and the attempt."""
         self.expires = 0
         """No pending delivery's deadline is before."""
         self.keys: dict[int, int] = {}
@@ -243,10 +253,16 @@ class LaneState:
             lots = {1: lot}
             for ticket in numbers_of(event.again):
                 attempt = self._unclaim(ticket) + 1
+                self.doubted.discard(ticket)
+                self.alone.discard(ticket)
+                if event.alone:
+                    attempt = event.alone
                 if attempt not in lots:
                     lots[attempt] = Lot(number, consumer, deadline, attempt)
                 pending[ticket] = lots[attempt]
                 count += 1
+        if event.alone:
+            self.alone.update(numbers_of(event.fresh or event.again))
         self.held[consumer] = self.held.get(consumer, 0) + count
         self.expires = min(self.expires, deadline) if len(pending) > count else deadline
         if self.keyed:
@@ -288,6 +304,11 @@ class LaneState:
 
     def _finish(self, ranges: Iterable[Range]) -> None:
         """They are done, whatever they were."""
+        if self.doubted or self.alone or self.errors:
+            for ticket in numbers_of(ranges):
+                self.doubted.discard(ticket)
+                self.alone.discard(ticket)
+                self.errors.pop(ticket, None)
         for first, count in ranges:
             for ticket in range(first, first + count):
                 self._unclaim(ticket)
@@ -329,10 +350,23 @@ class LaneState:
 
     def _nacked(self, event: Nacked) -> None:
         for ticket, ready in event.tickets:
-            self.waiting[ticket] = Wait(ready, self._unclaim(ticket))
+            attempt = self._unclaim(ticket)
+            self.alone.discard(ticket)
+            if event.error:
+                self.errors[ticket] = (attempt, event.error)
+            self.waiting[ticket] = Wait(ready, attempt)
+
+    def _doubted(self, event: Doubted) -> None:
+        for ticket in numbers_of(event.tickets):
+            self.alone.discard(ticket)
+            if ticket in self.waiting:
+                self.doubted.add(ticket)
 
     def _released(self, event: Released) -> None:
         for ticket in numbers_of(event.tickets):
+            if ticket in self.alone:  # the next delivery is to be as this one was
+                self.alone.remove(ticket)
+                self.doubted.add(ticket)
             self.waiting[ticket] = Wait(self.now, self._unclaim(ticket) - 1)
 
     def _extended(self, event: Extended) -> None:
@@ -387,6 +421,8 @@ class LaneState:
             entries.clear()
         for keys in (self.keys, self.unfinished, self.busy, self.free):
             keys.clear()
+        for marks in (self.doubted, self.alone, self.errors):
+            marks.clear()
         self.order.clear()
         self.trimmed.clear()
         self.gone.clear()
@@ -398,6 +434,9 @@ class LaneState:
         lots: dict[Lot, list[int]] = {}
         for ticket, lot in self.pending.items():
             lots.setdefault(lot, []).append(ticket)
+        errors: dict[tuple[int, str], list[int]] = {}
+        for ticket, error in self.errors.items():
+            errors.setdefault(error, []).append(ticket)
         return _encoder.encode(
             _Saved(
                 self.now,
@@ -415,6 +454,9 @@ class LaneState:
                 list(self.gone),
                 self.trimmed,
                 [(key, ranges_of(tickets)) for key, tickets in self.unfinished.items()],
+                ranges_of(self.doubted),
+                ranges_of(self.alone),
+                [(attempt, error, ranges_of(tickets)) for (attempt, error), tickets in errors.items()],
             )
         )
 
@@ -445,6 +487,10 @@ class LaneState:
             key = self.keys[ticket]
             self.busy[key] = self.busy.get(key, 0) + 1
         self.free = dict.fromkeys(key for key in self.unfinished if key not in self.busy)
+        self.doubted, self.alone = set(numbers_of(saved.doubted)), set(numbers_of(saved.alone))
+        self.errors = {
+            ticket: (attempt, error) for attempt, error, ranges in saved.errors for ticket in numbers_of(ranges)
+        }
 
 
 _APPLY: dict[type, Callable[[LaneState, Any], None]] = {
@@ -459,4 +505,5 @@ _APPLY: dict[type, Callable[[LaneState, Any], None]] = {
     Redriven: LaneState._redriven,
     Held: LaneState._held,
     Reset: LaneState._reset,
+    Doubted: LaneState._doubted,
 }

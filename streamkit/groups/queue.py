@@ -113,7 +113,7 @@ class Queue:
         return self.group.run(handler, consumer, concurrency, batch, seconds=seconds, drain=drain, stop=stop)
 
     def status(self) -> GroupStatus:
-        """See `Group.status`. Delayed jobs are `lag` until a consumer has come by, and `delayed` from then on."""
+        """See `Group.status`. Delayed jobs are `unread` until a consumer has looked, and `delayed` from then on."""
         return self.group.status()
 
     def pending(self, consumer: str | None = None, limit: int = 100) -> list[Pending]:

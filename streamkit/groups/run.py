@@ -15,14 +15,14 @@ from ..arguments import check_count
 from ..errors import DeliveryLost
 from ..functions import check_function, completed
 from ..seconds import check_seconds
-from ..warn import warn
+from ..warn import warn, warn_of
 from .values import Delivery
 
 if TYPE_CHECKING:
     from .consumer import Consumer
     from .group import Group
 
-__all__ = ["RunReport", "Stop", "check_run", "run"]
+__all__ = ["RunReport", "Stop", "check_run", "log_failure", "run"]
 
 _SLICE = 0.5
 """Seconds after which it is seen that it is time to stop."""
@@ -92,7 +92,9 @@ def run(
         )
 
     with _on_sigterm(terminated), contextlib.ExitStack() as stack:
-        consumer = stack.enter_context(group.consumer(name))
+        consumer = group.consumer(name)
+        # Each delivery whose handler began is settled by itself: the others were not handled, also after an error.
+        stack.push(lambda kind, error, trace: consumer.leave(error, give_back=True))
         if concurrency == 1:
             _alone(consumer, handler, batch, drain, ended, count, end)
         else:
@@ -168,6 +170,14 @@ def _handle_all(
         _handle(consumer, handler, delivery, count)
 
 
+def log_failure(consumer: Consumer, delivery: Delivery, error: BaseException) -> None:
+    """Log that the handler raised, with its traceback: where the entry is, and nothing of its content."""
+    group, entry = consumer.group, delivery.entry
+    message = "the handler of group %r failed: store %s, space %r, segment %r, sequence %d, attempt %d of %d"
+    place = group.store.id, group.space, entry.segment, entry.sequence
+    warn_of(error, message, group.name, *place, delivery.attempt, group.settings.max_deliveries)
+
+
 def _handle(consumer: Consumer, handler: Callable[[Delivery], Any], delivery: Delivery, count: _Count) -> None:
     if not consumer.is_held(delivery):
         return  # taken back with an earlier one of its key
@@ -175,16 +185,15 @@ def _handle(consumer: Consumer, handler: Callable[[Delivery], Any], delivery: De
         try:
             completed("handler", handler(delivery))
         except Exception as error:
-            warn("attempt %d of sequence %d of %r failed: %r", delivery.attempt, delivery.entry.sequence,
-                 delivery.entry.segment, error)  # fmt: skip
+            log_failure(consumer, delivery, error)
             with count.lock:
                 count.failed += 1
             if consumer.is_held(delivery):
-                consumer.nack(delivery)
+                consumer.nack(delivery, error=error)
             return
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(Exception):
-                consumer.nack(delivery)
+                consumer.nack(delivery, error=error)
             raise
         if consumer.is_held(delivery):
             consumer.ack(delivery)

@@ -10,7 +10,19 @@ from ..gaps import Gap
 from ..lexkey import LexKey
 from ..model import Entry
 
-__all__ = ["ConsumerStatus", "DeadLetter", "Delivery", "GroupGap", "GroupStatus", "Pending", "consumer_of"]
+__all__ = [
+    "LONE",
+    "SOLE",
+    "ConsumerStatus",
+    "DeadLetter",
+    "Delivery",
+    "GroupGap",
+    "GroupStatus",
+    "Pending",
+    "consumer_of",
+]
+
+SOLE, LONE = 1, 2
 
 
 def consumer_of(session: str) -> str:
@@ -34,6 +46,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     expires: float
     """By the monotonic clock of this process."""
     key: int = 0
+    company: int = 0
+    """SOLE: nothing else was with the consumer. LONE: and it gets nothing else before this one is settled."""
 
     @property
     def consumer(self) -> str:
@@ -92,8 +106,10 @@ class GroupGap(Gap, frozen=True, gc=False):
 
 class GroupStatus(msgspec.Struct, frozen=True):
     lag: int
-    """Entries that were never delivered."""
+    """Entries that are not done: `unread + pending + ready + delayed`. It is 0 only if there is nothing left to do, so
+    an alarm on it also sees entries that are delivered again and again. Dead letters are not in it."""
     pending: int
+    """Entries that a consumer has, and whose deadline has not passed."""
     ready: int
     """Entries that may be delivered again now."""
     delayed: int
@@ -107,6 +123,8 @@ class GroupStatus(msgspec.Struct, frozen=True):
     acked: int
     """Entries that were acknowledged so far, or trimmed before."""
     gaps: tuple[GroupGap, ...]
+    unread: int = 0
+    """Entries that were never delivered."""
 
     def __rich_repr__(self) -> Any:
         yield from ((name, getattr(self, name)) for name in self.__struct_fields__)

@@ -19,7 +19,7 @@ from streamkit.aio.groups import AsyncConsumer, AsyncGroup, AsyncQueue
 from streamkit.groups import Consumer, Delivery, Group, Queue
 
 TWINS = [(Group, AsyncGroup), (Consumer, AsyncConsumer), (Queue, AsyncQueue)]
-INNER = {"core", "clock", "news", "poll", "seen", "until_change", "store"}
+INNER = {"core", "clock", "news", "poll", "seen", "until_change", "store", "group", "leave"}
 """Not for users, or, as `store`, of what runs in threads."""
 
 

@@ -10,13 +10,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from streamkit.groups.decide import behind, claim, give_up
+from streamkit.groups.decide import behind, claim, give_up, lone_is_due
 from streamkit.groups.events import (
     Acked,
     Added,
     Block,
     Cursor,
     Died,
+    Doubted,
     Extended,
     LaneBatch,
     Redriven,
@@ -42,6 +43,11 @@ class Ticket:
     lot: int = 0
     until: int = 0
     attempt: int = 0
+    doubted: bool = False
+    """Waiting: it is not known whether it was handled."""
+    alone: str = ""
+    """Pending: "sole" if its consumer had nothing else, "lone" if it gets nothing else."""
+    error: str = ""
 
 
 class LaneModel(RuleBasedStateMachine):
@@ -104,24 +110,46 @@ class LaneModel(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from("ab"), limit=st.integers(1, 9))
     def receive(self, who: str, limit: int) -> None:
-        got = claim(self.state, self.settings, who, limit, self.at)
+        mine = [ticket for ticket in self.tickets.values() if ticket.what == "pending" and ticket.who == who]
+        held = [ticket for ticket in mine if ticket.until > self.at]
+        if any(ticket.alone == "lone" for ticket in held):
+            return
+        idle = not held
+        due = lone_is_due(self.state, self.settings, who, self.at)
+        got = claim(self.state, self.settings, who, limit, self.at, idle=idle)
         room = min(limit, 7 - len(self.live(who)))
+        if idle and room > 0:
+            assert got.lone == due
         may = [number for number in self.tickets if self.may_be_delivered(number)]
         for number in got.dead:
             assert number in may
-            assert self.tickets[number].attempt >= self.settings.max_deliveries
-        usable = [number for number in may if self.tickets[number].attempt < self.settings.max_deliveries]
+            assert self.fate(number) == "dead"
+        usable = [number for number in may if self.fate(number) == "deliver"]
+        lone = [number for number in may if self.fate(number) == "alone"] if idle else []
         chosen = [number for number, _ in got.tickets]
         assert len(set(chosen)) == len(chosen) <= max(room, 0)
-        assert set(chosen) <= set(usable)
-        if self.keyed:
-            self.check_keys(chosen, set(got.dead), room)
+        if got.lone:
+            assert len(chosen) == 1
+            assert chosen[0] in lone
+            assert not self.keyed or not self.is_busy(self.tickets[chosen[0]].key)
         else:
-            assert len(chosen) == max(0, min(room, len(usable)))
+            assert set(chosen) <= set(usable)
+        if self.keyed:
+            self.check_keys(chosen, set(got.dead), room, bool(lone))
+        else:
+            first = max([self.priority(number) for number in lone], default=-1)
+            usable = [number for number in usable if self.priority(number) > first]
+            assert not got.lone or not usable
+            assert got.lone or len(chosen) == max(0, min(room, len(usable)))
             least = min([self.tickets[number].priority for number in chosen], default=0)
             assert all(self.priority(number) <= least for number in usable if number not in chosen) or not chosen
         for number, attempt in got.tickets:
-            assert attempt == self.tickets[number].attempt + 1
+            before = self.tickets[number].attempt
+            assert attempt == (min(before + 1, self.settings.max_deliveries) if got.lone else before + 1)
+        if got.tickets:
+            for number in [number for number, ticket in self.tickets.items() if ticket in held and ticket.alone]:
+                self.write(Doubted([(number, 1)]))
+                self.tickets[number].alone = ""
         if got.events:
             self.write(*got.events)
         for number in got.dead:
@@ -130,12 +158,28 @@ class LaneModel(RuleBasedStateMachine):
             assert got.event is not None
             ticket = self.tickets[number]
             ticket.what, ticket.who, ticket.lot = "pending", who, got.event.lot
-            ticket.until, ticket.attempt = got.event.deadline, attempt
+            ticket.until, ticket.attempt, ticket.doubted = got.event.deadline, attempt, False
+            last = idle and len(got.tickets) == 1 and attempt >= self.settings.max_deliveries
+            ticket.alone = "lone" if got.lone else "sole" if last else ""
+
+    def fate(self, number: int) -> str:
+        """Of one that may be delivered."""
+        ticket, most = self.tickets[number], self.settings.max_deliveries
+        unknown = ticket.doubted if ticket.what == "waiting" else ticket.what == "pending" and not ticket.alone
+        if unknown:
+            return "alone" if ticket.attempt + 1 >= most else "deliver"
+        return "dead" if ticket.attempt >= most else "deliver"
+
+    def is_busy(self, key: int) -> bool:
+        return any(
+            ticket.key == key and ticket.what == "pending" and ticket.until > self.at
+            for ticket in self.tickets.values()
+        )
 
     def priority(self, number: int) -> int:
         return self.tickets[number].priority if self.state.block_of(number) is not None else 0
 
-    def check_keys(self, chosen: list[int], dead: set[int], room: int) -> None:
+    def check_keys(self, chosen: list[int], dead: set[int], room: int, lone: bool) -> None:
         """By key, what is chosen is what comes first of what is open, and nobody else has any of the key."""
         for key in range(4):
             open_ = [
@@ -150,8 +194,8 @@ class LaneModel(RuleBasedStateMachine):
             )
             if mine:
                 assert not busy
-            elif open_ and not busy and len(chosen) < room:
-                assert not self.may_be_delivered(open_[0])
+            elif open_ and not busy and len(chosen) < room and not lone:
+                assert not self.may_be_delivered(open_[0]) or self.fate(open_[0]) == "alone"
 
     @precondition(lambda self: self.live())
     @rule(data=st.data())
@@ -162,25 +206,41 @@ class LaneModel(RuleBasedStateMachine):
             del self.tickets[number]
 
     @precondition(lambda self: self.live())
-    @rule(data=st.data(), delay=st.sampled_from([None, 0.0, 0.7]))
-    def nack(self, data: st.DataObject, delay: float | None) -> None:
+    @rule(data=st.data(), delay=st.sampled_from([None, 0.0, 0.7]), error=st.sampled_from(["", "E: 1", "E: 2"]))
+    def nack(self, data: st.DataObject, delay: float | None, error: str) -> None:
         number = data.draw(st.sampled_from(self.live()))
         ticket = self.tickets[number]
-        events, lost = give_up(self.state, self.settings, [number], self.at, delay)
+        events, lost = give_up(self.state, self.settings, [number], self.at, delay, error)
         self.write(*events)
+        ticket.error = error or ticket.error
         if ticket.attempt >= self.settings.max_deliveries:
             ticket.what = "dead"
             assert lost == []
+            assert not ticket.error or ticket.error in self.state.dead[number].reason
             return
+        ticket.alone = ""
         pause = 1000 * 2 ** (ticket.attempt - 1) if delay is None else int(delay * 1000)
         ticket.what, ticket.until = "waiting", self.at + pause
         later = [each for each in self.live() if self.keyed and each > number and self.tickets[each].key == ticket.key]
         assert lost == later
         self.given_back(lost)
 
+    @precondition(lambda self: not self.keyed and len(self.live()) > 1)
+    @rule(data=st.data())
+    def fail_together(self, data: st.DataObject) -> None:
+        numbers = data.draw(st.lists(st.sampled_from(self.live()), unique=True, min_size=2))
+        events, lost = give_up(self.state, self.settings, numbers, self.at, 0.0, "E: 3", True)
+        assert lost == []
+        self.write(*events)
+        for number in numbers:
+            ticket = self.tickets[number]
+            ticket.what, ticket.until, ticket.doubted, ticket.alone = "waiting", self.at, True, ""
+            ticket.error = "E: 3"
+
     def given_back(self, numbers: list[int]) -> None:
         for number in numbers:
             ticket = self.tickets[number]
+            ticket.doubted, ticket.alone = bool(ticket.alone), ""
             ticket.what, ticket.until, ticket.attempt = "waiting", self.at, ticket.attempt - 1
 
     @precondition(lambda self: self.live())
@@ -211,7 +271,8 @@ class LaneModel(RuleBasedStateMachine):
         if numbers:
             self.write(Redriven(ranges_of(numbers)))
         for number in numbers:
-            self.tickets[number].what, self.tickets[number].until, self.tickets[number].attempt = "waiting", self.at, 0
+            ticket = self.tickets[number]
+            self.tickets[number] = Ticket(ticket.key, ticket.priority, "waiting", until=self.at)
 
     @precondition(lambda self: self.live())
     @rule(data=st.data(), trimmed=st.booleans())
@@ -252,6 +313,12 @@ class LaneModel(RuleBasedStateMachine):
             assert wait == (tickets[number].until, tickets[number].attempt)
         for number in tickets:
             assert state.site(number).position == number
+        assert state.doubted == {
+            number for number, ticket in tickets.items() if ticket.doubted and ticket.what != "dead"
+        }
+        assert state.alone == {number for number, ticket in tickets.items() if ticket.alone and ticket.what != "dead"}
+        errors = {number: ticket.error for number, ticket in tickets.items() if ticket.error and ticket.what != "dead"}
+        assert {number: error for number, (_, error) in state.errors.items()} == errors
         assert state.held == {who: len(self.live(who)) for who in "ab" if self.live(who)}
         assert state.expires <= min([lot.deadline for lot in state.pending.values()], default=1 << 62)
         assert sum(block.left for block in state.blocks.values()) + len(state.strays) == len(tickets) - len(state.dead)
@@ -266,7 +333,19 @@ class LaneModel(RuleBasedStateMachine):
         mine, other = LaneState(0, 1, self.keyed), LaneState(0, 1, self.keyed)
         mine.restore(self.state.save())
         other.restore(again.save())
-        for name in ("pending", "waiting", "dead", "strays", "acked", "lots", "keys", "held"):
+        for name in (
+            "pending",
+            "waiting",
+            "dead",
+            "strays",
+            "acked",
+            "lots",
+            "keys",
+            "held",
+            "doubted",
+            "alone",
+            "errors",
+        ):
             assert getattr(mine, name) == getattr(other, name), name
 
 

@@ -76,7 +76,8 @@ def test_what_is_released_nacked_and_rejected(subject: Subject) -> None:
         again = consumer.receive()
         assert [(each.entry.sequence, each.attempt) for each in again] == [(1, 1), (2, 2)]
         status = group.status()
-        assert (status.pending, status.ready, status.delayed, status.dead, status.lag) == (2, 0, 1, 1, 0)
+        assert (status.pending, status.ready, status.delayed, status.dead) == (2, 0, 1, 1)
+        assert (status.unread, status.lag) == (0, 3)
         (letter,) = group.dead_letters()
         assert (letter.reason, letter.attempt, letter.entry.payload) == ("it is broken", 1, b"4")
         assert group.redrive([letter]) == 1
@@ -338,7 +339,7 @@ def test_how_far_a_group_is(subject: Subject) -> None:
         status = group.status()
         assert status.acked_to == entries[1].space_offset
         assert status.delivered_to == entries[5].space_offset
-        assert (status.lag, status.pending, status.acked) == (4, 3, 3)
+        assert (status.lag, status.unread, status.pending, status.acked) == (7, 4, 3, 3)
         assert [(each.name, each.pending) for each in status.consumers] == [("one", 3)]
         assert [each.entry.sequence for each in group.pending()] == [3, 4, 6]
         assert group.pending("two") == []
@@ -392,7 +393,7 @@ def test_only_some_segments(subject: Subject) -> None:
         assert sorted((each.entry.segment, each.entry.sequence) for each in got) == [
             (segment, sequence) for segment in ("a", "c") for sequence in (1, 2, 3)
         ]
-        assert group.status().lag == 0
+        assert (group.status().unread, group.status().lag) == (0, 6)
 
 
 def test_a_space_with_several_partitions(subject: Subject) -> None:

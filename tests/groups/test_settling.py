@@ -32,7 +32,7 @@ def sequences(deliveries: list[Delivery]) -> list[int]:
 
 def counted(store: Store) -> tuple[int, int, int, int]:
     status = store.group("orders", "billing").status()
-    return status.acked, status.pending, status.ready + status.delayed, status.lag
+    return status.acked, status.pending, status.ready + status.delayed, status.unread
 
 
 @pytest.mark.parametrize("settle", [Consumer.nack, Consumer.release])

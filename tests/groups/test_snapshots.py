@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 from fix_stores import Subject
 
-from streamkit import Client, Entry, Record, Store, Unavailable
+from streamkit import Client, CorruptData, Entry, Record, Store, Unavailable, UnsupportedVersion
 from streamkit.groups import Consumer, Group
+from streamkit.groups.events import Added, Block, Claimed, Cursor, LaneBatch
+from streamkit.groups.lane import LaneState
 from streamkit.places import entries_after
+from streamkit.store import append_expected
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
 
@@ -137,3 +141,53 @@ def test_what_a_snapshot_says_was_heard_when_it_was_read(monkeypatch: pytest.Mon
     one.ack(held[0])
     for client in clients:
         client.close()
+
+
+def written(subject: Subject, kind: str, payload: bytes) -> Group:
+    """A group, as a process opens it after `payload` was written to its log, or as its snapshot."""
+    put(subject.store, 1)
+    chain = subject.store.group("orders", "billing", lanes=1).core.lane(0).chain
+    chain.catch_up()
+    segment = chain.segment if kind == "record" else chain.segment.removesuffix("log") + "snapshots"
+    append_expected(subject.store, chain.space, segment, payload, 0)
+    return subject.stranger().group("orders", "billing")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("record", [1, b"", [[99, []]]]), ("snapshot", [99, 1, b""])],
+)
+def test_what_a_newer_release_wrote_is_refused(subject: Subject, kind: str, value: Any) -> None:
+    group = written(subject, kind, msgspec.msgpack.encode(value))
+    with pytest.raises(UnsupportedVersion, match=r"newer release.*upgrade"):
+        group.status()
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("record", b"nonsense"),
+        ("record", msgspec.msgpack.encode([1, b"", [[2, 3]]])),
+        ("snapshot", b""),
+        ("snapshot", msgspec.msgpack.encode([1, 1, b"nonsense"])),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_corrupt_data(subject: Subject, kind: str, payload: bytes) -> None:
+    group = written(subject, kind, payload)
+    with pytest.raises(CorruptData, match=r"sequence 1 of .*lane-0.*internal space"):
+        group.status()
+
+
+def test_a_snapshot_and_records_of_the_release_before_are_read() -> None:
+    """Without the fields that came later."""
+    state = LaneState()
+    block = Block(0, 4, 0, Cursor(0, 1), 1)
+    state.apply(LaneBatch(1, b"", [Added([block]), Claimed("a", 1, 10, [(0, 3)], [])]))
+    old = msgspec.msgpack.encode(msgspec.msgpack.decode(state.save())[:15])
+    read = LaneState()
+    read.restore(old)
+    assert (read.pending, read.doubted, read.alone, read.errors) == (state.pending, set(), set(), {})
+    record = [2, b"", [[2, "b", 2, 20, [[3, 1]], [[0, 1]], 0], [4, [[1, 5]]]]]
+    read.apply(msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=LaneBatch))
+    assert {ticket: lot.attempt for ticket, lot in read.pending.items()} == {2: 1, 3: 1, 0: 2}
+    assert read.waiting[1].attempt == 1
