@@ -5,7 +5,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What Azurite and Spark need is fetched while what is written here is checked.
 MAKEFLAGS += --jobs=3
 VENV := .venv
-NPM := $(VENV)/azurite.stamp $(VENV)/durable_streams.stamp
+NPM := $(VENV)/azurite.stamp $(VENV)/chromium.stamp $(VENV)/durable_streams.stamp
 BIN := $(VENV)/bin
 # Python compiles what it imports; pip would compile all of it, which is little more than a tenth.
 PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-compile

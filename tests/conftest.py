@@ -93,6 +93,7 @@ pytest_plugins = [
     "fix_aio",
     "fix_arrow",
     "fix_azurite",
+    "fix_browser",
     "fix_covered",
     "fix_local",
     "fix_proxy",

@@ -56,6 +56,7 @@ class Balanced:
         self._arguments = url, store, long_poll
         self._processes = [_Process(*self._arguments) for _ in range(count)]
         self._turn = 0
+        self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -66,6 +67,14 @@ class Balanced:
         """Kill a process, and start another one in its place."""
         self._processes[index].kill()
         self._processes[index] = _Process(*self._arguments)
+
+    def cut(self) -> None:
+        """Cut all connections."""
+        self._loop.call_soon_threadsafe(self._cut)
+
+    def _cut(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -85,12 +94,9 @@ class Balanced:
                 behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", port)
             except OSError:
                 continue
-            await asyncio.wait(
-                [
-                    asyncio.ensure_future(_copy(reader, behind_writer)),
-                    asyncio.ensure_future(_copy(behind_reader, writer)),
-                ]
-            )
+            self._writers |= {writer, behind_writer}
+            await asyncio.gather(_copy(reader, behind_writer), _copy(behind_reader, writer))
+            self._writers -= {writer, behind_writer}
             return
         writer.close()
 

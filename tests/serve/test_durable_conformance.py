@@ -5,28 +5,26 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from fix_browser import npm_folder
 from fix_covered import EXHAUSTIVE
 
 from harness.balanced import Balanced
 
-INFRA = Path(__file__).parent.parent.parent / "infra"
 TESTS = 338
 SECONDS = 300
 
 
 def run_suite(address: str, tmp_path: Path) -> None:
-    install = [sys.executable, str(INFRA / "npm.py"), str(INFRA / "durable_streams")]
-    node, modules = subprocess.run(install, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\n")[:2]
+    node, modules = npm_folder("durable_streams")
     report = tmp_path / "report.json"
     command = [node, f"{modules}/vitest/vitest.mjs", "run", "conformance.test.js", "--testTimeout=60000"]
     ran = subprocess.run(
         [*command, "--reporter=json", f"--outputFile={report}"],
-        cwd=INFRA / "durable_streams",
+        cwd=modules.parent,
         env={**os.environ, "DURABLE_STREAMS_URL": address, "NO_COLOR": "1"},
         capture_output=True,
         text=True,
