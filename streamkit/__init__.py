@@ -37,6 +37,7 @@ from .leases import Lease, LeaseGrant
 from .lexkey import LexKey, Unsigned
 from .model import TRX, Entry, Record, SegmentStatus
 from .retention import Retention
+from .space import SpaceSettings
 from .statistics import Statistics
 from .store import Store
 from .transaction import Transaction
@@ -76,6 +77,7 @@ __all__ = [
     "SequenceMismatch",
     "SpaceExists",
     "SpaceFull",
+    "SpaceSettings",
     "Statistics",
     "Store",
     "StoreClosed",

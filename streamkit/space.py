@@ -21,10 +21,12 @@ from .log.partition import Partition, seed_of
 from .log.rows import Head, SegmentRow, Settings, decode_row, encode_row
 from .log.visible import shown
 from .names import partition_of
+from .retention import Retention
 from .seconds import check_seconds
 
 __all__ = [
     "Space",
+    "SpaceSettings",
     "changed_settings",
     "check_change",
     "create_space",
@@ -41,6 +43,16 @@ _EPOCH = 1_735_689_600_000
 """2025-01-01, in ms."""
 
 
+class SpaceSettings(msgspec.Struct, frozen=True):
+    """The settings of a space, from `store.space_settings(…)`. Times are in seconds."""
+
+    partitions: int
+    durability: str
+    idempotency_window: float
+    archive_grace: float
+    retention: Retention
+
+
 class Space:
     def __init__(self, partitions: list[Partition], node: bytes, most_bytes: int) -> None:
         self.name = partitions[0].space
@@ -51,6 +63,26 @@ class Space:
         self.committers = [
             Committer(partition, node, most_bytes, bring_forward, merge_some) for partition in partitions
         ]
+
+    def described(self) -> SpaceSettings:
+        """The settings as of the latest look at the first partition."""
+        first = self.partitions[0]
+        kept = first.retention
+        retention = (
+            Retention()
+            if kept is None
+            else Retention(
+                kept.max_age or None, kept.max_entries or None, kept.max_bytes or None, kept.per, kept.when_full
+            )
+        )
+        changed, given = first.changed, self.settings
+        return SpaceSettings(
+            self.settings.partitions,
+            self.settings.durability,
+            changed.idempotency_window or given.idempotency_window,
+            changed.archive_grace or given.archive_grace,
+            retention,
+        )
 
     def partition(self, segment: str) -> Partition:
         return self.partitions[partition_of(segment, len(self.partitions))]

@@ -43,7 +43,7 @@ from .names import InternalName, check_name
 from .open_store import OpenStore
 from .reading import Reader
 from .seconds import check_seconds
-from .space import Space, create_space, settings_of
+from .space import Space, SpaceSettings, create_space, settings_of
 from .statistics import Statistics
 from .transaction import Draft, Transaction
 from .warn import warn
@@ -110,6 +110,15 @@ class Store:
         settings = settings_of(partitions, durability, idempotency_window, archive_grace)
         self._handle.check_open()
         create_space(self._backend, space, settings, exact=True)
+
+    def space_settings(self, space: str) -> SpaceSettings | None:
+        """The settings of a space and its retention, as they are now; None if the space does not exist."""
+        check_name(space, "space")
+        known = self._known(space)
+        if known is None:
+            return None
+        known.partitions[0].refresh()
+        return known.described()
 
     def get_spaces(self) -> Iterator[str]:
         """The names of the spaces, in code-point order."""

@@ -34,6 +34,7 @@ class Draft:
         self.space = check_name(space, "space")
         self.statuses: dict[str, SegmentStatus] = {}
         self.trx: TRX | None = None
+        self.replayed = False
         self._writer = writer
         self._key = check_key(key)
         self._lease = check_lease(lease)
@@ -87,6 +88,7 @@ class Draft:
     def committed(self, committer: Committer, request: Request) -> None:
         assert request.trx is not None
         self.trx = request.trx
+        self.replayed = request.replayed
         self.statuses = written(committer.partition, request.result, request.trx, request.count)
 
     def fenced(self) -> None:
@@ -126,6 +128,11 @@ class Transaction:
     def trx(self) -> TRX | None:
         """After the commit."""
         return self._draft.trx
+
+    @property
+    def replayed(self) -> bool:
+        """After the commit: whether its idempotency key was used before, so that this is the first result again."""
+        return self._draft.replayed
 
     def produce(self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None) -> None:
         """Add records. What is wrong with them is said here; what is wrong with their place, at the commit."""

@@ -64,6 +64,7 @@ class AsyncStore:
     # -- spaces -------------------------------------------------------------------------------------------------
 
     create_space = awaited(Store.create_space)
+    space_settings = awaited(Store.space_settings)
 
     def get_spaces(self) -> AsyncGenerator[str, None]:
         """The names of the spaces, in code-point order."""

@@ -69,6 +69,11 @@ class AsyncTransaction:
         """After the commit."""
         return self._draft.trx
 
+    @property
+    def replayed(self) -> bool:
+        """After the commit: whether its idempotency key was used before, so that this is the first result again."""
+        return self._draft.replayed
+
     def produce(
         self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None
     ) -> Awaitable[None]:

@@ -212,6 +212,7 @@ class Plan:
                 )
             )
         else:
+            request.replayed = True
             request.succeed(rows, trx, use.count)
         return True
 

@@ -41,6 +41,8 @@ class Request:
     count = 0
     """Entries of the transaction, which neighbours may share; 0 if it is not known."""
     error: BaseException | None = None
+    replayed = False
+    """Its idempotency key was used before: the result is the first one."""
     done = False
     """Set last: whoever sees it sees the result or the error."""
     thread = 0

@@ -8,6 +8,8 @@ import warnings
 from ...errors import CrossPartition, SequenceMismatch, StoreClosed, TransactionIdMismatch
 from ...lexkey import LexKey
 from ...model import Record
+from ...retention import Retention
+from ...space import SpaceSettings
 from ..backend_checks.subject import hold, same
 from .subject import StoreSubject, numbered, refusing
 
@@ -201,6 +203,31 @@ class Committing(StoreSubject):
             self.store.outcome(5)  # type: ignore[arg-type]
         with refusing(ValueError, "outcome('x')"):
             self.store.outcome("x")
+
+    def test_a_transaction_tells_whether_it_was_replayed(self) -> None:
+        """A transaction whose key was used before did not tell so, or another one did."""
+        for space in self.spaces():
+            told = []
+            for store, key in ((self.store, "k"), (self.store, "k"), (self.stranger(), "k"), (self.store, None)):
+                with store.transaction(space, idempotency_key=key) as trx:
+                    trx.produce("s", [Record(b"1")])
+                told.append(trx.replayed)
+            same(told, [False, True, True, False], "what transactions tell of being replayed")
+
+    def test_the_settings_of_a_space_can_be_read(self) -> None:
+        """The settings of a space were not those that it was given last."""
+        same(self.store.space_settings("s"), None, "the settings of a space that does not exist")
+        self.store.create_space("s", durability="committed", idempotency_window=100.0, archive_grace=50.0)
+        for store in (self.store, self.stranger()):
+            told = store.space_settings("s")
+            same(told, SpaceSettings(1, "committed", 100.0, 50.0, Retention()), "the settings of a new space")
+        self.store.set_retention("s", Retention(max_entries=7, per="space"))
+        self.store.change_space("s", idempotency_window=200.0)
+        self.store.maintain()
+        for store in (self.store, self.stranger()):
+            told = store.space_settings("s")
+            wanted = SpaceSettings(1, "committed", 200.0, 50.0, Retention(max_entries=7, per="space"))
+            same(told, wanted, "the settings of a space that was changed")
 
     def test_a_keys_first_result_can_be_looked_up(self) -> None:
         """`lookup` did not give what the first write with the key was given, or gave it for another key; or the error
