@@ -7,10 +7,12 @@ from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import quote
 
+from .access import EVERYTHING
+from .names import name_of
 from .problems import Problem, problem_of
 from .request import Request
 from .responses import Gone, Receive, Send
-from .routing import Router
+from .routing import Route, Router
 from .service import Service
 from .streams import OpenStream
 
@@ -53,6 +55,8 @@ class Application:
         try:
             try:
                 route, request.parts = self.router.find(request.method, _raw_path(request.scope))
+                if request.access is not EVERYTHING:
+                    check(request, route)
                 answer = await route.handler(request)
             except Gone:
                 return
@@ -70,6 +74,19 @@ class Application:
         finally:
             if request.opened is not None:
                 request.opened.close()
+
+
+def check(request: Request, route: Route) -> None:
+    """A Problem unless the caller may use this route, on what its path names."""
+    if not route.scope:
+        return
+    access, named = request.access, dict(zip(route.names, request.parts, strict=True))
+    store = request.service.store_id(name_of(named["st"])) if "st" in named else None
+    space = name_of(named["sp"]) if "sp" in named else None
+    segment = name_of(named["sg"]) if "sg" in named else None
+    access.check(route.scope, store, space, segment)
+    if space is not None and segment is None and not route.narrow:
+        access.check_all_segments()
 
 
 def _raw_path(scope: MutableMapping[str, Any]) -> bytes:

@@ -83,7 +83,7 @@ def entry_out(entry: Entry, trx: TransactionName, line: bool = False) -> EntryOu
 def _is_json(payload: bytes) -> bool:
     try:
         _validate(payload)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True
 

@@ -18,6 +18,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     records: int = 10_000
     """Records of one write."""
     header_bytes: int = 32 << 10
+    header_seconds: float = 30.0
+    """Headers that take longer to come are not waited for."""
     ring_bytes: int = 8 << 20
     """What is kept of the latest entries of each space that is followed."""
     stores: int = 1_000

@@ -50,6 +50,7 @@ _OWN = {
     "invalid-argument": 400,
     "unauthenticated": 401,
     "forbidden": 403,
+    "conflict": 409,
     "not-found": 404,
     "method-not-allowed": 405,
     "not-acceptable": 406,

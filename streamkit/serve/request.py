@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
+from .access import EVERYTHING
 from .names import name_of
 from .problems import Problem
 from .responses import Gone, Headers, Receive, Send
@@ -23,7 +24,19 @@ __all__ = ["Request"]
 class Request:
     """One HTTP request, for the handler of its route."""
 
-    __slots__ = ("_body", "_query", "_receive", "_send", "headers", "method", "opened", "parts", "scope", "service")
+    __slots__ = (
+        "_body",
+        "_query",
+        "_receive",
+        "_send",
+        "access",
+        "headers",
+        "method",
+        "opened",
+        "parts",
+        "scope",
+        "service",
+    )
 
     def __init__(self, service: Service, scope: Any, receive: Receive, send: Send) -> None:
         self.service = service
@@ -32,6 +45,8 @@ class Request:
         self.headers: list[tuple[bytes, bytes]] = scope["headers"]
         self.parts: list[bytes] = []
         """The raw parts of the path that the route's pattern names."""
+        self.access = EVERYTHING
+        """What the caller may do."""
         self.opened: Waiter | None = None
         """What watches the client, once it does."""
         self._receive = receive
@@ -54,7 +69,7 @@ class Request:
         query = self._query
         if query is None:
             raw = self.scope["query_string"]
-            query = self._query = _parse_query(raw) if raw else {}
+            query = self._query = _unique(_pairs(raw)) if raw else {}
         if allowed is not None:
             for name in query:
                 if name not in allowed:
@@ -63,6 +78,12 @@ class Request:
                         "invalid-request", f"unknown query parameter {name[:40]!r}; this resource takes {known}"
                     )
         return query
+
+    def query_all(self, name: str) -> list[str]:
+        """All values of a parameter that may be given several times; `query` takes none of them then."""
+        pairs = _pairs(self.scope["query_string"])
+        self._query = _unique([pair for pair in pairs if pair[0] != name])
+        return [value for key, value in pairs if key == name]
 
     # -- headers ------------------------------------------------------------------------------------------------
 
@@ -75,6 +96,11 @@ class Request:
                     raise Problem("invalid-request", f"the header {name.decode()} is given more than once")
                 found = value
         return found
+
+    def joined(self, name: bytes) -> bytes | None:
+        """The values of a header that is a list, with commas between them; None if it is absent."""
+        values = [value for key, value in self.headers if key == name]
+        return b", ".join(values) if values else None
 
     def text_header(self, name: bytes) -> str | None:
         """The same, as text of UTF-8."""
@@ -149,7 +175,9 @@ class Request:
         """Begin a response that is written piece by piece; the handler returns None at its end."""
         if self._body is None:
             await self.body()
-        stream = OpenStream(self._send, self._receive, self.service.ticker, self.method == "HEAD")
+        stream = OpenStream(
+            self._send, self._receive, self.service.ticker, self.method == "HEAD", self.scope.get("streamkit.abort")
+        )
         self.opened = stream
         await stream.start(status, (*headers, *self.service.headers))
         return stream
@@ -171,17 +199,23 @@ def _too_large(most: int) -> Problem:
     )
 
 
-def _parse_query(raw: bytes) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _pairs(raw: bytes) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
     for pair in raw.split(b"&"):
         if not pair:
             continue
         key, _, value = pair.replace(b"+", b" ").partition(b"=")
         try:
-            name, text = unquote_to_bytes(key).decode(), unquote_to_bytes(value).decode()
+            found.append((unquote_to_bytes(key).decode(), unquote_to_bytes(value).decode()))
         except UnicodeDecodeError:
             raise Problem("invalid-request", "the query is not percent-encoded UTF-8") from None
+    return found
+
+
+def _unique(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in pairs:
         if name in found:
             raise Problem("invalid-request", f"the query parameter {name[:40]!r} is given more than once")
-        found[name] = text
+        found[name] = value
     return found

@@ -56,11 +56,12 @@ def last_entry(items: Sequence[Item]) -> Entry | None:
 class Batch:
     """What the follower found at once. `frame` keeps what connections make of it, so that they make it once."""
 
-    __slots__ = ("by_segment", "first", "frames", "items", "last", "size")
+    __slots__ = ("by_segment", "first", "frames", "gaps", "items", "last", "size")
 
     def __init__(self, items: list[Item]) -> None:
         self.items = items
         self.size = sum([len(item.data) for item in items])
+        self.gaps = sum([type(item.what) is Gap for item in items])
         self.by_segment: dict[str, list[Item]] = {}
         for item in items:
             self.by_segment.setdefault(item.what.segment, []).append(item)

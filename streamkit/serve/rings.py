@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from uuid import UUID
 
 from ..aio import AsyncStore
@@ -50,6 +51,9 @@ class Rings:
         self._idle = {key for key, ring in self._rings.items() if not ring.listeners}
         if self._rings:
             self._timer = asyncio.get_running_loop().call_later(_IDLE, self._sweep)
+
+    def __iter__(self) -> Iterator[Ring]:
+        return iter(self._rings.values())
 
     def __len__(self) -> int:
         return len(self._rings)

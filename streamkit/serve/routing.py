@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler", "Route", "Router"]
 
-Handler = Callable[["Request"], Awaitable[Answer | None]]
+Handler = Callable[["Request"], Coroutine[Any, Any, Answer | None]]
 """Returns the answer, or None if it has streamed one."""
 
 
@@ -33,6 +33,8 @@ class Route:
     describe: Any = None
     """For the OpenAPI document; None if it is not in there."""
     names: tuple[str, ...] = ()
+    narrow: bool = False
+    """The handler itself heeds which segments a key is for; else a route of a whole space needs a key for all."""
 
 
 @dataclass
@@ -51,7 +53,9 @@ class Router:
         self.routes: list[Route] = []
         self._root = _Node()
 
-    def add(self, methods: str, pattern: str, handler: Handler, scope: str, describe: Any = None) -> None:
+    def add(
+        self, methods: str, pattern: str, handler: Handler, scope: str, describe: Any = None, *, narrow: bool = False
+    ) -> None:
         """Register `handler` for `methods`, such as "GET HEAD", of the resource that `pattern` names."""
         node = self._root
         names: list[str] = []
@@ -66,7 +70,7 @@ class Router:
                 node = node.literal.setdefault(part.encode(), _Node())
         table = node.rest if parts[-1].endswith("*}") else node.routes
         for method in methods.split():
-            route = Route(method, pattern, handler, scope, describe, tuple(names))
+            route = Route(method, pattern, handler, scope, describe, tuple(names), narrow)
             assert method not in table, (method, pattern)
             table[method] = route
             self.routes.append(route)

@@ -49,6 +49,8 @@ def make_server(application: Application, host: str, port: int, started: Callabl
             application.service.drain()
             await super().shutdown(sockets)
 
+    from .protocol import protocol_of
+
     limits = application.service.limits
     return Server(
         uvicorn.Config(
@@ -62,5 +64,6 @@ def make_server(application: Application, host: str, port: int, started: Callabl
             timeout_graceful_shutdown=max(int(limits.drain_seconds) - 2, 1),
             h11_max_incomplete_event_size=limits.header_bytes,
             ws="none",
+            http=protocol_of(limits),
         )
     )

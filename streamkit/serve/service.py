@@ -46,17 +46,7 @@ class Service:
 
     def store(self, text: str) -> AsyncStore:
         """The store that a path names: a UUID, or `_` for the server's own."""
-        if text == "_":
-            store_id = self.own_store
-            if store_id is None:
-                raise Problem(
-                    "not-found", "the server has no store of its own, so a path names one by its UUID instead of '_'"
-                )
-        else:
-            try:
-                store_id = UUID(text)
-            except ValueError:
-                raise Problem("not-found", "a store is named by its UUID, or by '_' for the server's own") from None
+        store_id = self.store_id(text)
         store = self._stores.get(store_id)
         if store is None:
             store = self._stores[store_id] = self.client.store(store_id)
@@ -66,6 +56,20 @@ class Service:
         else:
             self._stores.move_to_end(store_id)
         return store
+
+    def store_id(self, text: str) -> UUID:
+        """The UUID of the store that a path names."""
+        if text == "_":
+            store_id = self.own_store
+            if store_id is None:
+                raise Problem(
+                    "not-found", "the server has no store of its own, so a path names one by its UUID instead of '_'"
+                )
+            return store_id
+        try:
+            return UUID(text)
+        except ValueError:
+            raise Problem("not-found", "a store is named by its UUID, or by '_' for the server's own") from None
 
     def _close_least_used(self) -> None:
         for store_id, store in self._stores.items():

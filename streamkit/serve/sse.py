@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from ..errors import StreamkitError
 from .problems import problem_of
 from .request import Request
 from .ring import Batch, Ring
 from .streams import OpenStream
+
+if TYPE_CHECKING:
+    from .service import Service
 
 __all__ = ["HEADERS", "HEARTBEAT", "Cursor", "event", "follow", "goodbye"]
 
@@ -45,63 +49,73 @@ class Cursor(Protocol):
 
     @property
     def segment(self) -> str | None:
-        """The one that it follows; None for the whole space."""
+        """The one that it follows; None for whole spaces."""
 
     async def page(self) -> tuple[bytes, bool]:
         """The events of the next entries from the store, and whether there are no more by now."""
 
-    def batch(self, batch: Batch) -> bytes:
-        """The events of those entries of a batch that were not given yet."""
+    def batch(self, at: int, batch: Batch) -> bytes:
+        """The events of those entries that were not given yet, of a batch of ring number `at`."""
 
     def caught_up(self) -> bytes:
         """The event that says so."""
 
 
-async def follow(request: Request, stream: OpenStream, ring: Ring, cursor: Cursor) -> None:
-    """Write all that `cursor` gives, from the store until it has caught up, then from the ring, until the end."""
-    ring.listen(stream, cursor.segment)
+async def follow(request: Request, rings: Sequence[Ring], cursor: Cursor) -> None:
+    """Stream all that `cursor` gives, from the store until it has caught up, then from the rings, until the end.
+
+    What is wrong with the place where it begins is raised before the answer begins.
+    """
+    service = request.service
+    places = [ring.end for ring in rings]  # whatever is not on the page comes in these batches, or in later ones
+    data, is_end = await cursor.page()
+    stream = await request.stream(200, HEADERS)
+    for ring in rings:
+        ring.listen(stream, cursor.segment)
     try:
-        while not request.service.is_draining:
-            at = ring.end  # whatever is not on the page comes in this batch, or in a later one
-            data, is_end = await cursor.page()
+        while not service.is_draining:
             if data:
                 await stream.write(data)
             if is_end:
                 await stream.write(cursor.caught_up())
-                if await _live(request, stream, ring, cursor.batch, at):
-                    return
-                ring.misses += 1
+                await _live(service, stream, rings, places, cursor)
+            places = [ring.end for ring in rings]
+            data, is_end = await cursor.page()
         await stream.write(goodbye("drain"))
+    except StreamkitError as error:
+        problem = problem_of(error)
+        await stream.write(goodbye("error", type=f"urn:streamkit:{problem.code}", detail=problem.detail))
     finally:
-        ring.unlisten(stream, cursor.segment)
+        for ring in rings:
+            ring.unlisten(stream, cursor.segment)
 
 
-async def _live(request: Request, stream: OpenStream, ring: Ring, make: Callable[[Batch], bytes], at: int) -> bool:
-    """Write what comes in the ring from batch `at` on. True at the end of the stream, False if it fell behind."""
-    service = request.service
-    while at >= ring.first:
-        if at < ring.end:
-            written: list[bytes] = []
-            size = 0
-            for batch in ring.batches(at):
-                at += 1
-                data = make(batch)
+async def _live(service: Service, stream: OpenStream, rings: Sequence[Ring], places: list[int], cursor: Cursor) -> None:
+    """Write what comes in the rings from the batches number `places` on, until it falls behind or the process ends."""
+    while True:
+        written: list[bytes] = []
+        size = 0
+        for at, ring in enumerate(rings):
+            if places[at] < ring.first:
+                ring.misses += 1
+                return
+            if places[at] == ring.end:
+                if ring.error is not None:
+                    raise ring.error
+                continue
+            for batch in ring.batches(places[at]):
+                places[at] += 1
+                data = cursor.batch(at, batch)
                 if data:
                     written.append(data)
                     size += len(data)
                     if size >= _ENOUGH:
                         break
-            if written:
-                await stream.write(written[0] if len(written) == 1 else b"".join(written))
-            continue
-        if service.is_draining:
-            await stream.write(goodbye("drain"))
-            return True
-        if ring.error is not None:
-            problem = problem_of(ring.error)
-            await stream.write(goodbye("error", type=f"urn:streamkit:{problem.code}", detail=problem.detail))
-            return True
-        if stream.is_silent:
-            await stream.write(HEARTBEAT)
-        await stream.wait()
-    return False
+        if written:
+            await stream.write(written[0] if len(written) == 1 else b"".join(written))
+        elif service.is_draining:
+            return
+        elif all(place == ring.end for place, ring in zip(places, rings, strict=True)):
+            if stream.is_silent:
+                await stream.write(HEARTBEAT)
+            await stream.wait()

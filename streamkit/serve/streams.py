@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from .responses import Gone, Headers, Receive, Send
 from .waiting import Ticker, Waiter
@@ -17,13 +18,16 @@ class OpenStream(Waiter):
     `wake`: news, a silence that is due to be broken (`is_silent`), the client's leaving (then it raises Gone).
     """
 
-    __slots__ = ("_bodiless", "_send", "_task", "_ticker", "is_silent", "writing_since", "written_at")
+    __slots__ = ("_abort", "_bodiless", "_send", "_task", "_ticker", "is_silent", "writing_since", "written_at")
 
-    def __init__(self, send: Send, receive: Receive, ticker: Ticker, bodiless: bool) -> None:
+    def __init__(
+        self, send: Send, receive: Receive, ticker: Ticker, bodiless: bool, abort: Callable[[], object] | None
+    ) -> None:
         super().__init__(receive)
         self._send = send
         self._ticker = ticker
         self._bodiless = bodiless
+        self._abort = abort
         self._task = asyncio.current_task()
         self.is_silent = False
         """Nothing was written for as long as the heartbeat says."""
@@ -55,6 +59,8 @@ class OpenStream(Waiter):
     def cut(self) -> None:
         """Give up a client that does not read."""
         self.gone = True
+        if self._abort is not None:
+            self._abort()
         if self._task is not None:
             self._task.cancel()
 

@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from ..routing import Router
-from . import entries
+from . import leases, reading, removing, segments, spaces, statuses, writing
 
 __all__ = ["register"]
 
 _STORE = "/v1/stores/{st}"
-_SEGMENT = _STORE + "/spaces/{sp}/segments/{sg}"
+_SPACE = _STORE + "/spaces/{sp}"
+_SEGMENT = _SPACE + "/segments/{sg}"
 
 
 def register(router: Router) -> None:
     """Add the routes of the native interface."""
-    router.add("POST", _SEGMENT + "/entries", entries.append, "write")
-    router.add("GET", _SEGMENT + "/entries", entries.read_segment, "read")
+    add = router.add
+    add("GET", "/v1/stores", spaces.list_stores, "admin")
+    add("GET", _STORE, spaces.size, "read")
+    add("GET", _STORE + "/spaces", spaces.list_spaces, "read")
+    add("GET", _SPACE, spaces.get_space, "read", narrow=True)
+    add("PUT", _SPACE, spaces.create_space, "admin")
+    add("PATCH", _SPACE, spaces.change_space, "admin")
+    add("DELETE", _SPACE, spaces.delete_space, "delete")
+    add("GET", _SPACE + "/size", spaces.space_size, "read")
+    add("GET", _SPACE + "/segments", segments.list_segments, "read", narrow=True)
+    add("GET HEAD", _SEGMENT, segments.get_segment, "read")
+    add("DELETE", _SEGMENT, segments.delete_segment, "delete")
+    add("GET", _SEGMENT + "/entries", reading.read_segment, "read")
+    add("POST", _SEGMENT + "/entries", writing.append, "write")
+    add("GET", _SEGMENT + "/entries/{n}", reading.read_entry, "read")
+    add("GET", _SPACE + "/entries", reading.read_space, "read")
+    add("POST", _SPACE + "/entries", writing.append_to_space, "write", narrow=True)
+    add("GET QUERY POST", _STORE + "/entries", reading.read_several, "read")
+    add("POST", _SPACE + "/transactions", writing.commit, "write", narrow=True)
+    add("GET", _SPACE + "/transactions/{id}", writing.outcome, "read", narrow=True)
+    add("GET", _SPACE + "/idempotency/{key}", writing.find_result, "read", narrow=True)
+    add("GET", _SPACE + "/statuses", statuses.watch_statuses, "read", narrow=True)
+    add("POST", _SPACE + "/trim", removing.trim, "delete", narrow=True)
+    add("POST", _SPACE + "/erase", removing.erase, "delete", narrow=True)
+    add("POST", _STORE + "/leases/{key}", leases.acquire, "write")
+    add("PUT", _STORE + "/leases/{key}", leases.renew, "write")
+    add("DELETE", _STORE + "/leases/{key}", leases.release, "write")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from ...leases import LeaseGrant
 from ..problems import Problem
 from ..request import Request
 
-__all__ = ["expected_sequence", "idempotency_key"]
+__all__ = ["expected_sequence", "idempotency_key", "lease_grant"]
 
 _TAG = re.compile(rb'"(\d{1,19})"')
 
@@ -40,3 +41,14 @@ def idempotency_key(request: Request) -> str | None:
     if not 1 <= len(key.encode()) <= 255:
         raise Problem("invalid-request", "an Idempotency-Key has 1 to 255 bytes")
     return key
+
+
+def lease_grant(request: Request) -> LeaseGrant | None:
+    """The lease that fences a write, from its header Lease-Token; None if it has none."""
+    text = request.header(b"lease-token")
+    if text is None:
+        return None
+    try:
+        return LeaseGrant.decode(text.decode("latin-1"))
+    except ValueError:
+        raise Problem("invalid-request", "the Lease-Token is not one that a lease was given") from None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import msgspec
 
 from ...aio import AsyncStore
 from ...gaps import Gap
@@ -13,8 +16,10 @@ from ...store import Store
 from ..encoding import entry_line
 from ..ring import Batch, Item, last_entry, place_of
 from ..sse import event
+from .composite import cursor_text
+from .parameters import Reading
 
-__all__ = ["SegmentCursor", "SpaceCursor"]
+__all__ = ["SegmentCursor", "SeveralCursor", "SpaceCursor"]
 
 _ENTRIES = 1_000
 _BYTES = 1 << 20
@@ -54,36 +59,50 @@ def _page(entries: Iterable[Entry | Gap]) -> tuple[list[Item], bool]:
 class SegmentCursor:
     """After a sequence of a segment."""
 
-    def __init__(self, store: AsyncStore, space: str, segment: str, after: int) -> None:
+    def __init__(self, store: AsyncStore, space: str, segment: str, after: int, bounds: Reading) -> None:
         self.segment: str = segment
         self._store = store
         self._space = space
         self._after = after
+        self._bounds = bounds
 
     async def page(self) -> tuple[bytes, bool]:
         items, is_end = await self._store.calls.call(self._read, self._store.sync)
         return self._given(items), is_end
 
     def _read(self, store: Store) -> tuple[list[Item], bool]:
-        return _page(store.consume_segment(self._space, self.segment, min_sequence=self._after + 1, gaps="yield"))
+        entries = store.consume_segment(
+            self._space,
+            self.segment,
+            min_sequence=self._after + 1 if self._after else 0,
+            min_timestamp=self._bounds.min_timestamp,
+            gaps=self._bounds.gaps,  # type: ignore[arg-type]
+        )
+        return _page(entries)
 
     def _given(self, items: list[Item]) -> bytes:
         if not items:
             return b""
-        self._after = _sequence(items[-1])
+        self._after = max(map(_sequence, items))
         return _events(items, str(self._after))
 
-    def batch(self, batch: Batch) -> bytes:
+    def batch(self, at: int, batch: Batch) -> bytes:
         items = batch.by_segment.get(self.segment)
         if items is None:
             return b""
-        if _sequence(items[0]) > self._after:
+        if _sequence(items[0]) > self._after and (batch.gaps == 0 or self._bounds.gaps == "yield"):
             self._after = _sequence(items[-1])
             return batch.frame(self.segment, items, lambda items: _events(items, str(_sequence(items[-1]))))
-        return self._given([item for item in items if _sequence(item) > self._after])
+        kept = [item for item in _listed(items, self._bounds) if _sequence(item) > self._after]
+        return self._given(kept)
 
     def caught_up(self) -> bytes:
         return event("caught-up", b'{"next":%d}' % self._after, str(self._after))
+
+
+def _listed(items: list[Item], bounds: Reading) -> list[Item]:
+    """Without gaps, if the caller wants none."""
+    return items if bounds.gaps == "yield" else [item for item in items if type(item.what) is Entry]
 
 
 def _sequence(item: Item) -> int:
@@ -97,9 +116,10 @@ class SpaceCursor:
 
     segment = None
 
-    def __init__(self, store: AsyncStore, space: str, offset: LexKey | None) -> None:
+    def __init__(self, store: AsyncStore, space: str, offset: LexKey | None, bounds: Reading) -> None:
         self._store = store
         self._space = space
+        self._bounds = bounds
         self._offset: LexKey = Offset.beginning(space).encode() if offset is None else offset
         self._last: Entry | None = None
         """The last one that it gave: `_offset` is older then, and made anew when it is asked for."""
@@ -115,43 +135,110 @@ class SpaceCursor:
         items, is_end = await self._store.calls.call(self._read, self._store.sync, self.offset)
         last = last_entry(items)
         if last is not None:
-            self._last = last
+            self.reached(last)
         return _events(items, self.offset.hex()), is_end
 
-    def _read(self, store: Store, offset: LexKey) -> tuple[list[Item], bool]:
-        return _page(store.consume_space(self._space, offset=offset, gaps="yield"))
+    def reached(self, entry: Entry) -> None:
+        """Its place is after `entry`, which was read from where it was."""
+        self._last = entry
 
-    def batch(self, batch: Batch) -> bytes:
+    def _read(self, store: Store, offset: LexKey) -> tuple[list[Item], bool]:
+        entries = store.consume_space(
+            self._space,
+            offset=offset,
+            min_timestamp=self._bounds.min_timestamp,
+            gaps=self._bounds.gaps,  # type: ignore[arg-type]
+        )
+        return _page(entries)
+
+    def batch(self, at: int, batch: Batch) -> bytes:
+        items = self.fresh(batch)
+        last = batch.last
+        if items is batch.items and self._last is last is not None:
+            return batch.frame(None, items, lambda items: _events(items, last.space_offset.hex()))
+        return _events(items, self.offset.hex())
+
+    def fresh(self, batch: Batch) -> list[Item]:
+        """What of a batch was not given yet; its place is after it then."""
         last, first = batch.last, batch.first
         if last is None or first is None:
-            return _events(batch.items, None)
+            return _listed(batch.items, self._bounds)
         if last.origin.partitions == 1:
             seen = self._last
             if place_of(first) > place_of(seen) if seen is not None else self._is_before(first):
                 self._last = last
-                return batch.frame(None, batch.items, lambda items: _events(items, last.space_offset.hex()))
-        return self._merge(batch, last)
+                return batch.items if batch.gaps == 0 else _listed(batch.items, self._bounds)
+        return self._merge(_listed(batch.items, self._bounds), last)
 
     def _is_before(self, entry: Entry) -> bool:
         return place_of(entry) >= Offset.decode(self._offset, self._space).position(0)
 
-    def _merge(self, batch: Batch, last: Entry) -> bytes:
+    def _merge(self, items: list[Item], last: Entry) -> list[Item]:
         """Of a batch of which the connection may have seen a part, maybe in another order of the partitions."""
         seen = Offset.decode(self.offset, self._space)
 
         def is_new(what: Entry | Gap) -> bool:
             return type(what) is not Entry or place_of(what) >= seen.position(what.origin.partition)
 
-        items = [item for item in batch.items if is_new(item.what)]
-        if not items:
-            return b""
-        reached = Offset.decode(last.space_offset, self._space)
-        if len(seen.positions) == len(reached.positions):
-            positions = tuple(map(max, reached.positions, seen.positions))
-            reached = reached._replace(positions=positions, timestamp=max(reached.timestamp, seen.timestamp))
-        self._offset = reached.encode()
-        return _events(items, self._offset.hex())
+        items = [item for item in items if is_new(item.what)]
+        if items:
+            reached = Offset.decode(last.space_offset, self._space)
+            if len(seen.positions) == len(reached.positions):
+                positions = tuple(map(max, reached.positions, seen.positions))
+                reached = reached._replace(positions=positions, timestamp=max(reached.timestamp, seen.timestamp))
+            self._offset = reached.encode()
+        return items
 
     def caught_up(self) -> bytes:
         offset = self.offset.hex()
         return event("caught-up", b'{"next":"%b"}' % offset.encode(), offset)
+
+
+class SeveralCursor:
+    """After the offsets of several spaces. Each entry tells its space."""
+
+    segment = None
+
+    def __init__(self, store: AsyncStore, offsets: Mapping[str, LexKey | None], bounds: Reading) -> None:
+        self._store = store
+        self._bounds = bounds
+        self._cursors = {space: SpaceCursor(store, space, offset, bounds) for space, offset in offsets.items()}
+        self._spaces = list(offsets)
+
+    @property
+    def text(self) -> str:
+        """The composite cursor after what it has given."""
+        return cursor_text({space: cursor.offset for space, cursor in self._cursors.items()})
+
+    async def page(self) -> tuple[bytes, bool]:
+        offsets = {space: cursor.offset for space, cursor in self._cursors.items()}
+        items, is_end = await self._store.calls.call(self._read, self._store.sync, offsets)
+        for item in items:
+            if type(item.what) is Entry:
+                self._cursors[item.what.space].reached(item.what)
+        return self._events(items), is_end
+
+    def _read(self, store: Store, offsets: Mapping[str, LexKey]) -> tuple[list[Item], bool]:
+        bounds = self._bounds
+        return _page(store.consume(offsets, min_timestamp=bounds.min_timestamp, gaps=bounds.gaps))  # type: ignore[arg-type]
+
+    def _events(self, items: list[Item]) -> bytes:
+        if not items:
+            return b""
+        told = [
+            item
+            if type(item.what) is Gap
+            else Item(item.what, b'{"space":%b,%b' % (_text(item.what.space), item.data[1:]))
+            for item in items
+        ]
+        return _events(told, self.text)
+
+    def batch(self, at: int, batch: Batch) -> bytes:
+        return self._events(self._cursors[self._spaces[at]].fresh(batch))
+
+    def caught_up(self) -> bytes:
+        text = self.text
+        return event("caught-up", b'{"next":"%b"}' % text.encode(), text)
+
+
+_text = lru_cache(4096)(msgspec.json.encode)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from ...model import Record
 from ..problems import Problem
 from ..request import Request
+from . import cloudevents
 from .values import RecordIn
 
-__all__ = ["records_of"]
+__all__ = ["body_of", "check_count", "records_of", "segment_records_of"]
+
+T = TypeVar("T")
+_NDJSON = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 
 
 class _Body(RecordIn, forbid_unknown_fields=True):
@@ -18,31 +24,67 @@ class _Body(RecordIn, forbid_unknown_fields=True):
     records: list[RecordIn] | None = None
 
 
+class _Placed(RecordIn, forbid_unknown_fields=True, kw_only=True):
+    """A record and its segment."""
+
+    segment: str
+
+
 _decode_object = msgspec.json.Decoder(_Body).decode
 _decode_list = msgspec.json.Decoder(list[RecordIn]).decode
 _decode_record = msgspec.json.Decoder(RecordIn).decode
-_NDJSON = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
+_decode_placed = msgspec.json.Decoder(_Placed).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+async def body_of(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+    """The body as JSON of a type. A Problem if it is not."""
+    if request.media_type != "application/json":
+        raise Problem("unsupported-media-type", "the body of this request is application/json")
+    body = await request.body()
+    _check_text(body)
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _invalid(error) from None
+
+
+def _invalid(error: Exception, line: int = 0) -> Problem:
+    where = f"line {line} of the body" if line else "the body"
+    return Problem("invalid-body", f"{where} is not valid: {error}")
+
+
+def check_count(request: Request, count: int) -> None:
+    """A Problem for more records than one write may have."""
+    most = request.service.limits.records
+    if most and count > most:
+        raise Problem("transaction-too-large", f"{count} records in one write; the server takes {most}: split them")
 
 
 async def records_of(request: Request) -> list[Record]:
     """The records that a request's body holds. A Problem if it is damaged, or holds too many."""
     media_type = request.media_type
+    if not media_type:
+        raise Problem("unsupported-media-type", "the request has no Content-Type; name the format of the body")
     body = await request.body()
     if media_type == "application/json":
         records = _of_json(body)
     elif media_type in _NDJSON:
         records = _of_ndjson(body)
-    elif not media_type:
-        raise Problem("unsupported-media-type", "the request has no Content-Type; name the format of the body")
+    elif media_type == cloudevents.STRUCTURED:
+        records = [cloudevents.structured(body)]
+    elif media_type == cloudevents.BATCH:
+        records = cloudevents.batch(body)
+    elif cloudevents.is_binary(request):
+        records = [cloudevents.binary(request, body)]
     else:
-        records = [Record(body, metadata_of(request))]
-    most = request.service.limits.records
-    if most and len(records) > most:
-        raise Problem("transaction-too-large", f"{len(records)} records in one write; the server takes {most}")
+        records = [Record(body, _metadata_of(request))]
+    check_count(request, len(records))
     return records
 
 
-def check_text(body: bytes) -> None:
+def _check_text(body: bytes) -> None:
     """A Problem unless it is UTF-8: msgspec does not look into what it keeps as it is."""
     if not body.isascii():
         try:
@@ -52,13 +94,13 @@ def check_text(body: bytes) -> None:
 
 
 def _of_json(body: bytes) -> list[Record]:
-    check_text(body)
+    _check_text(body)
     try:
         if body.lstrip()[:1] == b"[":
             return [record.record() for record in _decode_list(body)]
         found = _decode_object(body)
-    except msgspec.DecodeError as error:
-        raise Problem("invalid-body", f"the body is not valid: {error}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _invalid(error) from None
     if found.records is None:
         return [found.record()]
     if found != _Body(records=found.records):
@@ -67,18 +109,47 @@ def _of_json(body: bytes) -> list[Record]:
 
 
 def _of_ndjson(body: bytes) -> list[Record]:
-    check_text(body)
+    _check_text(body)
     records = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if line and not line.isspace():
             try:
                 records.append(_decode_record(line).record())
-            except msgspec.DecodeError as error:
-                raise Problem("invalid-body", f"line {number} of the body is not valid: {error}") from None
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise _invalid(error, number) from None
     return records
 
 
-def metadata_of(request: Request) -> dict[str, str] | None:
+async def segment_records_of(request: Request, key_field: str | None) -> dict[str, list[Record]]:
+    """Records by segment, of an NDJSON body. Each line names its `segment`; or, with `key_field`, it is a JSON object
+    that becomes the payload, and this field of it is the segment."""
+    if request.media_type not in _NDJSON:
+        raise Problem("unsupported-media-type", "records of several segments come as application/x-ndjson")
+    body = await request.body()
+    _check_text(body)
+    found: dict[str, list[Record]] = {}
+    count = 0
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if not line or line.isspace():
+            continue
+        count += 1
+        check_count(request, count)
+        try:
+            if key_field is None:
+                placed = _decode_placed(line)
+                segment, record = placed.segment, placed.record()
+            else:
+                fields = _decode_fields(line)
+                if key_field not in fields:
+                    raise Problem("invalid-body", f"line {number} of the body has no field {key_field[:40]!r}")
+                segment, record = _decode_text(fields[key_field]), Record(line.strip())
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise _invalid(error, number) from None
+        found.setdefault(segment, []).append(record)
+    return found
+
+
+def _metadata_of(request: Request) -> dict[str, str] | None:
     """The metadata of a raw body's record: the headers `Metadata-<name>`."""
     found: dict[str, str] = {}
     for key, value in request.headers:

@@ -10,7 +10,7 @@ from ..encoding import EntryOut, GapOut, TransactionName, name_of_transaction
 from ..names import encode_name
 from ..problems import Problem
 
-__all__ = ["Page", "RecordIn", "StatusOut", "status_out"]
+__all__ = ["Page", "RecordIn", "SeveralPage", "StatusOut", "status_out"]
 
 
 class RecordIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,6 +46,14 @@ class Page(msgspec.Struct):
     lag: int
 
 
+class SeveralPage(msgspec.Struct):
+    """A page of entries of several spaces; `next` is the cursor of all of them."""
+
+    entries: list[EntryOut | GapOut]
+    next: str
+    caught_up: bool
+
+
 class StatusOut(msgspec.Struct):
     """The status of a segment; `offset` is the offset of its space after it."""
 
@@ -73,3 +81,68 @@ def status_out(status: SegmentStatus, base: str) -> StatusOut:
         f"{base}/segments/{encode_name(status.segment)}",
         None if status.trx is None else name_of_transaction(status.trx),
     )
+
+
+class SegmentsOut(msgspec.Struct):
+    """A page of segments; `next` is the `after` of the next page."""
+
+    segments: list[StatusOut]
+    next: str | None
+
+
+class SpaceName(msgspec.Struct):
+    """A space."""
+
+    name: str
+    href: str
+
+
+class SpacesOut(msgspec.Struct):
+    """A page of spaces; `next` is the `after` of the next page."""
+
+    spaces: list[SpaceName]
+    next: str | None
+
+
+class StoresOut(msgspec.Struct):
+    """A page of stores; `next` is the `after` of the next page."""
+
+    stores: list[str]
+    next: str | None
+
+
+class TierOut(msgspec.Struct):
+    """Stored bytes of one tier: "log", "index" or "archive"."""
+
+    name: str
+    bytes: int
+
+
+class SizeOut(msgspec.Struct):
+    """How much is kept."""
+
+    entries: int
+    segments: int
+    payload_bytes: int
+    stored_bytes: int
+    tiers: list[TierOut]
+
+
+class RetentionIn(msgspec.Struct, forbid_unknown_fields=True):
+    """How much a space keeps; null is no bound. `max_age` is in seconds."""
+
+    max_age: float | None = None
+    max_entries: int | None = None
+    max_bytes: int | None = None
+    per: str = "segment"
+    when_full: str = "drop_oldest"
+
+
+class SettingsIn(msgspec.Struct, forbid_unknown_fields=True):
+    """The settings of a new space. Times are in seconds."""
+
+    partitions: int = 1
+    durability: str = "committed"
+    idempotency_window: float = 86_400.0
+    archive_grace: float = 3600.0
+    retention: RetentionIn | None = None

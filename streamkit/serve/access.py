@@ -1,0 +1,63 @@
+"""Access: what a caller may do, by scope, store, space and segment."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from .problems import Problem
+
+__all__ = ["EVERYTHING", "SCOPES", "Access"]
+
+SCOPES = ("read", "write", "delete", "admin")
+"""Admin contains the others, and what concerns all of a server or store."""
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """What a key, or a token, allows. Empty `stores`, `spaces` and `segments` allow all of them."""
+
+    id: str = ""
+    """Of the key; empty for a caller without one."""
+    scopes: frozenset[str] = frozenset(SCOPES)
+    stores: frozenset[UUID] = frozenset()
+    spaces: tuple[str, ...] = ()
+    """Prefixes of the names of spaces."""
+    segments: tuple[str, ...] = ()
+    """Prefixes of the names of segments."""
+    priority: int = 0
+
+    def check(self, scope: str, store: UUID | None, space: str | None = None, segment: str | None = None) -> None:
+        """A Problem unless all of it is allowed."""
+        if scope not in self.scopes and "admin" not in self.scopes:
+            raise Problem("forbidden", f"this needs a key with the scope {scope!r}")
+        if self.stores and store not in self.stores:
+            raise Problem("forbidden", "the key is for other stores")
+        if space is not None:
+            self.check_space(space)
+        if segment is not None:
+            self.check_segment(segment)
+
+    def check_space(self, space: str) -> None:
+        """A Problem unless the key is for this space."""
+        if self.spaces and not space.startswith(self.spaces):
+            raise Problem("forbidden", "the key is for other spaces")
+
+    def check_segment(self, segment: str) -> None:
+        """A Problem unless the key is for this segment."""
+        if self.segments and not segment.startswith(self.segments):
+            raise Problem("forbidden", "the key is for other segments")
+
+    def check_all_segments(self) -> None:
+        """A Problem unless the key is for all segments of its spaces."""
+        if self.segments:
+            raise Problem("forbidden", "the key is for some segments, and this concerns all of a space")
+
+    def check_all_spaces(self) -> None:
+        """A Problem unless the key is for all spaces of its stores."""
+        if self.spaces or self.segments:
+            raise Problem("forbidden", "the key is for some spaces, and this concerns all of a store")
+
+
+EVERYTHING = Access()
+"""Of a server without keys, which is reached from its own machine only."""

@@ -1,0 +1,104 @@
+"""CloudEvents 1.0 over HTTP: structured, binary and batch. The data is the payload, the attributes are metadata.
+
+An attribute `id` is the metadata `ce-id`, as in the binary form; `datacontenttype` is `content-type`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Raw
+
+from ...model import Record
+from ..problems import Problem
+from ..request import Request
+
+__all__ = ["BATCH", "STRUCTURED", "batch", "binary", "is_binary", "structured"]
+
+STRUCTURED = "application/cloudevents+json"
+BATCH = "application/cloudevents-batch+json"
+_REQUIRED = ("id", "source", "specversion", "type")
+_NAME = re.compile(r"[a-z0-9]{1,64}")
+_decode = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_several = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def structured(body: bytes) -> Record:
+    """The record of one event as JSON."""
+    return _record(_fields(body, _decode))
+
+
+def batch(body: bytes) -> list[Record]:
+    """The records of several events as JSON."""
+    return [_record(fields) for fields in _fields(body, _decode_several)]
+
+
+def _fields(body: bytes, decode):  # type: ignore[no-untyped-def]
+    try:
+        body.decode()
+        return decode(body)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
+        raise Problem("invalid-body", f"the body is no CloudEvent: {error}") from None
+
+
+def _record(fields: dict[str, Raw]) -> Record:
+    data, encoded = fields.pop("data", None), fields.pop("data_base64", None)
+    metadata = {}
+    for name, value in fields.items():
+        if not _NAME.fullmatch(name):
+            raise Problem("invalid-record", f"{name[:40]!r} is no name of an attribute of a CloudEvent")
+        raw = bytes(value)
+        if raw[:1] in (b"{", b"["):
+            raise Problem("invalid-record", f"the attribute {name} of a CloudEvent is text, a number or a boolean")
+        if raw != b"null":
+            text = _decode_text(value) if raw[:1] == b'"' else raw.decode()
+            metadata["content-type" if name == "datacontenttype" else f"ce-{name}"] = text
+    _check(metadata)
+    if data is not None and encoded is not None:
+        raise Problem("invalid-record", "a CloudEvent has either data or data_base64")
+    if encoded is not None:
+        try:
+            return Record(base64.b64decode(_decode_text(encoded), validate=True), metadata)
+        except (binascii.Error, msgspec.DecodeError, ValueError):
+            raise Problem("invalid-record", "data_base64 of a CloudEvent is no base64") from None
+    payload = b"" if data is None else bytes(data)
+    kind = metadata.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if payload[:1] == b'"' and not (kind == "application/json" or kind.endswith("+json")):
+        payload = _decode_text(payload).encode()
+    return Record(payload, metadata)
+
+
+def _check(metadata: dict[str, str]) -> None:
+    for name in _REQUIRED:
+        if not metadata.get(f"ce-{name}"):
+            raise Problem("invalid-record", f"a CloudEvent has the attribute {name}")
+    if metadata["ce-specversion"] != "1.0":
+        raise Problem("invalid-record", "CloudEvents of the specversion 1.0 are taken")
+
+
+def is_binary(request: Request) -> bool:
+    """Whether the headers say that the body is the data of an event."""
+    return any(key == b"ce-specversion" for key, _ in request.headers)
+
+
+def binary(request: Request, body: bytes) -> Record:
+    """The record of an event whose attributes are headers."""
+    metadata: dict[str, str] = {}
+    for key, value in request.headers:
+        if key.startswith(b"ce-"):
+            name = key.decode("latin-1")
+            if name in metadata or not _NAME.fullmatch(name[3:]):
+                raise Problem(
+                    "invalid-request", f"the header {name[:40]} is no attribute of a CloudEvent, or is there twice"
+                )
+            metadata[name] = unquote(value.decode("latin-1"), errors="replace")
+    content_type = request.text_header(b"content-type")
+    if content_type is not None:
+        metadata["content-type"] = content_type
+    _check(metadata)
+    return Record(body, metadata)

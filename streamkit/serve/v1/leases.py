@@ -1,0 +1,69 @@
+"""Leases: acquire, renew and release by a token that the answer holds."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...leases import LeaseGrant
+from ..problems import Problem
+from ..request import Request
+from ..responses import Answer, json_answer, no_content
+from .conditions import lease_grant
+from .records import body_of
+
+__all__ = ["acquire", "release", "renew"]
+
+
+class LeaseIn(msgspec.Struct, forbid_unknown_fields=True):
+    """How long a lease lasts without a renewal, in seconds."""
+
+    ttl: float = 30.0
+
+
+class LeaseOut(msgspec.Struct):
+    """A lease that is held. `token` renews and releases it, and fences writes: keep it like a password.
+
+    `fence` is greater than that of every earlier holder.
+    """
+
+    key: str
+    token: str
+    fence: int
+    ttl: float
+
+
+_lease_in = msgspec.json.Decoder(LeaseIn)
+
+
+def _out(grant: LeaseGrant) -> LeaseOut:
+    return LeaseOut(grant.key, grant.encode(), grant.token, grant.ttl)
+
+
+async def acquire(request: Request) -> Answer:
+    """Take a lease; 409 if someone else holds it."""
+    request.query(())
+    body = await request.body()
+    given = await body_of(request, _lease_in) if body else LeaseIn()
+    return json_answer(_out(await request.store().acquire_lease(request.name(1), given.ttl)), 201)
+
+
+def _given(request: Request) -> LeaseGrant:
+    grant = lease_grant(request)
+    if grant is None:
+        raise Problem("invalid-request", "the header Lease-Token holds the token of the lease")
+    if grant.key != request.name(1):
+        raise Problem("invalid-request", "the Lease-Token is of another lease")
+    return grant
+
+
+async def renew(request: Request) -> Answer:
+    """Hold a lease for another ttl; 409 if it was lost."""
+    request.query(())
+    return json_answer(_out(await request.store().renew_lease(_given(request))))
+
+
+async def release(request: Request) -> Answer:
+    """Give a lease up. One that was lost is fine."""
+    request.query(())
+    await request.store().release_lease(_given(request))
+    return no_content()

@@ -1,0 +1,158 @@
+"""Pages: one read of a segment, of a space, or of several spaces. They run in a thread, on the store for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...gaps import Gap
+from ...lexkey import LexKey
+from ...log.offsets import Offset
+from ...model import Entry
+from ...store import Store
+from ..encoding import EntryOut, GapOut, TransactionName, entry_out, gap_out, name_of_transaction
+from .parameters import Reading
+from .values import Page
+
+__all__ = ["Found", "segment_page", "several_page", "space_page"]
+
+
+class Found:
+    """The items of a page as they are and as JSON has them, and whether there are no more by now."""
+
+    __slots__ = ("caught_up", "items", "last", "out")
+
+    def __init__(self, entries: Iterator[Any], reading: Reading, line: bool, spaces: bool = False) -> None:
+        self.items: list[Entry | Gap] = []
+        self.out: list[EntryOut | GapOut] = []
+        self.caught_up = False
+        self.last: Entry | None = None
+        size, limit, most = 0, reading.limit, reading.max_bytes
+        trx, name = None, TransactionName("", "", 0)
+        for entry in entries:
+            if len(self.items) >= limit or size >= most:
+                return
+            self.items.append(entry)
+            if type(entry) is Gap:
+                self.out.append(gap_out(entry))
+                continue
+            size += len(entry.payload)
+            if size > most and self.last is not None:
+                self.items.pop()
+                return
+            if entry.trx is not trx:
+                trx = entry.trx
+                name = name_of_transaction(trx)
+            out = entry_out(entry, name, line)
+            if spaces:
+                out.space = entry.space
+            self.out.append(out)
+            self.last = entry
+        self.caught_up = True
+
+
+def segment_page(
+    store: Store, space: str, segment: str, after: int, before: int, reading: Reading, line: bool
+) -> tuple[Page, Found]:
+    """A page of a segment, after the sequence `after` and before `before`, 0 for no bound."""
+    end = store.segment_status(space, segment).last_sequence
+    if reading.from_end:
+        after = end
+    if before == 1:
+        return Page([], 1, True, end, 0), Found(iter(()), reading, line)
+    entries = store.consume_segment(
+        space,
+        segment,
+        min_sequence=after + 1 if after else 0,
+        max_sequence=max(before - 1, 0),
+        min_timestamp=reading.min_timestamp,
+        max_timestamp=reading.max_timestamp,
+        reverse=reading.reverse,
+        limit=reading.limit + 1,
+        gaps=reading.gaps,  # type: ignore[arg-type]
+    )
+    found = Found(entries, reading, line)
+    if reading.reverse:
+        first = min((_first(item) for item in found.items), default=before)
+        return Page(found.out, first or None, found.caught_up, end, 0), found
+    following = max((_last(item) for item in found.items), default=after)
+    end = max(end, following)
+    if found.caught_up and not reading.max_timestamp and not before:
+        following = max(following, end)
+    return Page(found.out, following, found.caught_up, end, max(end - following, 0)), found
+
+
+def _first(item: Entry | Gap) -> int:
+    return item.first_sequence if type(item) is Gap else item.sequence  # type: ignore[union-attr]
+
+
+def _last(item: Entry | Gap) -> int:
+    return item.last_sequence if type(item) is Gap else item.sequence  # type: ignore[union-attr]
+
+
+def space_page(
+    store: Store, space: str, offset: LexKey | str | None, reading: Reading, line: bool
+) -> tuple[Page, Found]:
+    """A page of a space, after `offset`."""
+    end = store.end_offset(space)
+    if reading.from_end:
+        offset = end
+    entries = store.consume_space(
+        space,
+        offset=offset,
+        min_timestamp=reading.min_timestamp,
+        max_timestamp=reading.max_timestamp,
+        reverse=reading.reverse,
+        limit=reading.limit + 1,
+        gaps=reading.gaps,  # type: ignore[arg-type]
+    )
+    found = Found(entries, reading, line)
+    if reading.reverse:
+        return Page(found.out, None, found.caught_up, end.hex(), 0), found
+    following: LexKey | str
+    if found.last is not None:
+        following = found.last.space_offset
+    elif reading.max_timestamp or not found.caught_up:
+        following = offset if offset is not None else Offset.beginning(space).encode()
+    else:
+        following = end if offset is None else offset
+    if found.caught_up and not reading.max_timestamp and found.last is None and reading.min_timestamp:
+        following = end
+    return Page(found.out, _hex(following), found.caught_up, end.hex(), lag_of(space, following, end)), found
+
+
+def _hex(offset: LexKey | str) -> str:
+    return offset if isinstance(offset, str) else offset.hex()
+
+
+def lag_of(space: str, offset: LexKey | str, end: LexKey) -> int:
+    """How many transactions there are after an offset, up to the offset `end`."""
+    here, there = Offset.decode(offset, space), Offset.decode(end, space)
+    if not there.positions:
+        return 0
+    lag = 0
+    for at, end_place in enumerate(there.positions):
+        place = here.position(at)
+        if place < end_place:
+            lag += max(end_place[0] - place[0] + (place[1] == 0), 1)
+    return lag
+
+
+def several_page(
+    store: Store, offsets: Mapping[str, LexKey | None], reading: Reading, line: bool
+) -> tuple[dict[str, LexKey | None], Found]:
+    """A page of several spaces, and the cursor after it."""
+    cursor = dict(offsets)
+    if reading.from_end:
+        cursor = {space: store.end_offset(space) for space in cursor}
+    entries = store.consume(
+        cursor,
+        min_timestamp=reading.min_timestamp,
+        max_timestamp=reading.max_timestamp,
+        limit=reading.limit + 1,
+        gaps=reading.gaps,  # type: ignore[arg-type]
+    )
+    found = Found(entries, reading, line, True)
+    last = {item.space: item for item in found.items if type(item) is Entry}
+    cursor.update({space: entry.space_offset for space, entry in last.items()})
+    return cursor, found

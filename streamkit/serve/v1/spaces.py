@@ -1,0 +1,156 @@
+"""Stores and spaces: sizes, lists, settings."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from ...retention import Retention
+from ...space import SpaceSettings
+from ...store import Store
+from ..names import encode_name
+from ..problems import Problem
+from ..request import Request
+from ..responses import Answer, json_answer, no_content
+from .parameters import listing
+from .records import body_of
+from .values import RetentionIn, SettingsIn, SizeOut, SpaceName, SpacesOut, StoresOut, TierOut
+
+__all__ = [
+    "change_space",
+    "create_space",
+    "delete_space",
+    "get_space",
+    "list_spaces",
+    "list_stores",
+    "size",
+    "space_size",
+]
+
+
+async def list_stores(request: Request) -> Answer:
+    """The stores that exist, in the order of their UUIDs."""
+    wanted = listing(request)
+    allowed = request.access.stores
+    found = sorted([str(id) async for id in request.service.client.stores() if not allowed or id in allowed])
+    found = [id for id in found if id.startswith(wanted.prefix) and (wanted.after is None or id > wanted.after)]
+    page = found[: wanted.limit]
+    return json_answer(StoresOut(page, page[-1] if len(found) > len(page) else None))
+
+
+def _size(store: Store, space: str | None) -> SizeOut:
+    size = store.size(space)
+    tiers = [TierOut(tier.name, tier.bytes) for tier in size.tiers]
+    return SizeOut(size.entries, size.segments, size.bytes, size.stored, tiers)
+
+
+async def size(request: Request) -> Answer:
+    """How much a store keeps."""
+    request.query(())
+    request.access.check_all_spaces()
+    store = request.store()
+    return json_answer(await store.calls.call(_size, store.sync, None))
+
+
+async def space_size(request: Request) -> Answer:
+    """How much a space keeps."""
+    request.query(())
+    store, space = request.store(), request.name(1)
+    return json_answer(await store.calls.call(_size, store.sync, space))
+
+
+async def list_spaces(request: Request) -> Answer:
+    """The spaces of a store, in code-point order; those that the key is for."""
+    store, wanted, prefixes = request.store(), listing(request), request.access.spaces
+    base = f"/v1/stores/{store.id}/spaces/"
+
+    def read(plain: Store) -> list[str]:
+        found = []
+        for name in plain.get_spaces():
+            if (wanted.after is None or name > wanted.after) and name.startswith(wanted.prefix):
+                if prefixes and not name.startswith(prefixes):
+                    continue
+                found.append(name)
+                if len(found) > wanted.limit:
+                    break
+        return found
+
+    found = await store.calls.call(read, store.sync)
+    page = found[: wanted.limit]
+    names = [SpaceName(name, base + encode_name(name)) for name in page]
+    return json_answer(SpacesOut(names, page[-1] if len(found) > len(page) else None))
+
+
+def _tag(settings: SpaceSettings) -> str:
+    return f'"{hashlib.blake2b(msgspec.json.encode(settings), digest_size=12).hexdigest()}"'
+
+
+def _described(settings: SpaceSettings, status: int = 200) -> Answer:
+    return json_answer(settings, status, ((b"etag", _tag(settings).encode()),))
+
+
+async def _settings(request: Request) -> SpaceSettings:
+    space = request.name(1)
+    settings = await request.store().space_settings(space)
+    if settings is None:
+        raise Problem("not-found", f"the store has no space {space!r}")
+    return settings
+
+
+async def get_space(request: Request) -> Answer:
+    """The settings of a space."""
+    request.query(())
+    return _described(await _settings(request))
+
+
+_settings_in = msgspec.json.Decoder(SettingsIn)
+_retention_in = msgspec.json.Decoder(RetentionIn)
+
+
+async def create_space(request: Request) -> Answer:
+    """Create a space: 201, 200 if it exists with these settings, 409 if it has others."""
+    request.query(())
+    store, space = request.store(), request.name(1)
+    body = await request.body()
+    given = await body_of(request, _settings_in) if body else SettingsIn()
+    before = await store.space_settings(space)
+    await store.create_space(
+        space,
+        given.partitions,
+        given.durability,
+        idempotency_window=given.idempotency_window,
+        archive_grace=given.archive_grace,
+    )
+    if before is None and given.retention is not None:
+        await store.set_retention(space, _retention(given.retention))
+    return _described(await _settings(request), 201 if before is None else 200)
+
+
+def _retention(given: RetentionIn) -> Retention:
+    return Retention(given.max_age, given.max_entries, given.max_bytes, given.per, given.when_full)
+
+
+async def change_space(request: Request) -> Answer:
+    """Change the retention of a space. With If-Match, only if its settings are those that were read."""
+    request.query(())
+    store, space = request.store(), request.name(1)
+    given = await body_of(request, _retention_in)
+    settings = await _settings(request)
+    match = request.header(b"if-match")
+    if match is not None and match != b"*" and match.decode("latin-1") != _tag(settings):
+        raise Problem(
+            "precondition-failed",
+            "the settings of the space are not those that If-Match names; read them again",
+            headers=((b"etag", _tag(settings).encode()),),
+        )
+    await store.set_retention(space, _retention(given))
+    return _described(await _settings(request))
+
+
+async def delete_space(request: Request) -> Answer:
+    """Delete a space with all that is in it. One that does not exist is fine."""
+    request.query(())
+    request.access.check_all_segments()
+    await request.store().delete_space(request.name(1))
+    return no_content()

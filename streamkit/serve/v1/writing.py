@@ -1,0 +1,175 @@
+"""Writing: append to a segment, to segments of a space, and in transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...aio import AsyncStore
+from ...errors import OutcomeUnknown
+from ...leases import LeaseGrant
+from ...model import Record
+from ..encoding import TransactionName, name_of_transaction
+from ..names import encode_name
+from ..problems import Problem, problem_of
+from ..request import Request
+from ..responses import Answer, json_answer
+from .conditions import expected_sequence, idempotency_key, lease_grant
+from .records import body_of, check_count, records_of, segment_records_of
+from .values import RecordIn, StatusOut, status_out
+
+__all__ = ["append", "append_to_space", "commit", "find_result", "outcome"]
+
+Part = tuple[str, Sequence[Record], int | None]
+"""(segment, records, expected sequence)"""
+
+
+class PartIn(msgspec.Struct, forbid_unknown_fields=True):
+    """What a transaction writes to one segment."""
+
+    segment: str
+    records: list[RecordIn] = msgspec.field(default_factory=list)
+    expected_sequence: int | None = None
+
+
+class TransactionIn(msgspec.Struct, forbid_unknown_fields=True):
+    """A transaction: all of its parts are written, or nothing is."""
+
+    parts: list[PartIn]
+
+
+class TransactionOut(msgspec.Struct):
+    """What a transaction wrote."""
+
+    segments: list[StatusOut]
+    trx: TransactionName | None
+    offset: str | None
+    """After it, in the space."""
+
+
+class OutcomeOut(msgspec.Struct):
+    """What became of a transaction: "committed", "absent" or "unknown"."""
+
+    id: str
+    outcome: str
+
+
+class ResultOut(msgspec.Struct):
+    """What the first write with an idempotency key wrote."""
+
+    segments: list[StatusOut]
+
+
+def base_of(store: AsyncStore, space: str) -> str:
+    """The path of a space."""
+    return f"/v1/stores/{store.id}/spaces/{encode_name(space)}"
+
+
+async def _write(
+    request: Request, store: AsyncStore, space: str, parts: Sequence[Part], key: str | None, grant: LeaseGrant | None
+) -> Any:
+    """The transaction that wrote the parts. An outcome that is unknown is told with where to ask for it."""
+    transaction = store.transaction(space, key, grant)
+    try:
+        async with transaction:
+            for segment, records, expected in parts:
+                transaction.produce(segment, records, expected_sequence=expected)
+    except OutcomeUnknown as error:
+        problem = problem_of(error)
+        path = f"{base_of(store, space)}/transactions/{error.transaction_id}"
+        problem.headers = ((b"location", path.encode()),)
+        raise problem from error
+    return transaction
+
+
+_REPLAYED = (b"idempotent-replayed", b"true")
+
+
+async def append(request: Request) -> Answer:
+    """Append the records of the body to a segment, as one transaction."""
+    if request.scope["query_string"]:
+        request.query(())
+    store, space, segment = request.store(), request.name(1), request.name(2)
+    expected, key, grant = expected_sequence(request), idempotency_key(request), lease_grant(request)
+    records = await records_of(request)
+    transaction = await _write(request, store, space, ((segment, records, expected),), key, grant)
+    status = transaction.statuses.get(segment)
+    if status is None:
+        status = await store.segment_status(space, segment)
+    headers = [(b"etag", b'"%d"' % status.last_sequence)]
+    if transaction.replayed:
+        headers.append(_REPLAYED)
+    return json_answer(status_out(status, base_of(store, space)), 201 if records else 200, headers)
+
+
+def _answer(store: AsyncStore, space: str, transaction: Any) -> Answer:
+    base = base_of(store, space)
+    statuses = [status_out(status, base) for status in transaction.statuses.values()]
+    headers = [_REPLAYED] if transaction.replayed else []
+    trx = transaction.trx
+    if trx is not None:
+        headers.append((b"location", f"{base}/transactions/{trx.id}".encode()))
+    out = TransactionOut(
+        statuses,
+        None if trx is None else name_of_transaction(trx),
+        statuses[0].offset if statuses else None,
+    )
+    return json_answer(out, 200 if trx is None else 201, headers)
+
+
+async def append_to_space(request: Request) -> Answer:
+    """Append records to segments of a space, as one transaction; each record names its segment."""
+    key_field = request.query(("segment_key",)).get("segment_key")
+    store, space = request.store(), request.name(1)
+    key, grant = idempotency_key(request), lease_grant(request)
+    by_segment = await segment_records_of(request, key_field)
+    for segment in by_segment:
+        request.access.check_segment(segment)
+    parts = [(segment, records, None) for segment, records in by_segment.items()]
+    return _answer(store, space, await _write(request, store, space, parts, key, grant))
+
+
+_decode = msgspec.json.Decoder(TransactionIn)
+
+
+async def commit(request: Request) -> Answer:
+    """Commit parts of several segments, with what each expects."""
+    request.query(())
+    store, space = request.store(), request.name(1)
+    key, grant = idempotency_key(request), lease_grant(request)
+    found = await body_of(request, _decode)
+    for part in found.parts:
+        request.access.check_segment(part.segment)
+    check_count(request, sum([len(part.records) for part in found.parts]))
+    parts = [
+        (part.segment, [record.record() for record in part.records], part.expected_sequence) for part in found.parts
+    ]
+    return _answer(store, space, await _write(request, store, space, parts, key, grant))
+
+
+async def outcome(request: Request) -> Answer:
+    """What became of a transaction."""
+    request.query(())
+    store, text = request.store(), request.name(2)
+    try:
+        found = await store.outcome(text)
+    except ValueError:
+        raise Problem("not-found", "a transaction is named by its UUID") from None
+    return json_answer(OutcomeOut(text, found))
+
+
+async def find_result(request: Request) -> Answer:
+    """What the first write with an idempotency key wrote."""
+    segment = request.query(("segment",)).get("segment")
+    store, space, key = request.store(), request.name(1), request.name(2)
+    if segment is not None:
+        request.access.check_segment(segment)
+    found = await store.lookup(space, key, segment)
+    if found is None:
+        raise Problem("not-found", "no write used this idempotency key, as far as the space remembers")
+    for name in found:
+        request.access.check_segment(name)
+    base = base_of(store, space)
+    return json_answer(ResultOut([status_out(status, base) for status in found.values()]))
