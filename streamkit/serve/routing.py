@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler", "Route", "Router"]
 
-Handler = Callable[["Request"], Coroutine[Any, Any, Answer | None]]
+Handler = Callable[["Request"], Awaitable[Answer | None]]
 """Returns the answer, or None if it has streamed one."""
 
 
