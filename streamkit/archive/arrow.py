@@ -84,8 +84,9 @@ def read_arrow(
         _tables(partition, start, end, needed, tier)
         for partition, start, end in zip(partitions, starts, ends, strict=True)
     ]
-    tables = _merged(logs) if several else chain.from_iterable(logs)
     fixed = {"store": str(store), "space": space}
+    merged = [name for name in dict.fromkeys(needed) if name not in fixed]
+    tables = _merged(logs, merged) if several else chain.from_iterable(logs)
     wanted = arrow_schema(names)
     return pa.RecordBatchReader.from_batches(wanted, _record_batches(tables, wanted, fixed))
 
@@ -229,8 +230,9 @@ def _with_constant(rows: pa.Table, name: str, value: Any) -> pa.Table:
     return rows.append_column(name, pa.array(np.full(rows.num_rows, value, np.int32)))
 
 
-def _merged(logs: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
-    """The partitions' tables as one log: by timestamp, each in its own order; at one timestamp in their order."""
+def _merged(logs: Sequence[Iterator[pa.Table]], names: Sequence[str]) -> Iterator[pa.Table]:
+    """The columns `names` of the partitions' tables as one log: by timestamp, each in its own order; at one timestamp
+    in their order. A table may have further columns, which others lack."""
     import numpy as np
     import pyarrow as pa
 
@@ -260,8 +262,7 @@ def _merged(logs: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
         if len(parts) == 1:
             yield parts[0]
             continue
-        names = parts[0].column_names  # in the table's files they are in another order
-        whole = pa.concat_tables([_plain(part).select(names) for part in parts])
+        whole = pa.concat_tables([_plain(part.select(names)) for part in parts])
         yield whole.take(pa.array(np.argsort(np.concatenate(order), kind="stable")))
 
 

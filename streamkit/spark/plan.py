@@ -169,7 +169,7 @@ def _end_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int]
 
 
 def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]:
-    """The tasks of `planned`; those of the archive first."""
+    """The tasks of `planned`; those of the archive first. The client is new, or has planned them itself."""
     cold: list[Piece] = []
     hot: list[Piece] = []
     for span in planned:
@@ -181,6 +181,14 @@ def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]
             raise PermanentError(f"the space {span.space!r} of the store {span.store} is gone")
         archived = min(span.archived, span.last)  # it may have been made shorter since
         partition = known.partitions[span.partition]
+        # Each partition tells by itself which of its entries were removed. One that this client has read is not read
+        # again.
+        partition.refresh((), 0)
+        floor = floor_of(partition).number
+        if floor > span.first:
+            span = span._replace(first=floor, skip=0)
+            if span.first > span.last:
+                continue
         if span.first <= archived and options.tier != "hot":
             files = None if hides(partition) else _files(store, span, archived)
             if files is None:

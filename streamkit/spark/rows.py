@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..archive.columns import as_ours
 from ..archive.table import schema as table_schema
 from ..client import Client
-from ..errors import EntriesRemoved, PermanentError, StoreClosed
+from ..errors import CorruptData, EntriesRemoved, PermanentError, StoreClosed
 from ..log.partition import Partition
 from ..log.read import Batch, Bounds, intact, partition_batches
-from ..space import Space
-from ..store import Store, inner
+from ..log.visible import floor_of, hides
+from ..store import inner
 from .filters import Test, arrow_filter, groups_that_may
 from .options import Options
 from .plan import Piece
@@ -21,7 +22,9 @@ from .plan import Piece
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["arrow_schema", "loss", "loss_error", "read_piece", "removed"]
+    from ..archive.read import Archive
+
+__all__ = ["arrow_schema", "changed_since", "loss", "loss_error", "read_pieces", "removed"]
 
 _ROWS = 10_000
 
@@ -43,6 +46,15 @@ def removed(last: int, partition: int) -> str:
     return f"transactions up to {last} of partition {partition} were removed before they were read"
 
 
+def changed_since(store: UUID, space: str) -> str:
+    """What is said where a file is gone that a frame was planned with."""
+    return (
+        f"files of the archive of the space {space!r} of the store {store} were replaced since this frame was planned: "
+        "entries were erased, trimmed or compacted. Make the frame again, with read_space() or load(), and repeat the "
+        "query"
+    )
+
+
 def loss_error(message: str) -> PermanentError:
     return PermanentError(
         f"{message}. Was the store trimmed, deleted, restored or set back? Begin with a new checkpoint, or set the "
@@ -53,25 +65,39 @@ def loss_error(message: str) -> PermanentError:
 _clients: dict[tuple[str, str | None], Client] = {}
 
 
-def read_piece(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
-    """A Python worker runs many tasks: it keeps its client, and opens it again where that does not work any more."""
-    begun = False
-    try:
-        for batch in _read(piece, options, tests):
-            begun = True
-            yield batch
-    except StoreClosed:
-        # By somebody in this process, or with the store, which was deleted.
-        if begun:
-            raise
-    else:
-        return
-    _forget(options)
-    yield from _read(piece, options, tests)
+def read_pieces(pieces: Sequence[Piece], options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
+    """A task's pieces, without what was removed from their spaces until now.
+
+    A Python worker runs many tasks: it keeps its client, and opens it again where that does not work any more. The task
+    looks at each of its partitions once.
+    """
+    looked: dict[tuple[UUID, str, int], Partition] = {}
+    for piece in pieces:
+        begun = False
+        try:
+            for batch in _read(piece, options, tests, looked):
+                begun = True
+                yield batch
+        except StoreClosed:
+            # By somebody in this process, or with the store, which was deleted.
+            if begun:
+                raise
+        else:
+            continue
+        _forget(options)
+        looked.clear()
+        yield from _read(piece, options, tests, looked)
 
 
-def _read(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
-    return (_cold if piece.file is not None else _hot)(piece, options, tests)
+def _read(
+    piece: Piece, options: Options, tests: Sequence[Test], looked: dict[tuple[UUID, str, int], Partition]
+) -> Iterator[pa.RecordBatch]:
+    partition = looked.get(piece.owner)
+    if partition is None:
+        partition = looked[piece.owner] = _partition(piece, options)
+    if piece.file is None:
+        return _hot(piece, partition, options, tests)
+    return _cold(piece, partition, options, tests)
 
 
 def _forget(options: Options) -> None:
@@ -80,18 +106,28 @@ def _forget(options: Options) -> None:
         client.close()
 
 
-def _store(piece: Piece, options: Options) -> tuple[Store, Space]:
-    """The store and the space of a piece. PermanentError if the space is not the one that the read was planned on."""
+def _partition(piece: Piece, options: Options) -> Partition:
+    """The partition of a piece, as it is now. PermanentError if its space is not the one that the read was planned on.
+
+    A client that is new takes a look at the head and at the log behind it. One that knows the partition asks for its
+    head, as what it knows outlives the store, and for the next transaction, which may have removed entries.
+    """
     for _ in range(2):
         client = _clients.get((options.url, options.archive))
         if client is None:
             client = _clients[options.url, options.archive] = options.client()
-        store = client.store(piece.store)
-        space = inner(store).look_up(piece.space)[0]
+        space, since = inner(client.store(piece.store)).look_up(piece.space)
         if space is not None and space.settings.incarnation.hex() == piece.incarnation:
-            # What it holds in memory outlives the store.
-            space.partitions[piece.partition].read_head()
-            return store, space
+            partition = space.partitions[piece.partition]
+            try:
+                if since is None:
+                    partition.read_head()
+                partition.refresh((), since)
+            except (StoreClosed, CorruptData):
+                if not partition.lost:
+                    raise
+            else:
+                return partition
         # It may be the client that knows a space of this name which was deleted.
         _forget(options)
     raise PermanentError(
@@ -100,26 +136,43 @@ def _store(piece: Piece, options: Options) -> tuple[Store, Space]:
     )
 
 
-def _cold(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
+def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
+    """A file's rows. If entries of the file were removed since the read was planned, the reader of entries reads them:
+    it knows which ones are left."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    assert piece.file is not None
-    store, _ = _store(piece, options)
-    archive = inner(store).archive(piece.space)
+    file = piece.file
+    assert file is not None
+    floor = floor_of(partition).number
+    if floor > piece.last:
+        return
+    if floor > piece.first:
+        piece = replace(piece, first=floor, skip=0)
+    archive: Archive = inner(_clients[options.url, options.archive].store(piece.store)).archive(piece.space)
+    try:
+        if hides(partition):
+            raise FileNotFoundError
+        with archive.table.mapped():
+            source = archive.table.filesystem.open_input_file(file.path)
+    except FileNotFoundError:
+        if not file.ours:
+            # Other files may have rows of the same transactions, and other tasks read those.
+            raise PermanentError(changed_since(piece.store, piece.space)) from None
+        yield from _hot(replace(piece, file=None, tier=""), partition, options, tests)
+        return
     wanted = arrow_schema(options.columns)
-    kept = arrow_filter(piece, tests)
+    kept = arrow_filter(replace(piece, erased=piece.erased or partition.head.erased > 0), tests)
     stored = [name for name in table_schema().names if name in {*options.columns, *kept.columns}]
     with archive.table.mapped():
-        source = archive.table.filesystem.open_input_file(piece.file.path)
-        file = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
-        groups = groups_that_may(file.metadata, tests)
-        batches = iter(file.iter_batches(_ROWS, row_groups=groups, columns=stored) if groups else ())
+        parquet = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
+        groups = groups_that_may(parquet.metadata, tests)
+        batches = iter(parquet.iter_batches(_ROWS, row_groups=groups, columns=stored) if groups else ())
         while True:
             batch = next(batches, None)
             if batch is None:
                 return
-            if not piece.file.ours:
+            if not file.ours:
                 batch = _batch_as_ours(batch)
             if kept.expression is not None:
                 batch = batch.filter(kept.expression)
@@ -139,11 +192,7 @@ def _batch_as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
     return as_ours(pa.Table.from_batches([batch]), large=False).combine_chunks().to_batches()[0]
 
 
-def _hot(piece: Piece, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
-    _, space = _store(piece, options)
-    partition = space.partitions[piece.partition]
-    if partition.number < piece.last:
-        partition.refresh()
+def _hot(piece: Piece, partition: Partition, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
     wanted = arrow_schema(options.columns)
     kept = arrow_filter(piece, tests)
     gathered: list[Batch] = []

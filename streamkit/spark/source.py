@@ -19,7 +19,7 @@ from ..errors import MissingDependency
 from .filters import may_hold, tests_of
 from .options import Options, parse, schema
 from .plan import Piece, Span, packed, pieces, spans
-from .rows import read_piece
+from .rows import read_pieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,8 +58,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark's own has none: there is nothing to read.
-        for piece in getattr(partition, "pieces", ()):
-            yield from read_piece(piece, self.options, self.tests)
+        return read_pieces(getattr(partition, "pieces", ()), self.options, self.tests)
 
 
 def _pinned(text: str) -> list[Span]:

@@ -21,13 +21,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..client import Client
+from ..errors import CorruptData, StoreClosed
 from ..log.partition import Partition
 from ..log.visible import floor_of, number_gap, raises
 from ..warn import warn
 from .filters import tests_of
 from .options import Options
 from .plan import Piece, begin_of, entries_until, partitions_of, reaching
-from .rows import loss, loss_error, read_piece, removed
+from .rows import loss, loss_error, read_pieces, removed
 from .source import Task
 from .stream_offset import SpaceOffset, StreamOffset, decode, encode
 
@@ -212,7 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
-        return read_piece(partition.piece, self.options, tests_of(self.options))
+        return read_pieces((partition.piece,), self.options, tests_of(self.options))
 
     def stop(self) -> None:
         if self._client is not None:
@@ -240,11 +241,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self) -> StreamOffset:
         """What is committed now. One request for each partition, and for what the options leave open."""
-        spaces = {}
+        try:
+            ends = self._ends()
+        except (StoreClosed, CorruptData):
+            if not any(partition.lost for partitions in self._spaces.values() for partition in partitions):
+                raise
+            # A space was deleted. If another one has its name now, the offsets tell the two apart.
+            self.stop()
+            ends = self._ends()
+        return StreamOffset(ends, self.options.split)
+
+    def _ends(self) -> dict[Key, SpaceOffset]:
+        found = {}
         for key, partitions in self._look().items():
             read = tuple((partition.refresh(), 0) for partition in partitions)
-            spaces[key] = SpaceOffset(self._incarnation(key), read)
-        return StreamOffset(spaces, self.options.split)
+            found[key] = SpaceOffset(self._incarnation(key), read)
+        return found
 
     def _continued(self, start: StreamOffset, end: StreamOffset) -> dict[Key, SpaceOffset]:
         """Where each space of `end` is read from. PermanentError if entries are gone that were to be read."""

@@ -14,6 +14,7 @@ import streamkit
 from streamkit import Record, Store
 from streamkit.archive import arrow, scattered
 from streamkit.errors import InvalidOffset
+from streamkit.names import partition_of
 
 pytest.importorskip("deltalake")
 
@@ -70,6 +71,17 @@ def expected(store: Store, offset: Any = None, tiers: str = "cold hot") -> list[
 
 def rows(reader: pa.RecordBatchReader) -> list[dict[str, Any]]:
     return list(reader.read_all().to_pylist())
+
+
+def test_columns_of_partitions_that_are_read_differently_come_together(client: streamkit.Client) -> None:
+    """A partition with a trimmed segment is read by another reader, which gives fewer columns."""
+    store = filled(client, 3)
+    for name in store.get_segments(SPACE):
+        if partition_of(name, 3):
+            store.trim(SPACE, name, keep_entries=1)
+            break
+    wanted = [{"segment": row["segment"], "payload": row["payload"]} for row in expected(store)]
+    assert rows(store.to_arrow(SPACE, columns=["segment", "payload"])) == wanted
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
