@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
@@ -58,7 +58,8 @@ def read_space(
 
     `store`: a UUID, several, or "*" for all under the URL; `space` may be "*" too. `columns`: those to read, all if
     empty: store, space, partition, number, index, position, segment, sequence, timestamp, trx_id, trx_node, payload,
-    metadata, tier. `since`, `until`: inclusive timestamps (ms, ISO 8601, datetime), or offsets: after and up to them.
+    metadata, tier. `since`, `until`: inclusive timestamps (ms, ISO 8601, datetime), or offsets: after and up to them. A
+    datetime without a zone is read as Spark's collect() and toPandas() give it; text must name its zone.
     `segments`: their names; `min_sequence`, `max_sequence`: inclusive, 0 for no bound. What is committed when this is
     called is what the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does;
     of an empty space, none. Where Spark has no connector for the archive's storage, or is not let in, the source reads
@@ -80,8 +81,8 @@ def read_space(
         "space": space,
         "tier": tier,
         "columns": ",".join(columns),
-        "from": _text(since),
-        "until": _text(until),
+        "from": _text(spark, since),
+        "until": _text(spark, until),
         "minSequence": str(min_sequence),
         "maxSequence": str(max_sequence),
     }
@@ -147,11 +148,18 @@ def frame_of(spark: SparkSession, given: dict[str, str], planned: Plan) -> DataF
     return whole
 
 
-def _text(bound: str | int | datetime | bytes) -> str:
+def _text(spark: SparkSession, bound: str | int | datetime | bytes) -> str:
     """A bound as the options have it; an offset may be one, or its hex text."""
     if isinstance(bound, bytes):
         return bound.hex()
-    return bound.isoformat() if isinstance(bound, datetime) else str(bound)
+    if not isinstance(bound, datetime):
+        return str(bound)
+    if bound.tzinfo is None:
+        # As Spark gives them: toPandas() in the session's time zone, and collect() in that of this process.
+        localized = getattr(bound, "tz_localize", None)
+        zone = spark.conf.get("spark.sql.session.timeZone")
+        bound = bound.astimezone(UTC) if localized is None else localized(zone)
+    return bound.isoformat()
 
 
 def _groups(cold: list[Piece]) -> list[list[Piece]]:

@@ -42,12 +42,14 @@ _READ = {
     "segments": 'the segments to read, as a JSON array of their names: ["order-1", "order-2"]',
     "minsequence": "the first sequence to read of each segment",
     "maxsequence": "the last sequence to read of each segment",
-    "from": "earliest, latest, the first timestamp to read (milliseconds or ISO 8601), or an offset to go on after",
-    "until": "the last timestamp to read (milliseconds or ISO 8601), or the offset to stop at",
+    "from": "earliest, latest, the first timestamp to read (milliseconds, or ISO 8601 with a zone; a date alone begins "
+    "at midnight UTC), or an offset to go on after",
+    "until": "the last timestamp to read (milliseconds, or ISO 8601 with a zone), or the offset to stop at",
     "maxrowspertrigger": "how many rows a trigger of a stream takes at most",
     "failondataloss": "true (the default): fail where entries are gone behind a checkpoint, or an offset; false: not",
     "segmentsplit": "about how many rows a task reads from the log",
     "snapshot": "made by read_space",
+    "path": "Spark's own",
 }
 _WRITE = {
     "url": _READ["url"],
@@ -59,6 +61,10 @@ _WRITE = {
     "checkpointlocation": "Spark's own",
     "path": "Spark's own",
 }
+_TABLE = "option."
+"""Spark gives the options of a table with this before their names, and again without it, beside its properties."""
+_UNSAID = ("snapshot", "path", "checkpointlocation")
+"""Options that no user gives."""
 _TIERS = ("all", "cold", "hot")
 _SECONDS = 100_000_000_000
 """What is less is a time in seconds, not in milliseconds, which were that many in March 1973."""
@@ -103,9 +109,9 @@ def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
     """Checked options. ValueError, which names what is known, for one that is unknown, missing or wrong."""
     known = _WRITE if writing else _READ
     given: dict[str, str] = {}
-    for name, value in options.items():
+    for name, value in _of_table(options, known).items():
         if name.lower() not in known:
-            lines = "; ".join(f"{name}: {means}" for name, means in known.items() if name != "snapshot")
+            lines = "; ".join(f"{name}: {means}" for name, means in known.items() if name not in _UNSAID)
             raise ValueError(f"unknown option {name!r} of format('streamkit'); known: {lines}")
         given[name.lower()] = value
     needed = ("url",) if writing else ("url", "store", "space")
@@ -135,6 +141,17 @@ def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
         order=given.get("order", ""),
         partitions=_count("partitions", given.get("partitions", "1"), 1),
     )
+
+
+def _of_table(options: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """The options of a table, or of a query over it, without the table's properties; all options where it is no table.
+
+    A property may have any name: one that is no option is none of ours.
+    """
+    found = {name[len(_TABLE) :]: value for name, value in options.items() if name.lower().startswith(_TABLE)}
+    if not found:
+        return dict(options)
+    return found | {name: value for name, value in options.items() if name.lower() in known}
 
 
 def _stores(text: str) -> tuple[UUID, ...] | None:
@@ -206,7 +223,17 @@ def bound(name: str, text: str) -> int | str:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"the option {name!r} is {_READ[name]}; not {text[:100]!r}") from None
+    if moment.tzinfo is None and _has_time(text):
+        raise ValueError(
+            f"the option {name!r} is {text!r}, a time without a zone, and Spark shows times in the zone of its "
+            f"process: write {text}Z for UTC, or {text}+09:00, or milliseconds; or give read_space() the datetime itself"
+        )
     return max(milliseconds(moment), 1)
+
+
+def _has_time(text: str) -> bool:
+    """Whether it is more than a date."""
+    return len(text) > len("2026-01-31")
 
 
 def _day(timestamp: int) -> str:
@@ -217,7 +244,7 @@ def _day(timestamp: int) -> str:
 
 
 def milliseconds(moment: datetime) -> int:
-    """Of a datetime; without a zone it is UTC."""
+    """Of a datetime; without a zone it is in UTC."""
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

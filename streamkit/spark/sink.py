@@ -24,7 +24,7 @@ from .options import Options, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 __all__ = ["BatchWriter", "StreamWriter", "write_space"]
@@ -61,6 +61,9 @@ def write_space(
 ) -> None:
     """Append a DataFrame with the columns segment, payload and perhaps metadata; each segment in the order of `order`.
 
+    All rows go to `store` and `space`. A column `store` or `space` that says otherwise is an error, and nothing is
+    written. ValueError for a column that would not be written.
+
     With `idempotency_key` the same frame again writes nothing twice, and finishes what a failed write has begun, with
     any number of tasks; rows of a segment that `order` does not tell apart are then ordered by their payload, without
     `order` all of them. Without a key they stay as the frame has them. `partitions` is for a space that is new.
@@ -81,7 +84,8 @@ def write_space(
         raise ValueError(f"a frame is written to one store and one space, not to {str(store)!r} and {space!r}")
     with options.client() as client:
         count = max(_BUCKETS, _partitions(client.store(options.stores[0]), options.space, partitions))
-    columns = [F.col(name) for name in ("store", "space", "segment", order) if name and name in frame.columns]
+    frame, bucket = _to_one_place(frame, options.stores[0], options.space, F.pmod(F.xxhash64("segment"), F.lit(count)))
+    columns = [F.col(name) for name in dict.fromkeys(("segment", order)) if name and name in frame.columns]
     if idempotency_key:
         columns.append(F.col("payload"))
         if "metadata" in frame.columns:
@@ -89,9 +93,33 @@ def write_space(
     else:
         frame = frame.withColumn(_ROW, F.monotonically_increasing_id())
         columns.append(F.col(_ROW))
-    frame = frame.withColumn(_BUCKET, F.pmod(F.xxhash64("segment"), F.lit(count)))
+    frame = frame.withColumn(_BUCKET, bucket).drop("store", "space")
     frame = frame.repartition(_BUCKET).sortWithinPartitions(_BUCKET, *columns)
     frame.write.format("streamkit").options(**given).mode("append").save()
+
+
+def _to_one_place(frame: DataFrame, store: UUID, space: str, bucket: Column) -> tuple[DataFrame, Column]:
+    """The frame, and `bucket`, which fails where a row names another place. Spark knows the buckets of all rows before
+    it hands any of them to the sink: nothing is written then."""
+    from pyspark.sql import functions as F
+
+    for name, target in (("store", str(store)), ("space", space)):
+        if name in frame.columns:
+            said = F.lower(name) if name == "store" else F.col(name)
+            message = F.concat(
+                F.lit(f"a row has {name} = "), F.coalesce(name, F.lit("null")), F.lit(elsewhere(name, target))
+            )
+            bucket = F.when(said.eqNullSafe(target), bucket).otherwise(F.raise_error(message))
+    return frame, bucket
+
+
+def elsewhere(name: str, target: str) -> str:
+    """What is said of a row whose column `name` is not the place that the write names."""
+    return (
+        f", and the write names the {name} {target!r}: the write decides. Drop the columns, "
+        "frame.drop('store', 'space'); or, to write to many places, use frame.write.format('streamkit') without the "
+        f"option {name!r}"
+    )
 
 
 @dataclass
@@ -110,6 +138,13 @@ def check_columns(options: Options, schema: StructType) -> None:
     for name, wanted in _TYPES.items():
         if name in kinds and kinds[name] not in wanted:
             raise ValueError(f"the column {name!r} is {kinds[name]}; it must be {' or '.join(wanted)}")
+    written = {*_TYPES, options.order, _BUCKET, _ROW}
+    if lost := [name for name in kinds if name not in written]:
+        raise ValueError(
+            f"the DataFrame has columns that are not written: {', '.join(lost)}. A sink writes segment, payload and "
+            "metadata, to the place that store and space name, in the order of the column `order`. Select them: "
+            "frame.select('segment', 'payload', 'metadata')"
+        )
     if options.order and options.order not in kinds:
         raise ValueError(f"the option 'order' names {options.order!r}; the columns are {names}")
     if "store" not in kinds and (options.stores is None or len(options.stores) != 1):
@@ -271,6 +306,10 @@ def _runs(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[_Run]
             if name in columns and batch[name].null_count:
                 row = before + columns[name].index(None)
                 raise ValueError(f"row {row} of a task: the column {name!r} is null; it must say what to write where")
+        for name, target in (("store", fixed_store), ("space", options.space)):
+            for text in dict.fromkeys(columns.get(name, ())) if target is not None else ():
+                if (_uuid(text) if name == "store" else text) != target:
+                    raise ValueError(f"a row has {name} = {text}{elsewhere(name, str(target))}")
         metadata = columns.get("metadata")
         buckets, stores, spaces, segments = (
             columns.get(name, [None] * batch.num_rows) for name in (_BUCKET, "store", "space", "segment")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -87,6 +89,31 @@ def test_bounds_are_timestamps_or_offsets(spark: Any, url: str, both: Store) -> 
     assert sorted(map(tuple, after.collect())) == sorted(rest)
 
 
+def test_a_datetime_means_what_spark_shows(spark: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        fill(store, 8)
+        wanted = [entry.sequence for entry in store.consume_space(SPACE)]
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        try:
+            frame = read_space(spark, url, store.id, SPACE)
+            collected = [row.timestamp for row in frame.select("timestamp").collect()]
+            moments = [(min(collected), max(collected))]
+            shown = frame.select("timestamp").toPandas()["timestamp"]  # in the session's zone, which is UTC
+            assert shown.min().to_pydatetime() + timedelta(hours=9) == min(collected)
+            moments.append((shown.min(), shown.max()))
+            for least, most in moments:
+                assert least.tzinfo is None
+                assert read_space(spark, url, store.id, SPACE, since=least, until=most).count() == len(wanted)
+                assert not read_space(spark, url, store.id, SPACE, since=most + timedelta(seconds=1)).count()
+                with pytest.raises(ValueError, match=r"a time without a zone.*write .*Z for UTC"):
+                    read_space(spark, url, store.id, SPACE, since=str(least))
+        finally:
+            monkeypatch.undo()
+            time.tzset()
+
+
 def test_what_a_frame_holds_does_not_change_with_the_store(spark: Any, url: str) -> None:
     with streamkit.connect(url) as client:
         store = client.store(uuid4())
@@ -136,6 +163,7 @@ def test_options_are_checked_and_named() -> None:
         ({"failOnDataLoss": "maybe"}, "true, false"),
         ({"from": "1700000000"}, r"in milliseconds, and 1700000000 of them are 1970-01-20.*seconds \(2023-11-14\)"),
         ({"until": "1700000000"}, "write 1700000000000"),
+        ({"from": "2026-01-31 08:00:00"}, r"without a zone.*write 2026-01-31 08:00:00Z for UTC"),
     ):
         with pytest.raises(ValueError, match=says):
             parse(good | wrong)
