@@ -226,7 +226,7 @@ def bound(name: str, text: str) -> int | str:
     if moment.tzinfo is None and _has_time(text):
         raise ValueError(
             f"the option {name!r} is {text!r}, a time without a zone, and Spark shows times in the zone of its "
-            f"process: write {text}Z for UTC, or {text}+09:00, or milliseconds; or give read_space() the datetime itself"
+            f"process: write {text}Z for UTC, or {text}+09:00, or milliseconds; or give read_space() the datetime"
         )
     return max(milliseconds(moment), 1)
 
