@@ -40,10 +40,11 @@ def same(a: Any, b: Any) -> bool:
     return difference(a, b) is None
 
 
-def difference(a: Any, b: Any) -> str | None:
+def difference(a: Any, b: Any, *, equivalent: bool = False) -> str | None:
     """Where and how `b` differs from `a`, as in "[2].items: tuple became list"; None if they are the same.
 
-    The text names types and fields. It holds no values and no keys, as these may be secret.
+    The text names types and fields. It holds no values and no keys, as these may be secret. `equivalent`: an
+    int may become the float of the same value, as where a float is declared, and a `timezone` another library's.
     """
     path: _Path = None
     seen: dict[tuple[int, int], tuple[Any, Any]] = {}  # with the values: an id is given out again once they are gone
@@ -55,6 +56,8 @@ def difference(a: Any, b: Any) -> str | None:
                 continue
             kind = type(one)
             if kind is not type(other):
+                if equivalent and _is_equivalent(one, other):
+                    continue
                 raise _Different(f"{kind.__name__} became {type(other).__name__}")
             if kind in _PLAIN:
                 if one != other:
@@ -75,6 +78,14 @@ def difference(a: Any, b: Any) -> str | None:
     except Exception as error:  # a comparison that a user's class makes may raise anything
         return f"{_text(path)}{type(error).__name__} was raised by the comparison"
     return None
+
+
+def _is_equivalent(a: Any, b: Any) -> bool:
+    if type(a) is int:
+        return type(b) is float and a == b
+    if type(a) is datetime.timezone and isinstance(b, datetime.tzinfo) and not isinstance(b, zoneinfo.ZoneInfo):
+        return a.utcoffset(None) == b.utcoffset(None)
+    return False
 
 
 def _text(path: _Path) -> str:

@@ -46,17 +46,25 @@ class EventType:
 
     @property
     def types(self) -> dict[str, Any]:
-        """Of the arguments, as they are annotated; resolved when they are first needed."""
+        """The annotations of the arguments. They are resolved when they are first needed."""
         if self._types is None:
             try:
                 hints = get_type_hints(self.function, include_extras=True)
-            except NameError as error:
+            except Exception as error:  # an annotation is any expression
                 raise TypeError(
-                    f"the arguments of {self.function.__qualname__} are annotated with what is not known in its "
-                    f"module: {error}. Define the type outside of functions"
+                    f"an annotation of {self.function.__qualname__} names a type that its module does not know: "
+                    f"{error}. Define the type outside of functions"
                 ) from error
             self._types = {name: hint for name, hint in hints.items() if name != "return"}
         return self._types
+
+    def takes(self, values: dict[str, Any]) -> bool:
+        """Whether the method can be called with these arguments."""
+        try:
+            self.signature.bind(None, **values)
+        except TypeError:
+            return False
+        return True
 
 
 @overload
@@ -104,8 +112,12 @@ def _decorate(function: Any, name: str, version: int, upcast: Mapping[int, Upcas
         raise TypeError(f"@event is for methods of an Aggregate, not {function!r:.60}")
     check_function(f"the event {name!r}", function, "its arguments")
     signature = inspect.signature(function)
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in signature.parameters.values()):
-        raise TypeError(f"{function.__qualname__}: an event's arguments have names, so it takes no *arguments")
+    for parameter in tuple(signature.parameters.values())[1:]:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            refused = f"*{parameter.name}" if parameter.kind is parameter.VAR_POSITIONAL else f"{parameter.name}, /"
+            raise TypeError(
+                f"{function.__qualname__}: an event is replayed by the names of its arguments, not {refused}"
+            )
     mark = _Mark(name, version, upcast, function, signature)
     plain = frozenset(one.name for one in signature.parameters.values() if one.annotation in _ANYTHING)
     names = tuple(signature.parameters)[1:]
@@ -152,13 +164,33 @@ def _check_plain(function: Callable[..., Any], argument: str, value: Any) -> Non
     )
 
 
+def _recorded(function: Callable[..., Any], argument: str, value: Any, plain: bool) -> Any:
+    """The argument as it is now, because the event may change it. TypeError for what cannot be recorded."""
+    if type(value) in _PLAIN:
+        return value
+    try:
+        if plain:
+            _check_plain(function, argument, value)
+        return deepcopy(value)
+    except RecursionError as error:
+        raise TypeError(f"{function.__qualname__}: the argument {argument!r} is nested too deeply to record") from error
+    except Exception as error:
+        if plain and isinstance(error, TypeError):
+            raise
+        raise TypeError(
+            f"{function.__qualname__}: the argument {argument!r}, a {type(value).__name__}, cannot be copied ({error})"
+        ) from error
+
+
 def event_types(kind: type[Aggregate]) -> dict[str, EventType]:
     """Those of a class, by name. TypeError if two methods have one name."""
     found = kind.__dict__.get("__streamkit_events__")
     if found is None:
         found = {}
         for attribute in dir(kind):
-            mark = getattr(inspect.getattr_static(kind, attribute), _MARK, None)
+            # A subclass may override an event by a plain method that calls it: the event is still the base's.
+            bases = (getattr(base.__dict__.get(attribute), _MARK, None) for base in kind.__mro__)
+            mark = next(filter(None, bases), None)
             if mark is None:
                 continue
             if mark.name in found:
@@ -203,10 +235,7 @@ class Aggregate:
             raise TypeError(f"{type(self).__name__}.__init__ does not call super().__init__()") from None
         if depth:  # an event that calls another one is one event: replaying it will call that again
             return function(*arguments, **named)
-        for argument in plain & values.keys():
-            _check_plain(function, argument, values[argument])
-        # As they are now: the event may change them, and so may whoever has them as a part of the state.
-        values = {name: value if type(value) in _PLAIN else deepcopy(value) for name, value in values.items()}
+        values = {name: _recorded(function, name, value, name in plain) for name, value in values.items()}
         self._depth = 1
         try:
             result = completed(f"the event {name!r}", function(*arguments, **named))

@@ -7,6 +7,7 @@ event = codec.decode(entry.payload)
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -29,14 +30,31 @@ class Codec(Protocol):
 
 
 class _MsgspecCodec(Generic[T]):
-    """A dict comes back in its order. A set has none: it is sorted, so that the same value is the same bytes."""
+    """A dict comes back in its order. A set has none, so it is sorted: equal values are equal bytes."""
 
     _encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder
     _sorting: msgspec.json.Encoder | msgspec.msgpack.Encoder
     _decoder: Any
 
     def encode(self, value: T) -> bytes:
-        return (self._sorting if _has_set(value) else self._encoder).encode(value)
+        return self._encoder.encode(self._sorted(value) if _has_set(value) else value)
+
+    def _sorted(self, value: Any) -> Any:
+        """The value with each set in it as its sorted bytes, and all else as it is, dicts in their order."""
+        if not _has_set(value):
+            return value
+        if isinstance(value, (set, frozenset)):
+            return msgspec.Raw(self._sorting.encode(value))
+        if isinstance(value, dict):
+            return {key: self._sorted(part) for key, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._sorted(part) for part in value]
+        changed = copy.copy(value)
+        assign: Any = msgspec.structs.force_setattr if isinstance(value, msgspec.Struct) else object.__setattr__
+        for name in _fields(value):
+            if hasattr(value, name):
+                assign(changed, name, self._sorted(getattr(value, name)))
+        return changed
 
     def decode(self, data: bytes) -> T:
         """CorruptData if it is not what was expected."""
@@ -58,10 +76,13 @@ def _has_set(value: Any) -> bool:
     elif isinstance(value, (list, tuple)):
         parts = value
     else:
-        kind: Any = type(value)
-        names: Any = getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", ())
-        parts = [getattr(value, name, None) for name in names]
+        parts = [getattr(value, name, None) for name in _fields(value)]
     return any(map(_has_set, parts))
+
+
+def _fields(value: Any) -> Any:
+    kind: Any = type(value)
+    return getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", ())
 
 
 class JsonCodec(_MsgspecCodec[T]):
@@ -73,7 +94,7 @@ class JsonCodec(_MsgspecCodec[T]):
         self._decoder = msgspec.json.Decoder(type)
 
     def convert(self, value: Any, type: Any) -> Any:
-        return msgspec.convert(value, type, builtin_types=())
+        return msgspec.convert(value, type, builtin_types=(), str_keys=True)
 
 
 class MsgpackCodec(_MsgspecCodec[T]):

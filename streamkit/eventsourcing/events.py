@@ -1,19 +1,35 @@
-"""Events as records and back, and states as snapshots."""
+"""Events as records and back."""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Union, get_args, get_origin
 
-from ..errors import CorruptData, UnsupportedVersion
+from ..errors import CorruptData, StreamkitError, UnsupportedVersion
+from ..exact import difference
 from ..model import Entry, Record
 from .aggregate import Aggregate, EventType, Pending, event_types, replay
-from .codecs import Codec
+from .codecs import Codec, JsonCodec, MsgpackCodec
 
-__all__ = ["EVENT", "EventFormat"]
+__all__ = ["EVENT", "EventFormat", "check_codec"]
 
 EVENT = "event"
 VERSION = "event-version"
+
+
+def check_codec(codec: Codec) -> None:
+    """TypeError for a codec that does not read the dict of arguments that it wrote."""
+    probe = {"argument": ["text", 1, None]}
+    try:
+        read = codec.decode(codec.encode(probe))
+    except Exception as error:
+        raise TypeError(f"{_CODEC}: {codec!r:.60} raised {type(error).__name__}: {error}") from error
+    if difference(probe, read) is not None or not callable(getattr(codec, "convert", None)):
+        raise TypeError(f"{_CODEC}, not {codec!r:.60}")
+
+
+_CODEC = "a repository's codec has encode, decode and convert, and reads any dict, as JsonCodec() without a type does"
 
 
 class EventFormat:
@@ -23,50 +39,104 @@ class EventFormat:
         self._kind = kind
         self._types = event_types(kind)
         self._codec = codec
+        self._keeps_plain = type(codec) in (JsonCodec, MsgpackCodec)
+        """Text, bools, None, 64-bit ints and finite floats come back as they were, without a look at each."""
+        self._plain: dict[EventType, dict[str, frozenset[type]]] = {}
         self._metadata: dict[EventType, dict[str, str]] = {}
 
     def records(self, pending: Iterable[Pending], metadata: dict[str, str] | None) -> list[Record]:
-        """TypeError for what could not be replayed."""
+        """TypeError for arguments that would be replayed as something else."""
         found = []
         for type, arguments in pending:
             marks = self._metadata.get(type)
             if marks is None:
                 marks = {EVENT: type.name} | ({VERSION: str(type.version)} if type.version > 1 else {})
                 self._metadata[type] = marks
-            payload = self._codec.encode(arguments)
-            self._check(type, arguments, payload)
+            payload = self._encode(type, arguments)
+            if not (self._keeps_plain and self._is_plain(type, arguments)):
+                self._check(type, arguments, payload)
             found.append(Record(payload, {**metadata, **marks} if metadata else marks))
         return found
 
-    def _check(self, type: EventType, arguments: dict[str, Any], payload: bytes) -> None:
-        """TypeError for an argument that could not be read again as what it is annotated with."""
-        types = type.types
-        values: dict[str, Any] | None = None
+    def _encode(self, type: EventType, arguments: dict[str, Any]) -> bytes:
+        try:
+            return self._codec.encode(arguments)
+        except Exception as error:
+            raise TypeError(
+                f"{_named(type, self._unwritable(arguments))} cannot be written ({error}): {_NOTHING}"
+            ) from error
+
+    def _unwritable(self, arguments: dict[str, Any]) -> str:
         for argument, value in arguments.items():
-            hint = types.get(argument)
-            if hint is None or (value.__class__ is hint and hint in _PLAIN):
-                continue
-            if values is None:
-                values = self._codec.decode(payload)
             try:
-                self._codec.convert(values[argument], hint)
-            except Exception as error:
+                self._codec.encode({argument: value})
+            except Exception:
+                return argument
+        return ", ".join(arguments)
+
+    def _is_plain(self, type: EventType, arguments: dict[str, Any]) -> bool:
+        kinds = self._plain.get(type)
+        if kinds is None:
+            kinds = self._plain[type] = {name: _plain_kinds(hint) for name, hint in type.types.items()}
+        for argument, value in arguments.items():
+            kind = value.__class__
+            if kind not in kinds.get(argument, _PLAIN):
+                return False
+            if kind is int:
+                if not -(1 << 63) <= value < 1 << 63:
+                    return False
+            elif kind is float and value - value != 0:  # NaN and infinity
+                return False
+        return True
+
+    def _check(self, type: EventType, arguments: dict[str, Any], payload: bytes) -> None:
+        """TypeError for an argument that the payload would give back as something else."""
+        try:
+            again = self._codec.decode(payload)
+            self._convert(type, again)
+        except _Mismatch as error:
+            hint = ". JSON has neither NaN nor infinity, MsgpackCodec() has" if "got `null`" in str(error) else ""
+            raise TypeError(
+                f"{_named(type, error.argument)} is not what it is annotated with ({error}), and could not be "
+                f"replayed: {_NOTHING}{hint}"
+            ) from error
+        except Exception as error:
+            raise TypeError(f"{type.function.__qualname__} could not be replayed ({error}): {_NOTHING}") from error
+        for argument, value in arguments.items():
+            found = difference(value, again.get(argument, _Mismatch), equivalent=True)
+            if found is not None:
                 raise TypeError(
-                    f"{type.function.__qualname__}: the argument {argument!r} is not what it is annotated with "
-                    f"({error}), and could not be replayed: nothing was written"
-                ) from error
+                    f"{_named(type, argument)} would be replayed as something else ({found}): {_NOTHING}. Annotate it "
+                    "with its exact type, as in `dict[int, str]`, or use another codec"
+                )
+
+    def _convert(self, type: EventType, values: dict[str, Any]) -> None:
+        """Make the values those of the annotations, in place."""
+        types = type.types
+        for argument, value in values.items():
+            hint = types.get(argument)
+            if hint is not None and (hint not in _CONVERTED or value.__class__ is not hint):
+                try:
+                    values[argument] = self._codec.convert(value, hint)
+                except Exception as error:
+                    raise _Mismatch(argument, error) from error
 
     def apply(self, aggregate: Aggregate, entry: Entry) -> None:
-        """Replay one event. CorruptData, or UnsupportedVersion, naming it, if this program does not know it."""
+        """Replay one event. CorruptData or UnsupportedVersion, naming it, if this program cannot read it."""
         type, values = self.event(entry)
         try:
             replay(aggregate, type, values)
         except Exception as error:
+            if isinstance(error, TypeError) and not type.takes(values):
+                raise CorruptData(
+                    f"{_where(entry)}: the event {type.name!r} has the arguments {', '.join(values) or 'none'}, and "
+                    f"{type.function.__qualname__}{type.signature} does not take them: {_UPCAST}"
+                ) from error
             error.add_note(f"while event {_where(entry)} was replayed")
             raise
 
     def event(self, entry: Entry) -> tuple[EventType, dict[str, Any]]:
-        """Which event an entry is, and its arguments, brought to the present version and to their types."""
+        """The type of an event, and its arguments, in the present version and of their annotated types."""
         name = entry.metadata.get(EVENT, "")
         type = self._types.get(name)
         if type is None:
@@ -74,30 +144,73 @@ class EventFormat:
                 f"{_where(entry)} is an event {name!r}, and {self._kind.__name__} has none of that name: keep a method "
                 f"for it, @event({name!r}), for as long as the log does"
             )
-        version = int(entry.metadata.get(VERSION, "1"))
-        if version > type.version:
-            raise UnsupportedVersion(
-                f"{_where(entry)} is an event {name!r} of version {version}; this program knows it up to {type.version}"
-            )
-        values = self._codec.decode(entry.payload)
-        while version < type.version:
-            values = type.upcast[version](values)
-            version += 1
-        types = type.types
-        for argument, value in values.items():
-            hint = types.get(argument)
-            if hint is not None and (hint not in _PLAIN or value.__class__ is not hint):
-                try:
-                    values[argument] = self._codec.convert(value, hint)
-                except Exception as error:
-                    raise CorruptData(
-                        f"{_where(entry)}: the argument {argument!r} of the event {name!r} is not what it is annotated "
-                        f"with ({error}): give the event another version, and upcast the earlier one"
-                    ) from error
+        values = self._upcast(type, entry)
+        try:
+            self._convert(type, values)
+        except _Mismatch as error:
+            raise CorruptData(
+                f"{_where(entry)}: the argument {error.argument!r} of the event {name!r} is not what it is annotated "
+                f"with ({error}): {_UPCAST}"
+            ) from error
         return type, values
 
+    def _upcast(self, type: EventType, entry: Entry) -> dict[str, Any]:
+        """The arguments as they are written, in the present version."""
+        text = entry.metadata.get(VERSION, "1")
+        version = int(text) if text.isascii() and text.isdecimal() else 0
+        if version < 1:
+            raise CorruptData(f"{_where(entry)} is an event {type.name!r} of version {text!r:.20}, which is no number")
+        if version > type.version:
+            raise UnsupportedVersion(
+                f"{_where(entry)} is an event {type.name!r} of version {version}; this program knows it up to "
+                f"{type.version}"
+            )
+        values = _dict_of(entry, "the payload", lambda: self._codec.decode(entry.payload))
+        while version < type.version:
+            step, before = type.upcast[version], values
+            values = _dict_of(entry, f"upcast[{version}] of the event {type.name!r}", lambda: step(before))  # noqa: B023
+            version += 1
+        return values
 
-_PLAIN = (str, int, float, bool)
+
+class _Mismatch(Exception):
+    """An argument that cannot be converted to its annotation."""
+
+    def __init__(self, argument: str, error: Exception) -> None:
+        super().__init__(str(error))
+        self.argument = argument
+
+
+_NOTHING = "nothing was written"
+_UPCAST = "give the event another version, and upcast the earlier one"
+_CONVERTED = (str, int, float, bool)
+_PLAIN: frozenset[type] = frozenset((str, int, float, bool, type(None)))
+
+
+def _plain_kinds(hint: Any) -> frozenset[type]:
+    """The plain types that an annotation leaves as they are: of Any all, of `str | None` the two."""
+    if hint is Any or hint is object:
+        return _PLAIN
+    kinds: tuple[Any, ...] = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if not _PLAIN.issuperset(kinds) or len(set(kinds) - {type(None)}) > 1:
+        return frozenset()
+    return frozenset(kinds)
+
+
+def _dict_of(entry: Entry, what: str, make: Any) -> dict[str, Any]:
+    try:
+        values = make()
+    except StreamkitError:
+        raise
+    except Exception as error:
+        raise CorruptData(f"{_where(entry)}: {what} cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(values, dict):
+        raise CorruptData(f"{_where(entry)}: {what} is {type(values).__name__}, not a dict of arguments")
+    return values
+
+
+def _named(type: EventType, argument: str) -> str:
+    return f"{type.function.__qualname__}: the argument {argument!r}"
 
 
 def _where(entry: Entry) -> str:

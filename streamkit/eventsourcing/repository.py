@@ -12,7 +12,15 @@ from datetime import datetime
 from glob import escape
 from typing import Any, Generic, TypeVar
 
-from ..errors import EntriesRemoved, PermanentError, SequenceMismatch, StreamkitError, TransactionIdMismatch
+from ..errors import (
+    CorruptData,
+    EntriesRemoved,
+    PermanentError,
+    SequenceMismatch,
+    StreamkitError,
+    TransactionIdMismatch,
+)
+from ..exact import difference
 from ..functions import check_function, completed
 from ..gaps import Gap
 from ..leases import Lease
@@ -25,7 +33,7 @@ from ..warn import warn
 from ..writing import check_key
 from .aggregate import Aggregate, saved
 from .codecs import Codec, JsonCodec
-from .events import EventFormat
+from .events import EventFormat, check_codec
 
 __all__ = ["Repository"]
 
@@ -35,6 +43,7 @@ _ANNOTATE = "annotate the attributes in the body of the class, as in `lines: lis
 _SNAPSHOT = "streamkit-snapshot"
 _PAUSE, _PAUSE_REMOTE, _LONGEST_PAUSE = 0.02, 0.05, 0.5
 """Seconds to wait at most after the first defeat, of a store here and of a service; doubled with each; never longer."""
+_ABSENT = object()
 _OWN = ("id", "version", "_pending", "_depth", "_seen")
 
 
@@ -76,6 +85,7 @@ class Repository(Generic[A]):
         self._store = store
         self._every = snapshot_every
         self._codec: Codec = codec or JsonCodec()
+        check_codec(self._codec)
         self._format = EventFormat(aggregate, self._codec)
         self._schema = f"{aggregate.__name__}/{schema}"
         self._snapshots = snapshots_of(space)
@@ -386,31 +396,39 @@ class Repository(Generic[A]):
                 warn("no snapshot of %s %r: %s", type(aggregate).__name__, aggregate.id, error)
 
     def _write_snapshot(self, aggregate: A) -> None:
-        state = aggregate.__getstate__()
-        if isinstance(state, dict):
-            state = {name: value for name, value in state.items() if name not in _OWN}
-        data = self._codec.encode(state)
-        if not hasattr(aggregate, "__setstate__"):
-            self._check_snapshot(aggregate, data)
+        data = self._checked_snapshot(aggregate, self._state(aggregate))
         marks = {_SNAPSHOT: self._schema, VERSION: str(aggregate.version), "mark": self._mark(aggregate.id)}
         self._store.produce(self._snapshots, aggregate.id, [Record(data, marks)])
         self._store.segment_status(self.space, aggregate.id)  # looks at the log
         if self._outdated(aggregate):  # an erasure may have searched the snapshots before this one was there
             self._store.erase(self._snapshots, escape(aggregate.id), metadata=marks)
 
-    def _check_snapshot(self, aggregate: A, data: bytes) -> None:
-        """TypeError if the aggregate would not be the same again."""
+    def _state(self, aggregate: A) -> Any:
+        """What a snapshot keeps: of `__getstate__`, or the attributes."""
+        state = aggregate.__getstate__()
+        return {name: value for name, value in state.items() if name not in _OWN} if isinstance(state, dict) else state
+
+    def _checked_snapshot(self, aggregate: A, state: Any) -> bytes:
+        """The state as bytes. TypeError if the aggregate would not be the same again."""
         again = self._new(aggregate.id)
-        wrong: list[str] = []
         try:
+            data = self._codec.encode(state)
             self._restore(again, self._codec.decode(data))
         except Exception as error:
             raise TypeError(f"its state cannot be read again ({error}): {_ANNOTATE}") from error
-        for name, value in vars(aggregate).items():
-            if name not in _OWN and not (name in vars(again) and _is_same(vars(again)[name], value)):
-                wrong.append(name)
+        restored = self._state(again)
+        if not isinstance(state, dict) or not isinstance(restored, dict):
+            state, restored = {"its state": state}, {"its state": restored}
+        wrong = {}
+        for name in {**state, **restored}:
+            found = difference(state.get(name, _ABSENT), restored.get(name, _ABSENT), equivalent=True)
+            if found is not None:
+                wrong[name] = found
         if wrong:
-            raise TypeError(f"{', '.join(wrong)} would not be the same again: {_ANNOTATE}")
+            raise TypeError(
+                f"{', '.join(wrong)} would not be the same again ({'; '.join(wrong.values())}): {_ANNOTATE}"
+            )
+        return data
 
     def _mark(self, id: str) -> str:
         """Of the space: a snapshot of one that was made again since is not taken for its own."""
@@ -430,10 +448,13 @@ class Repository(Generic[A]):
                     break
                 if is_erasing(self._store, self.space, id, version) or self._seen(id).deleted >= version:
                     continue
-                self._restore(aggregate, self._codec.decode(entry.payload))
+                try:
+                    self._restore(aggregate, self._codec.decode(entry.payload))
+                except Exception as error:  # of a codec, or of a __setstate__ of the user's
+                    raise CorruptData(f"{type(error).__name__}: {error}") from error
                 aggregate.version = version
                 return aggregate
-        except (PermanentError, TypeError, ValueError) as error:
+        except (PermanentError, ValueError) as error:
             warn("a snapshot of %s %r is passed over: %s", self.aggregate.__name__, id, error)
         return self._new(id)
 
@@ -470,17 +491,6 @@ class _Kept:
             return copy.deepcopy(self._values)
         values: dict[str, Any] = pickle.loads(self._pickled)
         return values
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Equal, and of the same types: a member of a StrEnum is equal to its text, and a dict to one in another order."""
-    if type(one) is not type(other) and {type(one), type(other)} != {int, float}:
-        return False
-    if isinstance(one, dict):
-        return len(one) == len(other) and all(map(_is_same, one.items(), other.items()))
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return bool(one == other)
 
 
 def _hints(kind: type) -> dict[str, Any]:

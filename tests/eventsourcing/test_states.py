@@ -83,6 +83,23 @@ def test_a_set_is_the_same_bytes_in_whatever_order_it_is(codec: Codec) -> None:
         assert codec.encode(make(one)) == codec.encode(make(other))
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_dict_comes_back_in_its_order_also_beside_a_set(subject: Subject, codec: Codec) -> None:
+    class Shelf(Aggregate):
+        def __init__(self) -> None:
+            super().__init__()
+            self.order: list[str] = []
+
+        @event
+        def fill(self, items: dict[str, set[int]], tagged: Tagged) -> None:
+            self.order += items
+
+    shelves = Repository(subject.store, "shelves", Shelf, codec=codec)
+    shelves.execute("1", lambda shelf: shelf.fill({"tea": {2, 1}, "cup": set()}, Tagged(Tags({3}))))
+    assert Repository(subject.stranger(), "shelves", Shelf, codec=codec).load("1").order == ["tea", "cup"]
+    assert codec.encode({"b": {1}, "a": Tagged(Tags({3}))}) != codec.encode({"a": Tagged(Tags({3})), "b": {1}})
+
+
 class Kind(StrEnum):
     NEW = "new"
 
