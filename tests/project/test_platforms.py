@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -105,3 +106,28 @@ def test_the_template_of_emr_serverless_has_no_finding() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def bundle_files(bundle: dict[str, Any]) -> Iterator[str]:
+    """The local files of a Databricks bundle, relative to its folder."""
+    for job in bundle["resources"]["jobs"].values():
+        for task in job["tasks"]:
+            yield task["spark_python_task"]["python_file"]
+            yield from (library["whl"] for library in task["libraries"] if "whl" in library)
+
+
+def test_the_databricks_bundle_names_no_file_outside_its_sync_root() -> None:
+    """The rules of `databricks bundle validate`, by its documentation.
+
+    The sync root is the deepest folder above the bundle's folder and all of `sync.paths`. Each file must be in it,
+    and in a path that is synchronized. The sync paths must be in the git checkout.
+    """
+    folder = INFRA / "databricks"
+    bundle = yaml.safe_load((folder / "databricks.yml").read_text())
+    synchronized = [(folder / path).resolve() for path in bundle.get("sync", {}).get("paths", ["."])]
+    root = Path(os.path.commonpath([folder, *synchronized]))
+    assert root.is_relative_to(INFRA.parent)
+    files = {(folder / path).resolve() for path in bundle_files(bundle)}
+    assert {path.name for path in files} == {"job.py", "streamkit_store-*.whl"}
+    assert [path for path in files if not path.is_relative_to(root)] == []
+    assert [path for path in files if not any(path.is_relative_to(there) for there in synchronized)] == []
