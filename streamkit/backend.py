@@ -283,13 +283,17 @@ class ArchiveWriter(Protocol):
 
 @runtime_checkable
 class Scrubs(Protocol):
-    """A backend whose storage holds what was replaced or deleted for a while: it can overwrite that. Others need not.
+    """A backend whose storage holds values for a while that were replaced, deleted or refused: it can remove them.
+    Others need not.
 
-    A row that was put with NEXT is replaced where it is, if its etag is given and the value has the same length.
+    A local row that was put with NEXT is replaced where it is, if its etag is given and the value has the same length.
     """
 
-    def scrub(self, partition: bytes) -> None:
-        """Nothing that was replaced or deleted in a partition before the call is in its files when this returns."""
+    def scrub(self, partition: bytes) -> str | None:
+        """Nothing that was replaced or deleted in a partition before the call is stored when this returns.
+
+        A sentence for the user if something may be, and when to try again; else None.
+        """
         ...
 
 

@@ -130,11 +130,10 @@ class RetryingBackend:
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
         self._retry(lambda: delete_rows(self._inner, partition, keys))
 
-    def scrub(self, partition: bytes) -> None:
+    def scrub(self, partition: bytes) -> str | None:
         """See `streamkit.backend.Scrubs`; where the backend keeps nothing there is nothing to do."""
         inner = self._inner
-        if isinstance(inner, Scrubs):
-            self._retry(lambda: inner.scrub(partition))
+        return self._retry(lambda: inner.scrub(partition)) if isinstance(inner, Scrubs) else None
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         return self._inner.acquire(name, ttl)

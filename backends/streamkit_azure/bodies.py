@@ -1,8 +1,8 @@
 """Values too big for a table row, each in a blob of its own that is never changed.
 
 A blob is written before the row that refers to it and removed after it. What a crash in between leaves behind is
-referred to by nothing, harms nothing, and goes with the store. A blob is not removed when its row's write was refused:
-the refusal may be the answer to a second copy of the request, and the first may have been applied.
+referred to by nothing, and is removed by the next scrub (see leftovers.py). A blob is not removed when its row's write
+was refused: the refusal may be the answer to a second copy of the request, and the first may have been applied.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Bodies:
         self._where = where
         self._path = folder(store)
 
-    def put(self, value: bytes) -> Body:
-        """Keep `value` under a new name."""
+    def put(self, value: bytes, body: Body | None = None) -> Body:
+        """Keep `value` under a new name, or again as `body`."""
         clients = self._clients()
-        body = Body(uuid4().hex, len(value))
+        body = body or Body(uuid4().hex, len(value))
         blob = clients.container.get_blob_client(self._path + body.name)
         sending = CONNECTING + len(value) / _SLOWEST
         for _ in range(2):
@@ -85,6 +85,24 @@ class Bodies:
         if len(data) != length:
             raise CorruptData(f"the blob {self._path}{body.name} is cut short: expected {body.size} bytes")
         return data
+
+    def path_of(self, name: str) -> str:
+        """Of the blob with a body's name, in the container."""
+        return self._path + name
+
+    def stored(self) -> dict[str, float]:
+        """The names of all blobs of the store, and when each was written, by the service's clock."""
+        container = self._clients().container
+        with foreign(self._where):
+            try:
+                return {
+                    blob.name.removeprefix(self._path): blob.last_modified.timestamp()
+                    for blob in container.list_blobs(name_starts_with=self._path)
+                }
+            except ResourceNotFoundError as error:
+                if code_of(error) != "ContainerNotFound":
+                    raise
+                return {}
 
     def discard(self, bodies: Sequence[Body]) -> None:
         """Remove what no row refers to any more, as far as that succeeds."""

@@ -89,6 +89,12 @@ class Reader:
             ]
         return [entity.body for entity in entities if entity.body]
 
+    def all_bodies(self) -> set[str]:
+        """The names of the blobs that rows of any partition refer to."""
+        pages = self._pages("b ge '0'", PAGE, ["f", "b"])
+        bodies = [decode(row, None, b"").body for page in pages for row in page]
+        return {body.name for body in bodies if body}
+
     def scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
         condition = (
             f"PartitionKey eq '{encode_partition(partition)}' and RowKey ge '{encode_bound(start)}' "

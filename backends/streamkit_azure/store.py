@@ -13,6 +13,7 @@ from streamkit.errors import StoreClosed
 from .bodies import Bodies
 from .keys import encode_partition
 from .lease import Leases
+from .leftovers import remove_leftovers
 from .read import Reader
 from .service import Clients, Service
 from .write import Writer
@@ -34,7 +35,7 @@ class AzureBackend:
         self._limits = Limits(remote=True, page=page, rate=_RATE)
         self._counts: Counter[str] = Counter()
         self._processes: dict[int, Clients] = {}
-        bodies = Bodies(self._clients, account.blobs, store)
+        self._bodies = bodies = Bodies(self._clients, account.blobs, store)
         self._reader = Reader(self._clients, bodies, account.tables, page)
         self._writer = Writer(self._clients, self._reader, bodies, account.tables)
         self._leases = Leases(self._clients, account.blobs, store)
@@ -79,6 +80,10 @@ class AzureBackend:
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
         self._clients()
         self._writer.delete(partition, keys)
+
+    def scrub(self, partition: bytes) -> str | None:
+        """Remove the blobs that no row refers to any more, of all partitions: a blob does not tell its own."""
+        return remove_leftovers(self._clients(), self._bodies, self._reader, self._service.account.tables)
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         return self._leases.acquire(name, ttl)

@@ -35,6 +35,11 @@ _WAIT = 60.0
 """Seconds to wait for an archiver."""
 
 MakeLease = Callable[[str, float], Lease]
+_FORGOTTEN = (
+    "Entries that were trimmed, expired or deleted before, and are not stored any more, cannot be found by metadata. "
+    "Views and snapshots of aggregates may hold what they made of them: erase the segments by name as well"
+)
+
 Progress = Callable[[int, int], None]
 FindArchived = Callable[[Partition, Mapping[str, str], int], Iterable[tuple[str, int]]]
 """(segment, sequence) of a partition's entries in the archive that have all pairs, of transactions up to a number;
@@ -123,7 +128,9 @@ def erase_space(
             _commit(committer, [*found.ranges, *hidden])
             # Also what an earlier call has left.
             done = finish(partition, lease, clean_copies)
-            clear_leftovers(partition)
+            done = done.plus(clear_leftovers(partition))
+            if metadata is not None and hidden_up_to(partition):
+                done = done.plus(Rewritten(unreached=(_FORGOTTEN,)))
         total = EraseReport(
             space.name,
             total.entries + found.entries,

@@ -74,7 +74,7 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
             continue
         done = done.plus(changed).plus(clean_copies(partition, ranges))
         clear_inbox(partition, ranges.by_segment.keys())
-        clear_leftovers(partition)
+        done = done.plus(clear_leftovers(partition))
         for _ in range(_TRIES):
             partition.read_head()
             head = partition.head
@@ -87,20 +87,20 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
     raise Unavailable(f"space {partition.space!r}: the head is written to all the time; erase again later")
 
 
-def clear_leftovers(partition: Partition) -> None:
+def clear_leftovers(partition: Partition) -> Rewritten:
     """Remove what nothing names any more: files of stopped upkeeps, and deleted rows whose bytes are still on disk."""
     for _ in range(_TRIES):
         if sweep(partition) is not None:
             break
     else:
         raise Unavailable(f"space {partition.space!r}: the head is written to all the time; erase again later")
-    _scrub(partition)
+    unreached = _scrub(partition)
+    return Rewritten(unreached=(unreached,)) if unreached else Rewritten()
 
 
-def _scrub(partition: Partition) -> None:
+def _scrub(partition: Partition) -> str | None:
     backend = partition.backend
-    if isinstance(backend, Scrubs):
-        backend.scrub(partition.key)
+    return backend.scrub(partition.key) if isinstance(backend, Scrubs) else None
 
 
 def _clean_log(partition: Partition, numbers: Sequence[int], ranges: Ranges) -> int:

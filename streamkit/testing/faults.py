@@ -150,11 +150,12 @@ class FaultyBackend:
             raise Unavailable("injected: some rows could not be deleted")
         self.faults.perform(turn, lambda: self.inner.delete(partition, keys))
 
-    def scrub(self, partition: bytes) -> None:
+    def scrub(self, partition: bytes) -> str | None:
         inner = self.inner
-        if isinstance(inner, Scrubs):
-            turn = self._begin("scrub", repr(partition))
-            self.faults.perform(turn, lambda: inner.scrub(partition))
+        if not isinstance(inner, Scrubs):
+            return None
+        turn = self._begin("scrub", repr(partition))
+        return self.faults.perform(turn, lambda: inner.scrub(partition))
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         turn = self._begin("acquire", repr(name))

@@ -134,6 +134,8 @@ class History:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def run(self, steps: int) -> None:
+        with self.world.client() as client, client.store(self.id).lease("first"):
+            pass  # on Azure there is a container then
         with without_leases(), contextlib.ExitStack() as stack:
             stack.callback(self._delete)
             with self._process(None) as store:
@@ -282,16 +284,23 @@ class History:
                 self.seen.add(KILLED_ERASURE)
         with self._process(None) as store:
             report = store.erase(_SPACE, selector.segment, metadata=selector.metadata)
-            assert report.unreached == ()
+            assert not report.unreached or selector.metadata
             self._with_view(store, lambda view: None)
             after = self._readable(store)
             gone_tags = {entry.tag for entry in gone}
             assert after == {place: tag for place, tag in before.items() if tag not in gone_tags}
-            verified = store.verify()
-            assert verified.ok, verified.findings[:3]
+            if not self.world.is_service:
+                verified = store.verify()
+                assert verified.ok, verified.findings[:3]
         stored = (*self.world.stored(), *files_below(self._views))
         found = matches_in(stored, re.compile(self._prefix.encode() + rb"(\d{6})"))
-        left = {tag: found[tag[-6:]] for tag in gone_tags if tag[-6:] in found}
+        # Nobody knows the metadata of an entry any more that nothing but a view holds.
+        forgotten = {entry.tag for entry in gone if selector.metadata and (entry.segment, entry.sequence) not in before}
+        left = {
+            tag: names
+            for tag in gone_tags
+            if (names := {name for name in found.get(tag[-6:], ()) if tag not in forgotten or not _is_of_view(name)})
+        }
         assert not left, sorted(left.items())[:3]
         for tag in after.values():
             assert tag[-6:] in found, "the search finds nothing at all"
@@ -323,6 +332,10 @@ class History:
             self.seen.add(GLOB)
         if selector.metadata is not None and any((entry.segment, entry.sequence) not in before for entry in gone):
             self.seen.add(HIDDEN_METADATA)
+
+
+def _is_of_view(name: str) -> bool:
+    return "/views-" in name or "/_published/" in name
 
 
 def _key(entry: Any) -> str:

@@ -1,0 +1,53 @@
+"""Blobs that no row refers to: a process was stopped between a blob and its row, or a write was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from azure.core.exceptions import ResourceNotFoundError
+
+from .bodies import Bodies
+from .errors import foreign
+from .read import Reader
+from .service import Clients
+
+__all__ = ["WRITING", "remove_leftovers"]
+
+WRITING = 3600.0
+"""Seconds after which a blob without a row is not being written any more. A writer that took longer than half of that
+puts its blob again."""
+
+
+def remove_leftovers(clients: Clients, bodies: Bodies, reader: Reader, where: str) -> str | None:
+    """Remove them, and say how many are too young to be removed; None if none is."""
+    stored = bodies.stored()  # before the rows: what is written meanwhile is not in it
+    if not stored:
+        return None
+    named = reader.all_bodies()
+    leftovers = {name: written for name, written in stored.items() if name not in named}
+    told = clients.clock.time
+    until = (told.latest if told is not None else 0.0) - WRITING
+
+    def remove(name: str) -> None:
+        with foreign(where, writing=True):
+            try:
+                clients.container.delete_blob(bodies.path_of(name))
+            except ResourceNotFoundError:
+                return
+
+    old = [name for name, written in leftovers.items() if written < until]
+    _each(clients, remove, old)
+    young = len(leftovers) - len(old)
+    if not young:
+        return None
+    return (
+        f"{where} holds {young} blobs that no row refers to: large values that are being written, or that a stopped "
+        "process has left. They may hold what was erased. Erase the same again in an hour to remove them"
+    )
+
+
+def _each(clients: Clients, function: Callable[[str], None], names: list[str]) -> None:
+    if len(names) > 1:
+        clients.threads.each(function, names)
+    elif names:
+        function(names[0])
