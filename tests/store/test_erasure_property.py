@@ -25,7 +25,7 @@ def test_nothing_of_what_was_erased_is_stored_whatever_happened_before(
     for seed in range(_BEGIN, _BEGIN + count):
         history = History(world, seed)
         try:
-            history.run(steps=3 if world.is_service else 8)
+            history.run(steps=3 if world.is_service else 6)
         except BaseException as error:
             error.add_note(f"seed {seed}: {', '.join(history.steps)}")
             raise
