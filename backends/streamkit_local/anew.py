@@ -19,11 +19,12 @@ from .files import OpenFile, create_file, sync_directory, unlink, write_all
 from .record import HEADER
 from .state import log_name
 
-__all__ = ["Note", "complete", "is_noted", "patched", "read_note", "write_anew"]
+__all__ = ["Note", "complete", "drop_draft", "is_noted", "patched", "read_note", "write_anew"]
 
 _SECTOR: Final = 512
 """A disk writes so many bytes, from such a position on, whole or not at all; and so does a process that is killed."""
 _CRC: Final = 4
+_DRAFT: Final = ".new"
 
 
 class Note(NamedTuple):
@@ -80,6 +81,11 @@ def complete(path: str) -> None:
     unlink(_name(path))
 
 
+def drop_draft(path: str) -> None:
+    """Remove a note that a killed process had not finished. The partition's lock is held."""
+    unlink(_name(path) + _DRAFT)
+
+
 def _is_in_one_sector(at: int, size: int) -> bool:
     return at // _SECTOR == (at + size - 1) // _SECTOR
 
@@ -87,7 +93,7 @@ def _is_in_one_sector(at: int, size: int) -> bool:
 def _write_note(path: str, note: Note) -> None:
     data = _encode(note)
     final = _name(path)
-    draft = final + ".new"
+    draft = final + _DRAFT
     try:
         file = OpenFile(create_file(draft, truncate=True))
         write_all(file.fd, crc32(data).to_bytes(_CRC, "little") + data, 0)

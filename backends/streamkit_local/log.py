@@ -13,7 +13,7 @@ from streamkit.checksum import crc32
 from streamkit.errors import CorruptData, PermanentError, StreamkitError, Unavailable
 from streamkit.reentry import Mutex
 
-from .anew import complete, is_noted, read_note, write_anew
+from .anew import complete, drop_draft, is_noted, read_note, write_anew
 from .faults import damage, system_fault
 from .files import (
     OpenFile,
@@ -261,6 +261,7 @@ class PartitionLog:
             try:
                 self._lock()
                 self._clean()
+                drop_draft(self.path)
                 state = self.state
                 dropped = state.view.dropped
                 for file in state.files:

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from harness import foreign_engines
 from harness.deep_search import files_below, found_in, rows_in_memory
 from streamkit import Record, Retention, Store
 from streamkit.archive_url import archive_place
@@ -182,6 +183,32 @@ def test_older_snapshots_of_an_aggregate_that_nobody_can_read_are_erased(place: 
 def test_a_space_that_is_deleted_leaves_nothing_on_disk(place: Place) -> None:
     write(place.store, "user-17/mails")
     place.store.delete_space("a")
+    assert place.holds(TAG) == []
+
+
+def test_a_note_that_a_killed_process_had_not_finished_is_removed_from_disk(tmp_path: Path) -> None:
+    """A local disk notes what it writes anew; the note holds what other segments have in the same transaction."""
+    place = Place("file://", tmp_path)
+    write(place.store, "user-17/mails")
+    logs = [path for path in tmp_path.rglob("*.log") if TAG in path.read_bytes()]
+    place.store.erase("a", "user-17/mails")
+    for log in logs:
+        (log.parent / "anew.new").write_bytes(TAG)
+    place.store.erase("a", "user-17/mails")
+    assert place.holds(TAG) == []
+
+
+@pytest.mark.parametrize("engine", [foreign_engines.optimize, foreign_engines.optimize_small])
+def test_another_engine_leaves_nothing_in_the_log_of_the_table(tmp_path: Path, engine: Callable[[Path], None]) -> None:
+    """delta-rs notes the least and the greatest value of columns."""
+    pytest.importorskip("deltalake")
+    place = Place(f"memory://{uuid4()}", tmp_path)
+    for _ in range(3):
+        write(place.store, "user-17/mails")
+        place.store.archive("a")
+    for log in tmp_path.rglob("_delta_log"):
+        engine(log.parent)
+    place.store.erase("a", "user-17/mails")
     assert place.holds(TAG) == []
 
 

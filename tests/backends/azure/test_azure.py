@@ -16,9 +16,10 @@ from fix_azurite import Azurite
 from fix_covered import EXHAUSTIVE
 
 import streamkit_azure
-from streamkit.backend import ABSENT, NEXT, ArchiveHost, Backend, Conflict, Driver, Range
+from streamkit.backend import ABSENT, NEXT, ArchiveHost, Backend, Conflict, Driver, Range, Scrubs
 from streamkit.errors import CorruptData, MissingDependency, StoreClosed, UnsupportedVersion
 from streamkit.testing import BackendConformance
+from streamkit_azure import write
 from streamkit_azure.driver import AzureDriver
 
 pytestmark = pytest.mark.azure
@@ -226,6 +227,43 @@ class TestLargeValues:
         found = list(setting.store.scan(PARTITION, b"", b"\xff"))
         assert [row.key for row in found] == [b"%02d" % number for number in range(20)]
         assert [row.data for row in found] == values
+
+    def test_a_blob_that_no_row_refers_to_is_removed_once_nobody_can_be_writing_it(
+        self, setting: Setting, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = setting.store
+        assert isinstance(store, Scrubs)
+        store.put(PARTITION, b"kept", bytes(800 * KIB))
+        assert store.scrub(PARTITION) is None
+        with pytest.raises(Conflict):
+            store.put(PARTITION, b"kept", bytes(800 * KIB), ABSENT)
+        assert len(setting.blobs()) == 2, "the refused value is not there"
+        told = store.scrub(PARTITION)
+        assert told is not None
+        assert "1 blobs" in told
+        assert len(setting.blobs()) == 2
+        monkeypatch.setattr("streamkit_azure.leftovers.WRITING", -60.0)
+        assert store.scrub(PARTITION) is None
+        assert len(setting.blobs()) == 1
+        assert store.get(PARTITION, [b"kept"])[0] is not None
+
+    def test_a_writer_that_took_too_long_puts_its_blob_again(
+        self, setting: Setting, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its blob was taken for left behind before its row was there."""
+        store, send = setting.store, write._send
+
+        def slow(*arguments: Any) -> Any:
+            for name in setting.blobs():
+                setting.container().delete_blob(name)
+            return send(*arguments)
+
+        monkeypatch.setattr(write, "_send", slow)
+        monkeypatch.setattr(write, "WRITING", -60.0)
+        store.put(PARTITION, b"a", b"x" * 800 * KIB)
+        found = store.get(PARTITION, [b"a"])[0]
+        assert found is not None
+        assert found.data == b"x" * 800 * KIB
 
     def test_a_blob_goes_after_its_row(self, setting: Setting) -> None:
         _, second, _ = fill(setting.store, {b"%d" % at: bytes(MIB) for at in range(3)})
