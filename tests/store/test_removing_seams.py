@@ -26,6 +26,7 @@ from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.log.keys import HEAD, run_key
 from streamkit.log.rows import Head, decode_row, encode_row
+from streamkit.removing.report import Rewritten
 from streamkit.testing import ManualClock
 from streamkit_memory.driver import MemoryDriver
 
@@ -33,7 +34,7 @@ from streamkit_memory.driver import MemoryDriver
 @contextmanager
 def stopped() -> Iterator[None]:
     """Erasures in here are said in the log, and their processes are stopped then."""
-    with patch("streamkit.removing.erase.finish", lambda *_: (0, 0)):
+    with patch("streamkit.removing.erase.finish", lambda *_: Rewritten()):
         yield
 
 
@@ -45,9 +46,6 @@ def test_two_erasures_of_the_same_entries_at_the_same_time_leave_none(subject: S
     store, other = subject.store, subject.stranger()
     store.produce("a", "s", [Record(b"secret%d" % at) for at in range(1, 31)])
     assert len(read(other, "s")) == 30
-
-    def erase_too(*_: object) -> tuple[int, int]:
-        return 0, 0
 
     with stopped():
         search = "streamkit.removing.erase._search"
