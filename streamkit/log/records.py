@@ -65,23 +65,21 @@ def _rows(partition: Partition, first: int, last: int) -> Iterator[tuple[int, by
         number += 1
 
 
-def all_records(partition: Partition, packs: Packs, first: int) -> Iterator[tuple[int, bytes]]:
-    """(number, record) of what `packs` and the rows hold from `first` on, in order, whatever is missing in between.
+def all_records(partition: Partition, packs: Packs, first: int, last: int = _LAST) -> Iterator[tuple[int, bytes]]:
+    """(number, record) of what `packs` and the rows hold of first..last, in order, whatever is missing in between.
 
     Nothing that is known of the partition is used. RunGone if a pack was merged into another one meanwhile.
     """
     number = first
-    while True:
+    while number <= last:
         held = packs.next_held(number)
         if held == number:
-            for at, record in packs.records(number, _LAST):
+            for at, record in packs.records(number, last):
                 yield at, record
                 number = at + 1
             continue
         # Not beyond what a pack covers: rows of its numbers count only where it lacks them.
-        start, end = partition.transaction_key(number), partition.transaction_key(held)
+        start, end = partition.transaction_key(number), partition.transaction_key(min(held, last + 1))
         for row in partition.backend.scan(partition.key, start, end):
             yield transaction_number(row.key), row.data
-        if held > _LAST:
-            return
         number = held

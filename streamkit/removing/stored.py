@@ -41,7 +41,7 @@ def stored_in(partition: Partition, head: Head, ranges: Ranges) -> list[int]:
         if segment in lost:
             limit = max(limit, gone_up_to(head), _trimmed_up_to(partition, head, segment))
     if limit:
-        for number, record in _records(partition, limit):
+        for number, record in all_records(partition, partition.packs, 1, limit):
             if any(
                 first <= frame.first_sequence + frame.count - 1 and frame.first_sequence <= last
                 for frame in decode_header(record, partition.seed).frames
@@ -69,14 +69,6 @@ def _trimmed_up_to(partition: Partition, head: Head, segment: str) -> int:
     return head.thinned if row.empty or not row.first_number else min(head.thinned, row.first_number)
 
 
-def _records(partition: Partition, last: int) -> Iterator[tuple[int, bytes]]:
-    """(number, record) of all that the log holds up to transaction `last`, floors or not."""
-    for number, record in all_records(partition, partition.packs, 1):
-        if number > last:
-            return
-        yield number, record
-
-
 def hidden_up_to(partition: Partition) -> int:
     """No later transaction holds an entry that was trimmed, expired or deleted."""
     return max(partition.floor.number - 1, partition.thinned)
@@ -89,7 +81,7 @@ def stored_with(
     that `accepts` takes. RunGone if others merge a pack meanwhile."""
     needles = [text.encode() for pair in wanted.items() for text in pair]
     settings, seed = partition.settings, partition.seed
-    for _, record in _records(partition, hidden_up_to(partition)):
+    for _, record in all_records(partition, partition.packs, 1, hidden_up_to(partition)):
         for frame in frames_with(record, seed, needles):
             head, _, entries = decode_entries(partition.space, partition.partition, settings.partitions, frame, seed)
             if accepts(head.segment):
