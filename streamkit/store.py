@@ -478,15 +478,17 @@ class Store:
         dry_run: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> EraseReport:
-        """Make entries unreadable for ever, everywhere: log, index, archive with its older versions.
+        """Make entries unreadable for ever, everywhere: log, index, archive with its older versions, snapshots, published
+        views.
 
         `segment`: one, or all that a glob names ("user-17/*"), its sequences `first` to `last` (None: all so far);
-        `metadata`: entries that have all of these pairs; or both. ValueError for neither. When it returns no read that
-        begins later gives them out, and their payloads and metadata are gone from what is stored; their segments'
-        names, sequences and timestamps stay. Interrupted, it is completed by the next call, or by `maintain`.
-        `progress(searched, all)` counts entries. What storage services keep on their own (versions of objects,
-        backups) is not reached. LeaseNotAcquired while another process archives: nobody reads them any more then, and
-        the next call removes them. An unknown space is nothing to do.
+        `metadata`: entries that have all of these pairs; or both. ValueError for neither. No read that begins after the
+        return gives them out, and no byte that the store owns holds their payloads or metadata, also if they were
+        archived, trimmed, expired or deleted before. Their segments' names, sequences and timestamps stay.
+        `EraseReport.unreached` names what could not be reached. An erasure that is interrupted is completed by the next
+        call, or by `maintain`. `progress(searched, all)` counts entries. Copies that a storage service keeps on its own
+        (versions of objects, backups) are not reached. LeaseNotAcquired while another process archives: nobody can read
+        the entries by then, and the next call removes them. An unknown space is nothing to do.
         """
         from .removing.arguments import check_erasure
         from .removing.erase import erase_space
