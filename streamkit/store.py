@@ -478,8 +478,8 @@ class Store:
         dry_run: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> EraseReport:
-        """Make entries unreadable for ever, everywhere: log, index, archive with its older versions, snapshots, published
-        views.
+        """Make entries unreadable for ever, everywhere: log, index, archive with its older versions, snapshots and
+        published views.
 
         `segment`: one, or all that a glob names ("user-17/*"), its sequences `first` to `last` (None: all so far);
         `metadata`: entries that have all of these pairs; or both. ValueError for neither. No read that begins after the
