@@ -75,6 +75,7 @@ for command in (
     app.command(command.__name__)(command)
 app.add_typer(groups.group, name="group")
 app.add_typer(groups.queue, name="queue")
+app.add_typer(serve.keys, name="keys")
 
 
 @app.command("demo")

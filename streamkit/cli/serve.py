@@ -1,34 +1,135 @@
-"""serve: the stores of a URL over HTTP."""
+"""serve: the stores of a URL over HTTP. keys: who may use it."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
-from .options import StoreId, Url
+from .options import Json, StoreId, Url, resolved_url
 from .output import print_line
 
-__all__ = ["serve"]
+__all__ = ["keys", "serve"]
 
 
 def serve(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 4437,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Processes.")] = 1,
+    keys: Annotated[Path | None, typer.Option(metavar="FILE", help="The file of keys that callers need.")] = None,
+    jwt_secret: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Take JWT that are signed with the secret in this file.")
+    ] = None,
+    jwks: Annotated[str | None, typer.Option(metavar="URL", help="Take JWT that are signed with these keys.")] = None,
+    audience: Annotated[str | None, typer.Option(metavar="TEXT", help="The audience that a JWT must have.")] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A name by which the server may be asked for.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may use the server.")
+    ] = None,
+    tls_certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="Serve HTTPS with it.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
     url: Url = None,
     store: StoreId = None,
 ) -> None:
     """Serve the stores of --url over HTTP until SIGTERM or Ctrl-C.
 
-    The store of --store is `_` in paths. It needs the extra `serve`.
+    The store of --store is `_` in paths. Without --keys or JWT it listens on this machine only. It needs the extra
+    `serve`.
     """
-    from ..serve.server import serve
+    from ..serve.server import Options
+    from ..serve.server import serve as serve_here
 
-    serve(
-        url,
+    named = store or os.environ.get("STREAMKIT_STORE")
+    try:
+        own = None if not named else UUID(named)
+    except ValueError:
+        raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
+    options = Options(
+        url=resolved_url(url),
         host=host,
         port=port,
-        store=store or os.environ.get("STREAMKIT_STORE"),
-        started=lambda address: print_line(f"streamkit serves {address}"),
+        store=own,
+        keys=_text(keys),
+        jwt_secret=_text(jwt_secret),
+        jwks=jwks,
+        audience=audience,
+        allow_hosts=allow_host or [],
+        allow_origins=allow_origin or [],
+        certificate=_text(tls_certificate),
+        private_key=_text(tls_key),
     )
+    if workers == 1:
+        serve_here(options, _tell)
+    else:
+        from ..serve.workers import serve_by_workers
+
+        serve_by_workers(options, workers, _tell)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
+
+
+def _tell(address: str) -> None:
+    print_line(f"streamkit serves {address}")
+
+
+keys = typer.Typer(help="The keys of `streamkit serve --keys FILE`.", no_args_is_help=True)
+KeysFile = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys.", show_default=False)]
+
+
+@keys.command()
+def create(
+    file: KeysFile,
+    scope: Annotated[list[str], typer.Option(help="read, write, delete or admin; several times for several.")],
+    store: Annotated[list[str] | None, typer.Option(metavar="UUID", help="Only for this store.")] = None,
+    space: Annotated[
+        list[str] | None, typer.Option(metavar="PREFIX", help="Only for spaces whose names begin so.")
+    ] = None,
+    segment: Annotated[
+        list[str] | None, typer.Option(metavar="PREFIX", help="Only for segments whose names begin so.")
+    ] = None,
+    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="It expires after so long.")] = None,
+    name: Annotated[str, typer.Option(metavar="TEXT", help="A remark.")] = "",
+    priority: Annotated[int, typer.Option(help="Work of a lower one waits longer when the server is busy.")] = 0,
+) -> None:
+    """Make a key and print it. It is shown once: the file has only its SHA-256."""
+    from ..serve.keys import KeyFile
+
+    try:
+        stores = [UUID(text) for text in store or ()]
+    except ValueError:
+        raise typer.BadParameter("a store is named by its UUID", param_hint="--store") from None
+    made = KeyFile(file).create(
+        scope, stores=stores, spaces=space or (), segments=segment or (), ttl=ttl, name=name, priority=priority
+    )
+    print_line(made)
+
+
+@keys.command("list")
+def list_keys(file: KeysFile, json: Json = False) -> None:
+    """Show what each key allows."""
+    import msgspec
+
+    from ..serve.keys import KeyFile
+
+    for key in KeyFile(file).read():
+        if json:
+            told = {name: value for name, value in msgspec.to_builtins(key).items() if name != "hash"}
+            print_line(msgspec.json.encode(told))
+            continue
+        bounds = [*map(str, key.stores), *[f"{p}*" for p in key.spaces], *[f"…/{p}*" for p in key.segments]]
+        print_line("  ".join([key.id, ",".join(key.scopes), " ".join(bounds) or "everything", key.name]).rstrip())
+
+
+@keys.command()
+def revoke(file: KeysFile, id: Annotated[str, typer.Argument(metavar="ID", show_default=False)]) -> None:
+    """Remove a key. Servers refuse it within a second."""
+    from ..serve.keys import KeyFile
+
+    KeyFile(file).revoke(id)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from uuid import UUID
 
 from ..aio import AsyncClient
 from ..clock import SYSTEM_CLOCK, Clock
-from . import durable, v1
+from . import durable, operating, v1
 from .application import Application
+from .keys import KeyFile
 from .limits import Limits
 from .routing import Router
 from .service import Service
+from .tokens import Tokens
 
-__all__ = ["Application", "Limits", "app"]
+__all__ = ["Application", "Limits", "Tokens", "app"]
 
 
 def app(
@@ -21,15 +25,26 @@ def app(
     store: UUID | str | None = None,
     limits: Limits | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    keys: str | os.PathLike[str] | None = None,
+    tokens: Tokens | None = None,
+    hosts: Iterable[str] = (),
+    origins: Iterable[str] = (),
 ) -> Application:
     """The ASGI application that serves the stores of `client`.
 
     `client`: from `streamkit.aio.connect`, or its URL (None: STREAMKIT_URL, else ./streamkit-data). A client that is
     given stays open when the application ends. `store`: the UUID of the store that `_` names in paths. `clock`: the
-    time by which streams expire.
+    time by which streams expire. `keys`: the file of keys that callers need; `tokens`: verifies JWT beside or in place
+    of them. Without both everything is open to everybody. `hosts`: the names by which it may be asked for; none: any.
+    `origins`: sites whose pages may use it.
     """
     router = Router()
     service = Service(client, store, limits or Limits())
+    service.keys = None if keys is None else KeyFile(keys)
+    service.tokens = tokens
+    service.hosts = frozenset(host.lower() for host in hosts)
+    service.origins = frozenset(origin.encode() for origin in origins)
+    operating.register(router)
     v1.register(router)
     durable.register(router, service, clock)
     return Application(service, router)

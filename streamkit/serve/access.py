@@ -27,10 +27,13 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Prefixes of the names of segments."""
     priority: int = 0
 
-    def check(self, scope: str, store: UUID | None, space: str | None = None, segment: str | None = None) -> None:
-        """A Problem unless all of it is allowed."""
+    def check(self, scope: str) -> None:
+        """A Problem unless the key has the scope."""
         if scope not in self.scopes and "admin" not in self.scopes:
             raise Problem("forbidden", f"this needs a key with the scope {scope!r}")
+
+    def check_place(self, store: UUID | None, space: str | None, segment: str | None) -> None:
+        """A Problem unless the key is for this store, space and segment; None is for what is not named."""
         if self.stores and store not in self.stores:
             raise Problem("forbidden", "the key is for other stores")
         if space is not None:

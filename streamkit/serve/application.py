@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import quote
 
-from .access import EVERYTHING
+from .durable.streams import SPACE
 from .names import name_of
 from .problems import Problem, problem_of
 from .request import Request
-from .responses import Gone, Receive, Send
+from .responses import Answer, Gone, Receive, Send
 from .routing import Route, Router
 from .service import Service
 from .streams import OpenStream
@@ -52,28 +53,87 @@ class Application:
                 return
 
     async def _serve(self, request: Request, send: Send) -> None:
+        service = self.service
+        begun = time.perf_counter()
+        route: Route | None = None
+        status = 499
+        entered = False
         try:
             try:
-                route, request.parts = self.router.find(request.method, _raw_path(request.scope))
-                if request.access is not EVERYTHING:
-                    check(request, route)
+                path = _raw_path(request.scope)
+                if service.hosts:
+                    _check_host(request, service.hosts)
+                if service.origins and (answer := _preflight(request, service.origins)) is not None:
+                    await answer.send(send, service.headers)
+                    return
+                route, request.parts = self.router.find(request.method, path)
+                if route.scope:
+                    if service.keys is not None or service.tokens is not None:
+                        token = request.header(b"authorization")
+                        request.access = await service.authenticate(token, request.take_ticket(), path)
+                        check(request, route)
+                    service.gate.enter(request.access)
+                    entered = True
                 answer = await route.handler(request)
             except Gone:
                 return
             except Exception as error:
                 problem = problem_of(error)
                 if problem.code == "internal":
-                    _log.exception("a request to %s failed", request.scope["method"])
+                    _log.exception("a request to %s failed", "an unknown resource" if route is None else route.pattern)
+                service.metrics.refusals[problem.code] += 1
                 if isinstance(request.opened, OpenStream):
                     raise  # half an answer: the connection is cut, so that nobody takes it for the whole
                 answer = problem.answer()
             if answer is not None:
-                await answer.send(send, self.service.headers, bodiless=request.method == "HEAD")
+                status = answer.status
+                more = service.headers if not service.origins else (*service.headers, *_cors(request, service.origins))
+                await answer.send(send, more, bodiless=request.method == "HEAD")
             elif isinstance(request.opened, OpenStream):
+                status = 200
                 await request.opened.end()
         finally:
-            if request.opened is not None:
-                request.opened.close()
+            request.end()
+            if entered:
+                service.gate.leave(request.access)
+            service.metrics.answered(
+                request.method if route is not None else "-",
+                "-" if route is None else route.pattern,
+                status,
+                time.perf_counter() - begun,
+            )
+
+
+def _check_host(request: Request, hosts: frozenset[str]) -> None:
+    """A Problem unless the request is for one of `hosts`: a page of another site may have its name lead here."""
+    host = (request.header(b"host") or b"").decode("latin-1").lower()
+    name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
+    if name not in hosts and host not in hosts:
+        raise Problem("misdirected-host", "the server is not asked for by this name; allow it with --allow-host")
+
+
+def _cors(request: Request, origins: frozenset[bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    """Headers for a page of another site that may use the server."""
+    origin = request.header(b"origin")
+    if origin not in origins:
+        return ((b"vary", b"origin"),)
+    return (
+        (b"access-control-allow-origin", origin),
+        (b"vary", b"origin"),
+        (b"access-control-expose-headers", b"*"),
+    )
+
+
+def _preflight(request: Request, origins: frozenset[bytes]) -> Answer | None:
+    """What a browser asks before a request of a page of another site."""
+    if request.method != "OPTIONS" or request.header(b"access-control-request-method") is None:
+        return None
+    allowed = (
+        (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, QUERY"),
+        (b"access-control-allow-headers", request.header(b"access-control-request-headers") or b"*"),
+        (b"access-control-max-age", b"600"),
+    )
+    return Answer(204, b"", (*_cors(request, origins), *(allowed if request.header(b"origin") in origins else ())))
 
 
 def check(request: Request, route: Route) -> None:
@@ -81,10 +141,19 @@ def check(request: Request, route: Route) -> None:
     if not route.scope:
         return
     access, named = request.access, dict(zip(route.names, request.parts, strict=True))
-    store = request.service.store_id(name_of(named["st"])) if "st" in named else None
+    store = None
+    if "st" in named:
+        store = request.service.store_id(name_of(named["st"]))
+    elif "path" in named:
+        store = request.service.own_store
     space = name_of(named["sp"]) if "sp" in named else None
     segment = name_of(named["sg"]) if "sg" in named else None
-    access.check(route.scope, store, space, segment)
+    if "path" in named:
+        space = SPACE
+        segment = None if "/__ds/" in route.pattern else name_of(named["path"])
+    access.check(route.scope)
+    if "st" in named or "path" in named:
+        access.check_place(store, space, segment)
     if space is not None and segment is None and not route.narrow:
         access.check_all_segments()
 

@@ -22,6 +22,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Headers that take longer to come are not waited for."""
     ring_bytes: int = 8 << 20
     """What is kept of the latest entries of each space that is followed."""
+    total_bytes: int = 512 << 20
+    """Of bodies that are being taken at once."""
+    requests_per_key: int = 0
+    """Requests of one key at once, streams apart."""
+    requests_per_second: float = 0.0
+    """Of one key, on the average,"""
+    burst: int = 0
+    """and so many at once after a pause; 0: as many as in a second."""
+    streams: int = 20_000
+    """Open streams in all."""
+    streams_per_key: int = 0
     stores: int = 1_000
     """Stores that are open at once; the least used one is closed."""
     heartbeat_seconds: float = 15.0

@@ -26,9 +26,11 @@ class Request:
 
     __slots__ = (
         "_body",
+        "_is_counted",
         "_query",
         "_receive",
         "_send",
+        "_taken",
         "access",
         "headers",
         "method",
@@ -53,6 +55,9 @@ class Request:
         self._send = send
         self._body: bytes | None = None
         self._query: dict[str, str] | None = None
+        self._is_counted = False
+        self._taken = 0
+        """Bytes of the body that the gate knows of."""
 
     # -- the address --------------------------------------------------------------------------------------------
 
@@ -84,6 +89,16 @@ class Request:
         pairs = _pairs(self.scope["query_string"])
         self._query = _unique([pair for pair in pairs if pair[0] != name])
         return [value for key, value in pairs if key == name]
+
+    def take_ticket(self) -> str | None:
+        """The parameter `ticket`, which no handler sees."""
+        raw: bytes = self.scope["query_string"]
+        if b"ticket=" not in raw:
+            return None
+        query = self.query()
+        ticket = query.pop("ticket", None)
+        self.scope["query_string"] = b"&".join([pair for pair in raw.split(b"&") if not pair.startswith(b"ticket=")])
+        return ticket
 
     # -- headers ------------------------------------------------------------------------------------------------
 
@@ -158,6 +173,8 @@ class Request:
                     size += len(chunk)
                     if most and size > most:
                         raise _too_large(most)
+                    self.service.gate.take_bytes(len(chunk))
+                    self._taken += len(chunk)
                     chunks.append(chunk)
                     if not message.get("more_body"):
                         return b"".join(chunks)
@@ -175,12 +192,23 @@ class Request:
         """Begin a response that is written piece by piece; the handler returns None at its end."""
         if self._body is None:
             await self.body()
+        self.service.gate.open_stream(self.access)
+        self._is_counted = True
         stream = OpenStream(
             self._send, self._receive, self.service.ticker, self.method == "HEAD", self.scope.get("streamkit.abort")
         )
         self.opened = stream
         await stream.start(status, (*headers, *self.service.headers))
         return stream
+
+    def end(self) -> None:
+        """Give back what the request has taken, however it ended."""
+        if self.opened is not None:
+            self.opened.close()
+        if self._is_counted:
+            self.service.gate.close_stream(self.access)
+        if self._taken:
+            self.service.gate.give_bytes(self._taken)
 
     async def waiter(self) -> Waiter:
         """What a long-poll waits with: it notices when the client leaves."""

@@ -2,35 +2,116 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from ..errors import MissingDependency
+import msgspec
+
+from ..errors import MissingDependency, PermanentError
 from . import app
 from .application import Application
 from .limits import Limits
+from .tokens import Tokens
 
-__all__ = ["make_server", "serve"]
+__all__ = ["Options", "make_application", "make_server", "serve"]
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
-def serve(
-    url: str | None,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 4437,
-    store: UUID | str | None = None,
-    limits: Limits | None = None,
+class Options(msgspec.Struct, kw_only=True):
+    """What `streamkit serve` was told."""
+
+    url: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 4437
+    store: UUID | None = None
+    keys: str | None = None
+    jwt_secret: str | None = None
+    """The file that holds it."""
+    jwks: str | None = None
+    audience: str | None = None
+    allow_hosts: list[str] = []
+    allow_origins: list[str] = []
+    certificate: str | None = None
+    private_key: str | None = None
+    limits: Limits = msgspec.field(default_factory=Limits)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether callers need neither a key nor a token."""
+        return self.keys is None and self.jwt_secret is None and self.jwks is None
+
+
+def serve(options: Options, started: Callable[[str], object] | None = None, sockets: list[Any] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. `started` is called with the server's address."""
+    server = make_server(
+        make_application(options),
+        options.host,
+        options.port,
+        started,
+        certificate=options.certificate,
+        private_key=options.private_key,
+    )
+    server.run(sockets)
+
+
+def make_application(options: Options) -> Application:
+    """The application that the options ask for. PermanentError if it would be open to other machines."""
+    hosts = list(options.allow_hosts)
+    if options.is_open:
+        if not _is_loopback(options.host):
+            raise PermanentError(
+                f"the server will not listen on {options.host} without keys: everybody who reaches it could read and "
+                "delete everything. Make a key (streamkit keys create FILE --scope read) and give --keys FILE, or "
+                "listen on 127.0.0.1"
+            )
+        hosts += _LOOPBACK
+    tokens = None
+    if options.jwt_secret is not None or options.jwks is not None:
+        secret = None
+        if options.jwt_secret is not None:
+            with open(options.jwt_secret, "rb") as file:
+                secret = file.read().strip()
+        tokens = Tokens(secret=secret, jwks=options.jwks, audience=options.audience)
+    application = app(
+        options.url,
+        store=options.store,
+        limits=options.limits,
+        keys=options.keys,
+        tokens=tokens,
+        hosts=hosts,
+        origins=options.allow_origins,
+    )
+    if application.service.keys is not None:
+        application.service.keys.read()  # a damaged file is told now
+    return application
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def make_server(
+    application: Application,
+    host: str,
+    port: int,
     started: Callable[[str], object] | None = None,
-) -> None:
-    """Serve the stores under `url` until SIGTERM or SIGINT. `started` is called with the server's address."""
-    make_server(app(url, store=store, limits=limits), host, port, started).run()
-
-
-def make_server(application: Application, host: str, port: int, started: Callable[[str], object] | None = None) -> Any:
+    *,
+    certificate: str | None = None,
+    private_key: str | None = None,
+) -> Any:
     """A `uvicorn.Server` that ends within the limits' `drain_seconds`. `started` is called with its address."""
     try:
         import uvicorn
+
+        from .protocol import protocol_of
     except ImportError as error:
         raise MissingDependency(
             f"the server needs {error.name}: pip install 'streamkit-store[serve]'", name=error.name
@@ -43,13 +124,12 @@ def make_server(application: Application, host: str, port: int, started: Callabl
             await super().startup(sockets)
             if started is not None and self.started:
                 where = self.servers[0].sockets[0].getsockname()
-                started(f"http://{where[0]}:{where[1]}")
+                name = f"[{where[0]}]" if ":" in where[0] else where[0]
+                started(f"http{'s' if certificate else ''}://{name}:{where[1]}")
 
         async def shutdown(self, sockets: list[Any] | None = None) -> None:
             application.service.drain()
             await super().shutdown(sockets)
-
-    from .protocol import protocol_of
 
     limits = application.service.limits
     return Server(
@@ -62,8 +142,11 @@ def make_server(application: Application, host: str, port: int, started: Callabl
             lifespan="on",
             server_header=False,
             timeout_graceful_shutdown=max(int(limits.drain_seconds) - 2, 1),
-            h11_max_incomplete_event_size=limits.header_bytes,
+            timeout_keep_alive=75,
+            backlog=4096,
             ws="none",
             http=protocol_of(limits),
+            ssl_certfile=certificate,
+            ssl_keyfile=private_key,
         )
     )

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from uuid import UUID
 
+import msgspec
+
 from ..aio import AsyncClient, AsyncStore, connect
+from .access import EVERYTHING, Access
+from .gate import Gate
+from .keys import KeyFile, refused
 from .limits import Limits
+from .metrics import Metrics
 from .problems import Problem
 from .rings import Rings
+from .tokens import Tokens
 from .waiting import Ticker
 
 __all__ = ["Service"]
@@ -34,6 +41,14 @@ class Service:
         """What rooms of the server begin when the process starts."""
         self.on_close: list[Callable[[], object]] = []
         """What they end when it ends."""
+        self.keys: KeyFile | None = None
+        self.tokens: Tokens | None = None
+        self.hosts: frozenset[str] = frozenset()
+        """The names by which it may be asked for; empty: any."""
+        self.origins: frozenset[bytes] = frozenset()
+        """Of pages of other sites that may use it."""
+        self.gate = Gate(limits)
+        self.metrics = Metrics()
         self.ticker = Ticker(limits.heartbeat_seconds, limits.write_seconds)
         self.rings = Rings(limits.ring_bytes)
 
@@ -71,6 +86,41 @@ class Service:
         except ValueError:
             raise Problem("not-found", "a store is named by its UUID, or by '_' for the server's own") from None
 
+    @property
+    def open_stores(self) -> int:
+        """How many stores are open."""
+        return len(self._stores)
+
+    def statistics(self) -> Counter[str]:
+        """Counts of the open stores together."""
+        counts: Counter[str] = Counter()
+        for store in self._stores.values():
+            for name, value in msgspec.structs.asdict(store.sync.statistics()).items():
+                if isinstance(value, int):
+                    counts[name] += value
+        return counts
+
+    async def authenticate(self, token: bytes | None, ticket: str | None, path: bytes) -> Access:
+        """What a caller may do: by a bearer token or a ticket. A Problem if neither is good."""
+        if self.keys is None and self.tokens is None:
+            return EVERYTHING
+        if ticket is not None and self.keys is not None:
+            access = self.keys.ticket_access(ticket, path)
+            if access is not None:
+                return Access(**{**msgspec.structs.asdict(access), "scopes": frozenset(("read",)) & _reading(access)})
+        scheme, _, given = (token or b"").partition(b" ")
+        if scheme.lower() == b"bearer":
+            text = given.strip().decode("latin-1")
+            access = None if self.keys is None else self.keys.access(text)
+            if access is None and self.tokens is not None:
+                if self.tokens.is_remote:
+                    access = await asyncio.to_thread(self.tokens.access, text)
+                else:
+                    access = self.tokens.access(text)
+            if access is not None:
+                return access
+        raise refused()
+
     def _close_least_used(self) -> None:
         for store_id, store in self._stores.items():
             if not self.rings.uses(store_id):
@@ -97,3 +147,8 @@ class Service:
         else:
             await asyncio.gather(*[store.close() for store in stores])
         self._client = None
+
+
+def _reading(access: Access) -> frozenset[str]:
+    """Whether a key may read: admin contains it."""
+    return frozenset(("read",)) if access.scopes & {"read", "admin"} else frozenset()

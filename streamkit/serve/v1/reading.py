@@ -133,6 +133,7 @@ async def read_several(request: Request) -> Answer | None:
     if last:
         cursor, bounds = last, Reading()
     offsets = composite.cursor_of(spaces, cursor)
+    request.access.check_all_segments()
     for space in offsets:
         request.access.check_space(space)
     if streams:

@@ -1,0 +1,109 @@
+"""The gate: how much each caller may do at once, and how often. A request gives its slot back however it ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+
+from .access import Access
+from .limits import Limits
+from .problems import Problem
+
+__all__ = ["Gate"]
+
+_CALLERS = 10_000
+"""Callers that are remembered; the state of one that does nothing is nothing."""
+
+
+class _Caller:
+    __slots__ = ("at", "requests", "streams", "tokens")
+
+    def __init__(self, burst: float, now: float) -> None:
+        self.requests = 0
+        self.streams = 0
+        self.tokens = burst
+        self.at = now
+
+
+class Gate:
+    """Counts the requests and streams of each key; holds a token bucket for each."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._burst = float(limits.burst or limits.requests_per_second)
+        self._callers: OrderedDict[str, _Caller] = OrderedDict()
+        self.requests = 0
+        self.streams = 0
+        self.body_bytes = 0
+        """Of bodies that are being taken."""
+
+    def _caller(self, access: Access) -> _Caller:
+        caller = self._callers.get(access.id)
+        if caller is None:
+            caller = self._callers[access.id] = _Caller(self._burst, time.monotonic())
+            if len(self._callers) > _CALLERS:
+                for id, other in list(self._callers.items()):
+                    if not other.requests and not other.streams and id != access.id:
+                        del self._callers[id]
+                        break
+        return caller
+
+    def enter(self, access: Access) -> None:
+        """A request begins. A Problem if its caller has too many, or makes them too often."""
+        limits, caller = self._limits, self._caller(access)
+        if limits.requests_per_key and caller.requests - caller.streams >= limits.requests_per_key:
+            raise _too_many("requests at once", limits.requests_per_key, 1)
+        if limits.requests_per_second:
+            now = time.monotonic()
+            caller.tokens = min(self._burst, caller.tokens + (now - caller.at) * limits.requests_per_second)
+            caller.at = now
+            if caller.tokens < 1:
+                pause = math.ceil((1 - caller.tokens) / limits.requests_per_second)
+                raise _too_many("requests a second", limits.requests_per_second, pause)
+            caller.tokens -= 1
+        caller.requests += 1
+        self.requests += 1
+
+    def leave(self, access: Access) -> None:
+        """It has ended."""
+        self._caller(access).requests -= 1
+        self.requests -= 1
+
+    def open_stream(self, access: Access) -> None:
+        """A stream begins. A Problem if there are too many."""
+        limits, caller = self._limits, self._caller(access)
+        if limits.streams and self.streams >= limits.streams:
+            raise _too_many("streams of the server", limits.streams, 5)
+        if limits.streams_per_key and caller.streams >= limits.streams_per_key:
+            raise _too_many("streams at once", limits.streams_per_key, 5)
+        caller.streams += 1
+        self.streams += 1
+
+    def close_stream(self, access: Access) -> None:
+        """It has ended."""
+        self._caller(access).streams -= 1
+        self.streams -= 1
+
+    def take_bytes(self, count: int) -> None:
+        """A body of `count` bytes is about to be taken. A Problem if there is no room for it beside the others."""
+        most = self._limits.total_bytes
+        if most and self.body_bytes + count > most:
+            raise _too_many("bytes of bodies at once", most, 1)
+        self.body_bytes += count
+
+    def give_bytes(self, count: int) -> None:
+        """It has been dealt with."""
+        self.body_bytes -= count
+
+
+def _too_many(what: str, most: float, pause: int) -> Problem:
+    return Problem(
+        "too-many-requests",
+        f"more than {most:g} {what}; try again in {pause} s",
+        headers=(
+            (b"retry-after", b"%d" % pause),
+            (b"ratelimit", b'"default";r=0;t=%d' % pause),
+            (b"ratelimit-policy", b'"default";q=%d' % most),
+        ),
+    )

@@ -1,0 +1,206 @@
+"""Keys: `sk_<id>_<secret>`. A file holds what each one allows, and the SHA-256 of it; never a secret."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from .access import SCOPES, Access
+from .problems import Problem
+
+__all__ = ["Key", "KeyFile", "ticket_for"]
+
+_LOOK = 1.0
+"""Seconds after which the file is looked at again."""
+_TICKET_SECONDS = 60
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a key allows. Empty `stores`, `spaces` and `segments` (prefixes) allow all of them."""
+
+    id: str
+    hash: str
+    scopes: tuple[str, ...]
+    stores: tuple[UUID, ...] = ()
+    spaces: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
+    expires: int = 0
+    """In seconds since the epoch; 0: never."""
+    created: int = 0
+    name: str = ""
+    priority: int = 0
+
+    @property
+    def access(self) -> Access:
+        return Access(
+            id=self.id,
+            scopes=frozenset(self.scopes),
+            stores=frozenset(self.stores),
+            spaces=self.spaces,
+            segments=self.segments,
+            priority=self.priority,
+        )
+
+
+class _Stored(msgspec.Struct):
+    version: int
+    keys: list[Key]
+
+
+class KeyFile:
+    """The keys of a file. It is read again when it has changed, so a key that is revoked ends within a second."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._keys: dict[str, tuple[Key, Access]] = {}
+        self._stamp: tuple[int, int] | None = None
+        self._looked = 0.0
+
+    def read(self) -> list[Key]:
+        """All keys, those that have expired too. ValueError for a file that is none of keys."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        try:
+            stored = msgspec.json.decode(data, type=_Stored)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{self.path} is no file of keys ({error}); `streamkit keys create` makes one") from None
+        if stored.version != 1:
+            raise ValueError(f"{self.path} has version {stored.version} of the format; this release reads 1")
+        return stored.keys
+
+    def create(
+        self,
+        scopes: Iterable[str],
+        *,
+        stores: Iterable[UUID] = (),
+        spaces: Iterable[str] = (),
+        segments: Iterable[str] = (),
+        ttl: float | None = None,
+        name: str = "",
+        priority: int = 0,
+    ) -> str:
+        """Make a key, and return it: it is nowhere else. `ttl` is in seconds."""
+        wanted = tuple(scopes)
+        if not wanted or not set(wanted) <= set(SCOPES):
+            raise ValueError(f"the scopes of a key are some of {', '.join(SCOPES)}, not {', '.join(wanted) or 'none'}")
+        if ttl is not None and not 0 < ttl < 1e10:
+            raise ValueError(f"ttl is a number of seconds above 0, not {ttl}")
+        now = int(time.time())
+        secret = secrets.token_urlsafe(32)
+        id = secrets.token_hex(6)
+        key = Key(
+            id=id,
+            hash=_digest(secret),
+            scopes=wanted,
+            stores=tuple(stores),
+            spaces=tuple(spaces),
+            segments=tuple(segments),
+            expires=0 if ttl is None else int(now + ttl),
+            created=now,
+            name=name,
+            priority=priority,
+        )
+        self._write([*self.read(), key])
+        return f"sk_{id}_{secret}"
+
+    def revoke(self, id: str) -> None:
+        """Remove a key by its id. ValueError if there is none."""
+        keys = self.read()
+        if all(key.id != id for key in keys):
+            raise ValueError(f"{self.path} has no key {id!r}; `streamkit keys list` shows the ones that there are")
+        self._write([key for key in keys if key.id != id])
+
+    def _write(self, keys: list[Key]) -> None:
+        data = msgspec.json.format(msgspec.json.encode(_Stored(1, keys)))
+        handle, made = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(made, self.path)
+        except BaseException:
+            os.unlink(made)
+            raise
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def access(self, token: str) -> Access | None:
+        """What the key `token` allows; None if it is no key of the file, or has expired."""
+        if not token.startswith("sk_"):
+            return None
+        id, _, secret = token[3:].partition("_")
+        found = self._find(id)
+        if found is None or not hmac.compare_digest(found[0].hash, _digest(secret)):
+            return None
+        return found[1]
+
+    def ticket_access(self, ticket: str, path: bytes) -> Access | None:
+        """What a ticket allows, if it is one for `path` that is still good."""
+        parts = ticket.split("_")
+        if len(parts) != 4 or parts[0] != "tk" or not (parts[2].isascii() and parts[2].isdecimal()):
+            return None
+        found = self._find(parts[1])
+        expires = int(parts[2][:12])
+        if found is None or expires < time.time():
+            return None
+        return found[1] if hmac.compare_digest(parts[3], _mac(found[0], expires, path)) else None
+
+    def ticket(self, id: str, path: bytes) -> tuple[str, int] | None:
+        """A ticket for one path, and when it expires; None if the key is gone."""
+        found = self._find(id)
+        return None if found is None else ticket_for(found[0], path)
+
+    def _find(self, id: str) -> tuple[Key, Access] | None:
+        now = time.monotonic()
+        if self._stamp is None or now - self._looked >= _LOOK:
+            self._looked = now
+            self._read()
+        found = self._keys.get(id)
+        if found is not None and found[0].expires and found[0].expires <= time.time():
+            return None
+        return found
+
+    def _read(self) -> None:
+        try:
+            status = self.path.stat()
+            stamp = (status.st_mtime_ns, status.st_ino)
+        except FileNotFoundError:
+            stamp = (0, 0)
+        if stamp != self._stamp:
+            self._keys = {key.id: (key, key.access) for key in self.read()}
+            self._stamp = stamp
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _mac(key: Key, expires: int, path: bytes) -> str:
+    return hmac.new(bytes.fromhex(key.hash), b"%d %b" % (expires, path), "sha256").hexdigest()
+
+
+def ticket_for(key: Key, path: bytes) -> tuple[str, int]:
+    """A ticket of a key, for one path, and when it expires. Any process that has the file of keys takes it."""
+    expires = int(time.time()) + _TICKET_SECONDS
+    return f"tk_{key.id}_{expires}_{_mac(key, expires, path)}", expires
+
+
+def refused() -> Problem:
+    """The problem of a request without a valid key. It does not say what was wrong with it."""
+    return Problem(
+        "unauthenticated",
+        "the request has no valid key; send it as `Authorization: Bearer sk_…`",
+        headers=((b"www-authenticate", b'Bearer realm="streamkit"'),),
+    )

@@ -1,0 +1,312 @@
+"""Keys, tokens, tickets: every route by scope and prefix, and what a caller without one is told."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import jwt
+import pytest
+from fix_serve import Reply, Served
+
+from streamkit import PermanentError, Record
+from streamkit.serve import Tokens
+from streamkit.serve.access import SCOPES
+from streamkit.serve.keys import KeyFile
+from streamkit.serve.server import Options, make_application
+
+SECRET = b"a shared secret of thirty-two bytes or more"
+
+
+class Guarded:
+    """A server with a file of keys."""
+
+    def __init__(self, served: Served, keys: KeyFile) -> None:
+        self.served = served
+        self.keys = keys
+
+    def ask(self, key: str | None, method: str, path: str, body: Any = None, headers: Any = None) -> Reply:
+        headers = dict(headers or {})
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        return self.served.ask(method, path, body, headers)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    keys = KeyFile(path)
+    served = Served("memory://keys", keys=path, tokens=Tokens(secret=SECRET))
+    yield Guarded(served, keys)
+    served.close()
+
+
+def fresh(guarded: Guarded, *scopes: str, **bounds: Any) -> str:
+    key = guarded.keys.create(scopes, **bounds)
+    guarded.served.application.service.keys._looked = 0.0  # type: ignore[union-attr]
+    return key
+
+
+ROUTES = [
+    ("GET", "/v1/stores", None, "admin"),
+    ("GET", "/metrics", None, "admin"),
+    ("GET", "/v1/stores/_", None, "read"),
+    ("GET", "spaces", None, "read"),
+    ("GET", "spaces/s", None, "read"),
+    ("PUT", "spaces/s", {}, "admin"),
+    ("PATCH", "spaces/s", {}, "admin"),
+    ("DELETE", "spaces/gone", None, "delete"),
+    ("GET", "spaces/s/size", None, "read"),
+    ("GET", "spaces/s/segments", None, "read"),
+    ("GET", "spaces/s/segments/a", None, "read"),
+    ("HEAD", "spaces/s/segments/a", None, "read"),
+    ("DELETE", "spaces/s/segments/gone", None, "delete"),
+    ("GET", "spaces/s/segments/a/entries", None, "read"),
+    ("POST", "spaces/s/segments/a/entries", {"text": "x"}, "write"),
+    ("GET", "spaces/s/segments/a/entries/1", None, "read"),
+    ("GET", "spaces/s/entries", None, "read"),
+    ("POST", "spaces/s/entries", b'{"segment":"a","text":"x"}', "write"),
+    ("GET", "entries?space=s", None, "read"),
+    ("QUERY", "entries", {"spaces": ["s"]}, "read"),
+    ("POST", "entries", {"spaces": ["s"]}, "read"),
+    ("POST", "spaces/s/transactions", {"parts": [{"segment": "a", "records": [{"text": "x"}]}]}, "write"),
+    ("GET", f"spaces/s/transactions/{UUID(int=1)}", None, "read"),
+    ("GET", "spaces/s/idempotency/k", None, "read"),
+    ("GET", "spaces/s/statuses", None, "read"),
+    ("POST", "spaces/s/trim", {"segment": "a", "keep_entries": 1}, "delete"),
+    ("POST", "spaces/s/erase", {"segment": "a"}, "delete"),
+    ("POST", "leases/l", {}, "write"),
+    ("PUT", "leases/l", None, "write"),
+    ("DELETE", "leases/l", None, "write"),
+    ("POST", "/v1/tickets", {"path": "/v1/x"}, "read"),
+]
+OTHERS = {("PUT", "leases/l"), ("DELETE", "leases/l"), ("GET", "spaces/s/statuses"), ("GET", "spaces/s/idempotency/k")}
+"""Those that are refused here for another reason than the key."""
+
+
+def send(guarded: Guarded, key: str | None, method: str, path: str, body: Any) -> Reply:
+    headers = {"Content-Type": "application/x-ndjson"} if isinstance(body, bytes) else {}
+    return guarded.ask(key, method, path, body, headers)
+
+
+@pytest.mark.parametrize(("method", "path", "body", "needed"), ROUTES, ids=[f"{r[0]} {r[1]}" for r in ROUTES])
+def test_each_route_needs_its_scope(guarded: Guarded, method: str, path: str, body: Any, needed: str) -> None:
+    guarded.served.store.produce("s", "a", [Record(b"1")])
+    assert send(guarded, None, method, path, body).status == 401
+    for scope in SCOPES:
+        status = send(guarded, fresh(guarded, scope), method, path, body).status
+        if scope not in (needed, "admin"):
+            assert status == 403, scope
+        elif (method, path) in OTHERS:
+            assert status in (400, 404, 406), scope
+        else:
+            assert status in (200, 201, 204, 409), scope
+    status = send(guarded, fresh(guarded, needed, stores=[uuid4()]), method, path, body).status
+    assert status == {"/v1/stores": 200, "/v1/tickets": 201}.get(path, 403)
+
+
+def test_every_route_is_in_the_table(guarded: Guarded) -> None:
+    router = guarded.served.application.router
+    known = set()
+    for method, path, *_ in ROUTES:
+        full = path if path.startswith("/") else f"/v1/stores/_/{path}"
+        known.add((method, router.find(method, full.partition("?")[0].encode())[0].pattern))
+    routes = {
+        (route.method, route.pattern) for route in router.routes if route.scope and "/stream" not in route.pattern
+    }
+    assert routes == known
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "spaces/s", None),
+        ("GET", "spaces/s/size", None),
+        ("GET", "spaces/s/segments", None),
+        ("GET", "spaces/s/segments/a", None),
+        ("GET", "spaces/s/segments/a/entries", None),
+        ("POST", "spaces/s/segments/a/entries", {"text": "x"}),
+        ("GET", "spaces/s/entries", None),
+        ("GET", "entries?space=s", None),
+        ("POST", "entries", {"spaces": {"s": None}}),
+        ("POST", "spaces/s/transactions", {"parts": [{"segment": "a", "records": [{"text": "x"}]}]}),
+        ("POST", "spaces/s/entries", b'{"segment":"a","text":"x"}'),
+        ("POST", "spaces/s/trim", {"segment": "a", "keep_entries": 1}),
+        ("DELETE", "spaces/s", None),
+    ],
+)
+def test_a_key_for_other_spaces_is_refused(guarded: Guarded, method: str, path: str, body: Any) -> None:
+    guarded.served.store.produce("s", "a", [Record(b"1")])
+    assert send(guarded, fresh(guarded, "admin", spaces=["other"]), method, path, body).status == 403
+    if method != "DELETE":
+        assert send(guarded, fresh(guarded, "admin", spaces=["s"]), method, path, body).status < 300
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "spaces/s/segments/b", None),
+        ("GET", "spaces/s/segments/b/entries", None),
+        ("GET", "spaces/s/segments/b/entries/1", None),
+        ("POST", "spaces/s/segments/b/entries", {"text": "x"}),
+        ("DELETE", "spaces/s/segments/b", None),
+        ("POST", "spaces/s/transactions", {"parts": [{"segment": "b", "records": [{"text": "x"}]}]}),
+        ("POST", "spaces/s/entries", b'{"segment":"b","text":"x"}'),
+        ("POST", "spaces/s/trim", {"segment": "b", "keep_entries": 1}),
+        ("POST", "spaces/s/trim", {"keep_entries": 1}),
+        ("POST", "spaces/s/erase", {"segment": "b"}),
+        ("GET", "spaces/s/entries", None),
+        ("GET", "spaces/s/size", None),
+        ("GET", "/v1/stores/_", None),
+        ("GET", "entries?space=s", None),
+        ("DELETE", "spaces/s", None),
+        ("PUT", "spaces/s", {}),
+        ("GET", "spaces/s/idempotency/of-b", None),
+    ],
+)
+def test_a_key_for_other_segments_is_refused(guarded: Guarded, method: str, path: str, body: Any) -> None:
+    guarded.served.store.produce("s", "b", [Record(b"1")], idempotency_key="of-b")
+    assert send(guarded, fresh(guarded, "admin", segments=["a"]), method, path, body).status == 403
+
+
+def test_lists_hold_only_what_a_key_is_for(guarded: Guarded) -> None:
+    store = guarded.served.store
+    for space in ("list-a", "list-b"):
+        for segment in ("a1", "b1"):
+            store.produce(space, segment, [Record(b"1")])
+    key = fresh(guarded, "read", spaces=["list-a"], segments=["a"])
+    assert [space["name"] for space in guarded.ask(key, "GET", "spaces").json["spaces"]] == ["list-a"]
+    found = guarded.ask(key, "GET", "spaces/list-a/segments").json["segments"]
+    assert [status["segment"] for status in found] == ["a1"]
+    events = guarded.served.events("spaces/list-a/statuses", {"Authorization": f"Bearer {key}"})
+    (status,) = events.until("caught-up")[0].data
+    assert status["segment"] == "a1"
+
+
+def test_a_key_ends_when_it_expires_or_is_revoked(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = fresh(guarded, "read", ttl=100)
+    assert guarded.ask(key, "GET", "spaces").status == 200
+    now = time.time()
+    monkeypatch.setattr("streamkit.serve.keys.time.time", lambda: now + 101)
+    assert guarded.ask(key, "GET", "spaces").status == 401
+    monkeypatch.undo()
+    guarded.keys.revoke(key.split("_")[1])
+    guarded.served.application.service.keys._looked = 0.0  # type: ignore[union-attr]
+    assert guarded.ask(key, "GET", "spaces").status == 401
+    with pytest.raises(ValueError, match="has no key"):
+        guarded.keys.revoke("nothing")
+
+
+def test_a_wrong_key_is_refused_and_told_nothing(guarded: Guarded) -> None:
+    key = fresh(guarded, "read")
+    id = key.split("_")[1]
+    wrong = [None, "", "x", "sk_", f"sk_{id}", f"sk_{id}_", f"sk_{id}_x", key[:-1], key + "x", key.upper(), "tk_1_2_3"]
+    answers = {guarded.ask(one, "GET", "spaces").body for one in wrong}
+    assert len(answers) == 1, "wrong keys are told apart"
+    assert json.loads(answers.pop())["type"] == "urn:streamkit:unauthenticated"
+    for scheme in ("Basic", "bearer", "Bearer  "):
+        status = guarded.served.ask("GET", "spaces", headers={"Authorization": f"{scheme} {key}"}).status
+        assert status == (401 if scheme == "Basic" else 200)
+    assert guarded.served.ask("GET", "/healthz").status == 200
+
+
+def test_secrets_are_nowhere(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    key = fresh(guarded, "read")
+    secret = key.split("_", 2)[2]
+    admin = fresh(guarded, "admin")
+    guarded.ask(key, "POST", "spaces/s/segments/a/entries", {"text": "x"})
+    guarded.ask(key, "GET", "spaces/s/segments/a/entries?after=x")
+    told = guarded.ask(admin, "GET", "/metrics").body.decode()
+    stored = guarded.keys.path.read_text()
+    for text in (told, stored, caplog.text, repr(guarded.keys.read())):
+        assert secret not in text
+        assert key not in text
+    assert 'status="403"' in told
+    assert guarded.keys.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_ticket_opens_one_path_for_a_browser(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded.served.store.produce("s", "tickets", [Record(b"1")])
+    path = "/v1/stores/_/spaces/s/segments/tickets/entries"
+    made = guarded.ask(fresh(guarded, "read", "write"), "POST", "/v1/tickets", {"path": path})
+    assert made.status == 201
+    ticket = made.json["ticket"]
+    assert guarded.served.events(f"{path}?ticket={ticket}").entries(1)
+    assert guarded.served.ask("GET", f"{path}?after=0&ticket={ticket}").status == 200
+    assert guarded.served.ask("GET", f"/v1/stores/_/spaces/s/entries?ticket={ticket}").status == 401
+    assert guarded.served.ask("POST", f"{path}?ticket={ticket}", {"text": "x"}).status == 403
+    assert guarded.served.ask("GET", f"{path}?ticket={ticket[:-1]}x").status == 401
+    now = time.time()
+    monkeypatch.setattr("streamkit.serve.keys.time.time", lambda: now + 61)
+    assert guarded.served.ask("GET", f"{path}?ticket={ticket}").status == 401
+
+
+def token(secret: bytes = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
+    return jwt.encode({"exp": time.time() + 60, **claims}, secret, algorithm)
+
+
+def test_a_token_says_what_its_bearer_may_do(guarded: Guarded) -> None:
+    guarded.served.store.produce("s", "a", [Record(b"1")])
+    own = guarded.served.id
+
+    def status(method: str, path: str, body: Any = None, **claims: Any) -> int:
+        return guarded.ask(token(**claims), method, path, body).status
+
+    entries = "spaces/s/segments/a/entries"
+    assert status("GET", entries, scope="read streamkit::*") == 200
+    assert status("GET", entries, scope=["read", f"streamkit::{own}"]) == 200
+    assert status("GET", entries, scope=f"read streamkit::{uuid4()}") == 403
+    assert status("POST", entries, {"text": "x"}, scope="read streamkit::*") == 403
+    assert status("POST", entries, {"text": "x"}, scope="write streamkit::*") == 201
+    assert status("GET", entries, scope="read streamkit::*", streamkit_spaces=["other"]) == 403
+    assert status("GET", entries, scope="read streamkit::*", streamkit_segments=["a"]) == 200
+    for claims in ({}, {"scope": "read"}, {"scope": "streamkit::*"}, {"scope": "read streamkit::x"}, {"scope": 7}):
+        assert status("GET", entries, **claims) == 401, claims
+    assert status("GET", entries, scope="read streamkit::*", streamkit_spaces="s") == 401
+    assert status("GET", entries, scope="read streamkit::*", exp=time.time() - 1) == 401
+    for wrong in (
+        token(b"another secret of thirty-two bytes or more", scope="read streamkit::*"),
+        jwt.encode({"scope": "read streamkit::*"}, SECRET, "HS256"),  # never expires
+        jwt.encode({"exp": time.time() + 60, "scope": "read streamkit::*"}, "", "none"),
+    ):
+        assert guarded.ask(wrong, "GET", entries).status == 401
+
+
+def test_a_secret_that_is_short_is_refused() -> None:
+    with pytest.raises(ValueError, match="32 bytes"):
+        Tokens(secret=b"short")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+def test_without_keys_it_listens_on_this_machine_only(host: str, tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match="without keys"):
+        make_application(Options(url="memory://x", host=host))
+    make_application(Options(url="memory://x", host=host, keys=str(tmp_path / "keys")))
+    for own in ("127.0.0.1", "localhost", "::1"):
+        make_application(Options(url="memory://x", host=own))
+
+
+def test_a_name_that_is_not_the_servers_is_refused(serve: Callable[..., Served]) -> None:
+    served = serve(hosts=["localhost", "127.0.0.1"])
+    assert served.ask("GET", "spaces").status == 200
+    assert served.ask("GET", "spaces", headers={"Host": "localhost:4437"}).status == 200
+    for host in ("evil.example", "evil.example:80", "", "127.0.0.1.evil.example"):
+        refused = served.ask("GET", "spaces", headers={"Host": host})
+        assert (refused.status, refused.json["type"]) == (421, "urn:streamkit:misdirected-host")
+
+
+def test_pages_of_other_sites_need_to_be_allowed(serve: Callable[..., Served]) -> None:
+    served = serve(origins=["https://app.example"])
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    allowed = served.ask("OPTIONS", "spaces", headers={"Origin": "https://app.example", **asked})
+    assert allowed.headers["access-control-allow-origin"] == "https://app.example"
+    assert "QUERY" in allowed.headers["access-control-allow-methods"]
+    other = served.ask("OPTIONS", "spaces", headers={"Origin": "https://evil.example", **asked})
+    assert "access-control-allow-origin" not in other.headers
+    own = served.ask("GET", "spaces", headers={"Origin": "https://app.example"})
+    assert own.headers["access-control-allow-origin"] == "https://app.example"
+    assert "access-control-allow-origin" not in serve().ask("GET", "spaces", headers={"Origin": "https://a.b"}).headers
