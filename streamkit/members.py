@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from .errors import CorruptData, Fenced, LeaseLost, LeaseNotAcquired, OutcomeUnknown, StreamkitError, TransientError
+from .errors import (
+    CorruptData,
+    Fenced,
+    LeaseLost,
+    LeaseNotAcquired,
+    OutcomeUnknown,
+    SequenceMismatch,
+    StreamkitError,
+    TransientError,
+)
 from .leases import Lease
 from .model import Entry, Record
 from .names import check_name, internal_name
@@ -23,6 +32,8 @@ __all__ = ["Member", "Members", "Membership"]
 
 _SPACE = internal_name("members")
 _LEAST_TTL = 1.0
+_ATTEMPTS = 5
+"""Attempts to note a member as gone while others write too."""
 _KEPT = 1000
 """Records before those of who is there, after which they are removed."""
 
@@ -42,6 +53,9 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, str] = {}
     ttl: float = 0.0
     gone: bool = False
+
+    def record(self) -> Record:
+        return Record(msgspec.json.encode(self))
 
 
 class Members:
@@ -66,18 +80,15 @@ class Members:
         """
         check_name(name, "member")
         check_seconds("ttl", ttl)
-        found = dict(metadata or {})
-        for key, value in found.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise TypeError("a member's metadata maps str to str")
-        # who looks whether somebody is gone has the lease for a moment
+        found = _checked(metadata)
+        # `list` takes the lease of a member that is gone, and gives it back at once.
         lease = self._store.lease(self._lease_name(name), ttl=max(ttl, _LEAST_TTL), wait=0.5)
         try:
             lease.__enter__()
         except LeaseNotAcquired as error:
             raise LeaseNotAcquired(f"a member {name!r} of {self.group!r} is there: join under another name") from error
         try:
-            self._note(_Note(name, found, ttl), lease)
+            self._store.produce(_SPACE, self.group, [_Note(name, found, ttl).record()], lease=lease)
         except BaseException:
             lease.__exit__(None, None, None)
             raise
@@ -124,9 +135,9 @@ class Members:
         digest = hashlib.blake2b(f"{self.group}\0{name}".encode(), digest_size=16).hexdigest()
         return f"members/{digest}"
 
-    def _note(self, note: _Note, lease: Lease) -> None:
-        """Fenced, LeaseLost: another one has had the name since. Nobody is noted as gone by one who slept."""
-        self._store.produce(_SPACE, self.group, [Record(msgspec.json.encode(note))], lease=lease)
+    def note_gone(self, name: str, lease: Lease) -> None:
+        """Write that a member has left, under its own lease. Fenced or LeaseLost if another one has had the name."""
+        self._store.produce(_SPACE, self.group, [_Note(name, gone=True).record()], lease=lease)
 
     def _read(self) -> None:
         # What was trimmed tells of nobody who is there: who is noted here, and has gone since, is found out to have.
@@ -151,23 +162,44 @@ class Members:
                 self._first = first
 
     def _is_there(self, name: str) -> bool:
-        """Nobody is whose lease can be had; it is given back at once. Where that cannot be told, the error says so."""
-        lease = self._store.lease(self._lease_name(name), ttl=_LEAST_TTL)
+        """Whether someone holds the member's lease. The error says so where that cannot be told."""
+        for _ in range(_ATTEMPTS):
+            noted = self._noted.get(name)
+            if noted is None:  # another thread has read on
+                return False
+            if self._is_held(name):
+                return True
+            # No lease is held for this write, so that it keeps nobody from joining. One who joins meanwhile writes
+            # first, or after it: then this member is there again.
+            with suppress(TransientError, OutcomeUnknown):  # the next one who looks notes it
+                try:
+                    gone = _Note(name, gone=True).record()
+                    self._store.produce(_SPACE, self.group, [gone], expected_sequence=self._seen)
+                except SequenceMismatch:
+                    self._read()
+                    continue
+            self._noted.pop(name, None)
+            return False
+        return self._noted.get(name) is not noted
+
+    def _is_held(self, name: str) -> bool:
         try:
-            lease.__enter__()
+            with self._store.lease(self._lease_name(name), ttl=_LEAST_TTL):
+                return False
         except LeaseNotAcquired:
             return True
-        with ExitStack() as held:
-            held.push(lease)
-            try:
-                self._note(_Note(name, gone=True), lease)
-                self._noted.pop(name, None)
-            except Fenced:
-                self._read()  # somebody of that name has come meanwhile, or has noted it
-                return name in self._noted
-            except (LeaseLost, TransientError, OutcomeUnknown):
-                pass  # the next one to look notes it
-        return False
+
+
+def _checked(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise TypeError(f"a member's metadata maps str to str; it is no {type(metadata).__name__}")
+    found = dict(metadata or {})
+    for text in (*found, *found.values()):
+        if not isinstance(text, str):
+            raise TypeError(f"a member's metadata maps str to str; there is a {type(text).__name__} in it")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError("a member's metadata is UTF-8, which has no lone surrogates")
+    return found
 
 
 class Membership:
@@ -189,7 +221,7 @@ class Membership:
         try:
             if self._lease.remaining() > 0:  # or the name may be another's by now
                 with suppress(Fenced, LeaseLost):  # as it may also be from now on
-                    self._members._note(_Note(self.name, gone=True), self._lease)
+                    self._members.note_gone(self.name, self._lease)
         finally:
             self._lease.__exit__(None, None, None)
 

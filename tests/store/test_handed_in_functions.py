@@ -15,7 +15,7 @@ import pytest
 import streamkit
 import streamkit.aio
 from streamkit import Entry, Record, Store
-from streamkit.eventsourcing import Aggregate, ProcessManager, Repository, event
+from streamkit.eventsourcing import Aggregate, DomainEvent, ProcessManager, Repository, event
 from streamkit.run import Program, Worker
 from streamkit.views import Index, Latest, Links, Reduce, Search, Vectors, View
 
@@ -181,6 +181,19 @@ def test_a_reaction_that_returns_an_awaitable_has_failed(store: Store, late: str
     tallies(store).execute("1", lambda tally: tally.add(1))
     manager = ProcessManager("p", tallies(store), lambda happened: LATE[late](), max_deliveries=1)
     assert (manager.catch_up().acked, len(manager.group.dead_letters())) == (0, 1)
+
+
+def test_an_async_command_of_a_reaction_is_refused_before_anything_is_looked_up(store: Store) -> None:
+    tallies(store).execute("1", lambda tally: tally.add(1))
+    refused: list[str] = []
+
+    def react(happened: DomainEvent) -> None:
+        with pytest.raises(TypeError, match=REFUSED):
+            happened.execute(tallies(store), "2", coroutine)
+        refused.append(happened.name)
+
+    ProcessManager("p", tallies(store), react).catch_up()
+    assert refused == ["add"]
 
 
 @pytest.mark.parametrize("late", LATE)

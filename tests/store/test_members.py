@@ -143,27 +143,52 @@ def test_who_joins_is_not_missed_because_somebody_slept_who_had_found_the_one_be
 ) -> None:
     here, there = subject.store, subject.stranger()
     here.members("workers").join("a", {"host": "one"})._lease.__exit__(None, None, None)  # its process was killed
-    lease, produce, held, joined = Store.lease, Store.produce, list[Lease](), list[Membership]()
-
-    def hold(self: Store, *arguments: Any, **options: Any) -> Lease:
-        held.append(lease(self, *arguments, **options))
-        return held[-1]
+    produce, joined = Store.produce, list[Membership]()
 
     def sleep(self: Store, *arguments: Any, **options: Any) -> Any:
-        """Whoever writes sleeps, and its lease ends before it knows."""
+        """The process sleeps before it writes, and somebody joins."""
         monkeypatch.undo()
-        grant = held[0]._grant
-        assert grant is not None
-        held[0]._backend.release(grant)
         joined.append(there.members("workers").join("a", {"host": "two"}))
         return produce(self, *arguments, **options)
 
-    monkeypatch.setattr(Store, "lease", hold)
     monkeypatch.setattr(Store, "produce", sleep)
     for members in (here.members("workers"), there.members("workers")):
         assert [(one.name, one.metadata) for one in members.list()] == [("a", {"host": "two"})]
     joined[0].leave()
     assert here.members("workers").list() == []
+
+
+@pytest.mark.parametrize("others", [0, 1, 9])
+def test_a_list_keeps_nobody_from_joining(subject: Subject, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
+    """Also if more join while it notes who is gone than it has patience for."""
+    here, there = subject.store, subject.stranger()
+    here.members("workers").join("a", {"host": "one"})._lease.__exit__(None, None, None)  # its process was killed
+    produce, joined = Store.produce, list[Membership]()
+
+    def meanwhile(self: Store, *arguments: Any, **options: Any) -> Any:
+        if self is here and len(joined) < others + 1:
+            number = len(joined)
+            joined.append(there.members("workers").join("a" if number == others else f"b{number}"))
+        return produce(self, *arguments, **options)
+
+    monkeypatch.setattr(Store, "produce", meanwhile)
+    names = [one.name for one in here.members("workers").list()]
+    monkeypatch.undo()
+    assert set(names) <= {one.name for one in joined}
+    for members in (here.members("workers"), there.members("workers")):
+        assert [one.name for one in members.list()] == sorted({one.name for one in joined})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error"), [(5, TypeError), ("ab", TypeError), ({"a": 1}, TypeError), ({"a": "\ud800"}, ValueError)]
+)
+def test_metadata_that_is_no_text_is_refused_before_anything_is_written(
+    subject: Subject, metadata: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="a member's metadata"):
+        subject.store.members("workers").join("a", metadata)
+    with subject.store.members("workers").join("a"):
+        pass
 
 
 def test_what_is_remembered_of_who_has_gone_does_not_grow(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
