@@ -22,7 +22,7 @@ Every write is one row with its precondition. There are no batches, and nothing 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from os import urandom
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -48,6 +48,8 @@ __all__ = [
     "Limits",
     "Range",
     "Row",
+    "Salvaged",
+    "Salvages",
     "Scrubs",
     "ServiceClock",
     "ServiceTime",
@@ -293,6 +295,30 @@ class Scrubs(Protocol):
         """Nothing that was replaced or deleted in a partition before the call is stored when this returns.
 
         A sentence for the user if something may be, and when to try again; else None.
+        """
+        ...
+
+
+class Salvaged(NamedTuple):
+    """What can be read of a damaged partition."""
+
+    rows: Mapping[bytes, Callable[[], bytes]]
+    """By key, what reads the value. It raises CorruptData where that is damaged, or returns it as it is."""
+    damage: Sequence[str] = ()
+    """What is wrong with places that may have held rows, in words."""
+    pieces: Sequence[bytes] = ()
+    """The bytes of such places, of which the keys cannot be told: values in them may be intact."""
+
+
+@runtime_checkable
+class Salvages(Protocol):
+    """A backend that keeps rows together, so that damage to one hides others. It can read around damage."""
+
+    def salvage(self, partition: bytes) -> Salvaged:
+        """The rows of a partition that can be read. Nobody writes meanwhile, and nothing is changed.
+
+        A row whose newest version is damaged has an older one, or none; a row whose deletion is damaged is there.
+        Values put with NEXT may be damaged: whoever reads them has checksums of its own.
         """
         ...
 

@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from .arguments import (
     bounds_of,
     check_file_bytes,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from .removing.report import EraseReport, Rewritten, StoreSize, TrimReport
     from .retention import Retention
     from .routes import Route, RouteStatus
+    from .salvage import SalvageReport
     from .views.open_view import OpenView
     from .views.view import View
 
@@ -456,16 +459,27 @@ class Store:
         """How much is kept, in one space or in all: entries, segments, bytes of payload, and stored bytes by tier.
 
         From statuses of segments, heads and the table of the archive: no entry is read. Erased entries count until
-        they are trimmed. What the log holds twice, as it was just packed, counts once.
+        they are trimmed. What the log holds twice, as it was just packed, counts once. Of internal spaces, in which
+        groups, queues, views and routes keep their state, only the stored bytes count, in a tier of their own.
         """
+        from .removing.report import Tier
         from .removing.size import size_of
 
-        partitions = list(self._partitions(space))
-        archived = 0
-        for name in {partition.space for partition in partitions if partition.head.archived}:
-            snapshot = self._archive(name).table.snapshot()
-            archived += sum(file.size for file in snapshot.files) if snapshot is not None else 0
-        return size_of(partitions, archived)
+        def measure(names: Iterable[str]) -> StoreSize:
+            known = [space for name in names if (space := self._known(name)) is not None]
+            partitions = [partition for space in known for partition in space.partitions]
+            archived = 0
+            for name in {partition.space for partition in partitions if partition.head.archived}:
+                snapshot = self._archive(name).table.snapshot()
+                archived += sum(file.size for file in snapshot.files) if snapshot is not None else 0
+            return size_of(partitions, archived)
+
+        names = self._names(space)
+        if space is not None:
+            return measure(names)
+        found = measure(name for name in names if not isinstance(name, InternalName))
+        internal = measure(name for name in names if isinstance(name, InternalName))
+        return msgspec.structs.replace(found, tiers=(*found.tiers, Tier("internal", internal.stored_bytes)))
 
     def erase(
         self,
@@ -927,20 +941,45 @@ class Store:
         """Walk log and archive of one space, or of all: dense, undamaged, and the index says the same.
 
         Every byte of the archive is read. `progress(done, all)` counts transactions of the partition at hand. Findings
-        name the row that is wrong, or the file, as `archive/…`. MissingDependency without the extra `archive`, if there
-        is one.
+        name the row that is wrong, or the file, as `archive/…`. A space that cannot be read is a finding too, and the
+        others are walked all the same. Internal spaces, in which groups, queues, views and routes keep their state, are
+        walked; transactions, entries and segments are counted of the user's own spaces. MissingDependency if there is
+        an archive and the extra `archive` is not installed.
         """
-        from .index.verify import VerifyReport, verify_space
+        from .index.verify import verify_spaces
 
-        reports = [
-            verify_space(self._backend, name, self._shared.unread(name), progress) for name in self._names(space)
-        ]
-        return VerifyReport(
-            tuple(finding for report in reports for finding in report.findings),
-            sum(report.transactions for report in reports),
-            sum(report.entries for report in reports),
-            sum(report.segments for report in reports),
-        )
+        names = None if space is None else self._names(space)
+        self._handle.check_open()
+        return verify_spaces(self._backend, names, self._shared, progress)
+
+    def salvage(
+        self,
+        space: str,
+        target: str,
+        *,
+        into: Store | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> SalvageReport:
+        """Copy every intact transaction of a damaged space to the new space `target`, and name each lost one.
+
+        `into`: the store of the new space; this one if None. The damaged space is not changed. Nobody may write to it
+        meanwhile. Entries keep their sequences; timestamps and transaction ids are new. Where entries are lost, the
+        new space has holes, as if they had been erased. Entries that were trimmed, deleted or erased are not copied.
+        Retention, groups, views and routes are not copied. `dry_run` writes nothing and reports the same.
+        `progress(done, all)` counts transactions of the partition at hand.
+
+        SpaceExists if `target` exists, PermanentError if there is nothing of the space. The records of one partition
+        that are packed, and the keys of all, are held in memory.
+        """
+        from .salvage.copy import salvage_space
+
+        check_name(space, "space")
+        check_name(target, "space")
+        if into is not None and not isinstance(into, Store):
+            raise TypeError(f"into is a Store, not {type(into).__name__}")
+        self._handle.check_open()
+        return salvage_space(self, space, into or self, target, dry_run, progress)
 
     def repair(self, space: str | None = None) -> int:
         """Build the index of one space, or of all, again from log and archive; the number of rows that differed.
@@ -963,11 +1002,6 @@ class Store:
         names = [check_name(space, "space")] if space is not None else self._shared.space_names()
         self._handle.check_open()
         return names
-
-    def _partitions(self, space: str | None) -> Iterator[Partition]:
-        for name in self._names(space):
-            known = self._known(name)
-            yield from known.partitions if known else ()
 
     def statistics(self) -> Statistics:
         """What was done since this store was opened here: requests by kind, conflicts, retries, cache hits."""

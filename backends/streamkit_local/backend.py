@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Final, TypeVar, TypeVarTuple
 from uuid import UUID
 
-from streamkit.backend import ANY, Etag, Expect, Grant, Limits, Range, Row, Value
+from streamkit.backend import ANY, Etag, Expect, Grant, Limits, Range, Row, Salvaged, Value
 from streamkit.errors import CorruptData, LeaseLost, StoreClosed
 from streamkit.reentry import Mutex
 
@@ -17,9 +18,10 @@ from .files import PRIVATE
 from .head import END
 from .log import PartitionLog
 from .reading import Reader
+from .salvage import intact_rows
 from .sharing import enter, leave, register
 from .state import State
-from .store import OpenStore
+from .store import OpenStore, directory_of
 
 __all__ = ["LocalBackend"]
 
@@ -229,6 +231,15 @@ class LocalBackend:
         log = None if store is None else store.log(partition)
         if log is not None:
             log.scrub()
+
+    def salvage(self, partition: bytes) -> Salvaged:
+        """See `Salvages`. The files are read as they are, without the locks and the marker of the store."""
+        _check_address(partition, ())
+        path = os.path.join(self._root, str(self._id), directory_of(partition))
+        try:
+            return intact_rows(path, partition)
+        except OSError as error:
+            raise system_fault(error, path) from error
 
     def _leases(self, *, create: bool) -> PartitionLog | None:
         self._requests["lease"] += 1

@@ -27,6 +27,7 @@ __all__ = [
     "SUSPECT",
     "SYNCED",
     "Head",
+    "identity_of",
     "release_inherited",
     "seal",
     "unseal",
@@ -148,6 +149,19 @@ class Head:
                 view.release()
         with contextlib.suppress(BufferError):
             self._map.close()
+
+
+def identity_of(path: str, partition: bytes) -> bytes | None:
+    """What the head at `path` says of the identity of its partition's files; None for a missing or damaged one."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(HEAD_SIZE)
+        magic, identity, length, crc = _STATIC.unpack_from(data)
+    except (FileNotFoundError, struct.error):
+        return None
+    name = data[_STATIC.size : _STATIC.size + length]
+    right = magic == _MAGIC and name == partition and crc == crc32(name, crc32(identity))
+    return bytes(identity) if right else None
 
 
 _heads: weakref.WeakSet[Head] = weakref.WeakSet()

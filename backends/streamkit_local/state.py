@@ -20,6 +20,7 @@ __all__ = [
     "log_name",
     "pack_file",
     "pack_ranges",
+    "unpack_file",
     "unpack_ranges",
 ]
 
@@ -134,6 +135,12 @@ def pack_file(name: int, size: int) -> bytes:
     return _PAIR.pack(name, size)
 
 
+def unpack_file(data: bytes) -> tuple[int, int]:
+    """(name, size) of what `pack_file` gave."""
+    name, size = _PAIR.unpack(data)
+    return name, size
+
+
 class _Snapshot(msgspec.Struct, array_like=True):
     last: bytes | None
     dropped: list[tuple[int, int]]
@@ -180,7 +187,7 @@ class State:
         elif kind == MOVED:
             self._set(key[8:], RowAt(_VERSION.unpack_from(key)[0], position, size, 0))
         elif kind == FILE:
-            name, length = _PAIR.unpack(data)
+            name, length = unpack_file(data)
             self._set(key, RowAt(position, position, length, name))
         elif kind == GONE:
             self.rows.pop(key, None)

@@ -18,7 +18,7 @@ from .partition import DRAFT, create_log, mark_log_deleted
 from .place import Place
 from .syncing import claim_end_of
 
-__all__ = ["LEASES", "OpenStore", "mark_deleted"]
+__all__ = ["LEASES", "OpenStore", "directory_of", "mark_deleted"]
 
 _LOGS: Final = 64
 _TRIES: Final = 5
@@ -26,7 +26,7 @@ LEASES: Final = "leases"
 """The directory of the partition that leases are kept in."""
 
 
-def _name(partition: bytes) -> str:
+def directory_of(partition: bytes) -> str:
     """The name of a partition's directory."""
     return hashlib.blake2b(partition, digest_size=16).hexdigest()
 
@@ -50,7 +50,7 @@ class OpenStore:
         if log is not None:
             return log
         with self._mutex():
-            log = self.logs.get(partition) or self._open(_name(partition), partition, create)
+            log = self.logs.get(partition) or self._open(directory_of(partition), partition, create)
             if log is not None:
                 self.logs[partition] = log
                 while len(self.logs) > _LOGS:
@@ -100,7 +100,7 @@ class OpenStore:
                 log.close()
         for partition in self._set_aside:
             with contextlib.suppress(OSError, StreamkitError):
-                claim_end_of(os.path.join(self.place.path, _name(partition)), partition, self._timeout)
+                claim_end_of(os.path.join(self.place.path, directory_of(partition)), partition, self._timeout)
         self._set_aside.clear()
         self.logs.clear()
         self._leases = None

@@ -27,6 +27,7 @@ from .writing import Lane, LoopRequest
 if TYPE_CHECKING:
     from ..archive import RestoreReport
     from ..routes import RouteStatus
+    from ..salvage import SalvageReport
     from ..views.view import View
     from .clients import AsyncMembers, AsyncRoute, AsyncView
     from .groups import AsyncGroup, AsyncQueue
@@ -203,6 +204,20 @@ class AsyncStore:
         """Copy a space of the store `source` into this one. See Store.restore. `progress` as for `archive`."""
         plain = source.sync if isinstance(source, AsyncStore) else source
         work = partial(self.sync.restore, space, plain, until=until, tier=tier)
+        return await in_thread(self.calls, progress, work)
+
+    async def salvage(
+        self,
+        space: str,
+        target: str,
+        *,
+        into: AsyncStore | Store | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> SalvageReport:
+        """Copy every intact transaction of a damaged space to a new one. See Store.salvage."""
+        plain = into.sync if isinstance(into, AsyncStore) else into
+        work = partial(self.sync.salvage, space, target, into=plain, dry_run=dry_run)
         return await in_thread(self.calls, progress, work)
 
     verify = with_progress(Store.verify)

@@ -55,6 +55,7 @@ for command in (
     look.status,
     upkeep.verify,
     upkeep.repair,
+    upkeep.salvage,
     upkeep.maintain,
     cold.archive,
     cold.compact,

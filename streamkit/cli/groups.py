@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from streamkit import DeliveryLost, Store
+from streamkit import DeliveryLost, PermanentError, Store
 from streamkit.groups import Delivery, Group, GroupStatus
 
 from .options import Archive, Json, SpaceName, StoreId, Url, note_missing, open_store
@@ -39,7 +39,7 @@ def _group(store: Store, space: str, name: str) -> Group:
     """One that is there: looking makes none."""
     if name not in store.get_groups(space):
         known = ", ".join(map(repr, store.get_groups(space))) or "none"
-        raise typer.BadParameter(f"the space {space!r} has no group {name!r}; it has {known}")
+        raise PermanentError(f"the space {space!r} has no group {name!r}; it has {known}")
     return store.group(space, name)
 
 

@@ -137,18 +137,23 @@ def size(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """How much is kept: entries, segments, bytes of payload, and stored bytes by tier."""
+    """How much is kept: entries, segments, bytes of payload, and stored bytes by tier.
+
+    Internal spaces, where groups, queues, views and routes keep their state, count in the stored tier `internal` only.
+    """
     with open_store(url, store, archive) as opened:
         if space is not None:
             check_space(opened, space)
         found = opened.size(space)
     tiers = {tier.name: tier.bytes for tier in found.tiers}
     if json:
-        fields = {"entries": found.entries, "segments": found.segments, "bytes": found.bytes, "stored": tiers}
+        fields = {"entries": found.entries, "segments": found.segments, "bytes": found.payload_bytes, "stored": tiers}
         print_line(record_line(fields))
         return
     stored = ", ".join(f"{name} {count:,}" for name, count in tiers.items())
-    print_line(f"{found.entries:,} entries  {found.segments:,} segments  {found.bytes:,} bytes  stored: {stored}")
+    print_line(
+        f"{found.entries:,} entries  {found.segments:,} segments  {found.payload_bytes:,} bytes  stored: {stored}"
+    )
 
 
 def rm(

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated
 
+import msgspec
 import typer
 
-from streamkit import PermanentError, Store
+from streamkit import PermanentError, Store, StreamkitError
 
 from .options import Archive, Json, StoreId, Url, check_space, open_client, open_store, resolved_url
 from .output import print_line, print_note, record_line
 from .progress import progress
 
-__all__ = ["maintain", "repair", "verify"]
+__all__ = ["maintain", "repair", "salvage", "verify"]
 
 OneSpace = Annotated[str | None, typer.Argument(metavar="SPACE", help="One space. Else all.", show_default=False)]
+
+
+_COUNTS = ("transactions", "entries", "segments")
 
 
 def verify(
     space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
 ) -> None:
-    """Walk log and archive: dense, undamaged, and the index says the same. Every finding is named; exit 1 with any."""
-    with open_store(url, store, archive) as opened, progress("verifying", unit="transactions") as bar:
-        report = opened.verify(space, progress=bar.at)
-        if report.ok and not report.transactions:
-            _check_there(opened, space, url, archive)
+    """Walk log and archive: dense, undamaged, and the index says the same. Every finding is named; exit 1 with any.
+
+    Internal spaces, where groups, queues, views and routes keep their state, are walked and not counted. With --json
+    the last line sums up, also after an error.
+    """
+    try:
+        with open_store(url, store, archive) as opened, progress("verifying", unit="transactions") as bar:
+            report = opened.verify(space, progress=bar.at)
+            if report.ok and not report.transactions:
+                _check_there(opened, space, url, archive)
+    except StreamkitError as error:
+        if json:
+            failed = f"{type(error).__name__}: {error}"
+            print_line(record_line({"ok": False, "findings": 0, **dict.fromkeys(_COUNTS, 0), "error": failed}))
+        raise
+    findings = len(report.findings)
     for finding in report.findings:
         fields = {
             "space": finding.space,
@@ -34,14 +50,14 @@ def verify(
         }
         text = f"{finding.space}/{finding.partition}  {finding.key!r}  {finding.problem}"
         print_line(record_line(fields) if json else text)
-    counts = {"transactions": report.transactions, "entries": report.entries, "segments": report.segments}
+    counts = {name: getattr(report, name) for name in _COUNTS}
     if json:
-        print_line(record_line({"ok": report.ok, "findings": len(report.findings), **counts}))
+        print_line(record_line({"ok": report.ok, "findings": findings, **counts}))
     elif report.ok:
         checked = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         print_line(f"whole: {checked}")
     if not report.ok:
-        print_note(f"CorruptData: {len(report.findings)} findings")
+        print_note(f"CorruptData: {findings} findings")
         raise typer.Exit(1)
 
 
@@ -56,6 +72,54 @@ def repair(
     print_line(
         record_line({"rows": rows}) if json else f"the index is built anew: {rows:,} rows were written or removed"
     )
+
+
+def salvage(
+    space: Annotated[str, typer.Argument(metavar="SPACE", help="The damaged space.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The new space.", show_default=False)],
+    into: Annotated[
+        str | None,
+        typer.Option("--into", metavar="UUID", help="The store of the new space. Else the same.", show_default=False),
+    ] = None,
+    into_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where that store is, if elsewhere.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing: only say what is lost.")] = False,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Copy every intact transaction of a damaged space to a new one, and name each lost one; exit 1 with any.
+
+    The damaged space is not changed. Nobody may write to it meanwhile.
+    """
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_store(url, store, archive))
+        other = None
+        if into is not None or into_url is not None:
+            other = stack.enter_context(open_store(into_url or url, into or str(opened.id), archive))
+        bar = stack.enter_context(progress("salvaging", unit="transactions"))
+        report = opened.salvage(space, target, into=other, dry_run=dry_run, progress=bar.at)
+    if json:
+        print_line(record_line({"ok": report.ok, **msgspec.to_builtins(report)}))
+    else:
+        for lost in report.lost:
+            what = (
+                f"transaction {lost.first}" if lost.first == lost.last else f"transactions {lost.first} to {lost.last}"
+            )
+            wrote = f" of {', '.join(map(repr, lost.segments))}" if lost.segments else ""
+            print_line(f"lost: {what} of partition {lost.partition}{wrote}: {lost.problem}")
+        for missing in report.missing:
+            print_line(f"missing: {missing.segment!r} {missing.first}..{missing.last}")
+        for damage in report.damage:
+            print_line(f"damaged: {damage}")
+        done = "would be copied" if dry_run else "were copied"
+        print_line(f"{report.entries:,} entries of {report.transactions:,} transactions {done} to {target!r}")
+    if not report.ok:
+        count = sum(lost.last - lost.first + 1 for lost in report.lost)
+        print_note(f"CorruptData: {count} transactions are lost")
+        raise typer.Exit(1)
 
 
 def maintain(space: OneSpace = None, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:

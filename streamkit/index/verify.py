@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import msgspec
 
 from ..backend import Backend, Range
-from ..errors import StreamkitError
-from ..log.keys import CATALOG, HEAD, partition_key, run_key, space_key
+from ..errors import CorruptData, StreamkitError, UnsupportedVersion
+from ..log.keys import CATALOG, HEAD, SPACES, partition_key, run_key, segment_name, space_key
 from ..log.manifest import RunFile, RunGone
 from ..log.pack_format import START, check_start
 from ..log.packs import PackFile
 from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.rows import Head, Settings, decode_row
+from ..names import InternalName
 from .check import Rows, check_index, rows_of
 from .log_walk import Finding, LogWalk, Progress
+from .readable import readable_rows
 from .run_format import decode_section
 from .salvage import had_head
 
-__all__ = ["Finding", "MakePartition", "VerifyReport", "examine", "find_settings", "read_index", "verify_space"]
+__all__ = [
+    "Finding",
+    "MakePartition",
+    "VerifyReport",
+    "examine",
+    "find_settings",
+    "read_index",
+    "verify_space",
+    "verify_spaces",
+]
 
 MakePartition = Callable[[int, Settings], Partition]
+UNREADABLE = (CorruptData, UnsupportedVersion)
+"""What makes a space unreadable, and says nothing about the others."""
 _TRIES = 20
+
+
+class Spaces(Protocol):
+    """The spaces of a store."""
+
+    def space_names(self) -> list[str]: ...
+
+    def unread(self, space: str) -> MakePartition: ...
 
 
 class VerifyReport(msgspec.Struct, frozen=True):
@@ -37,13 +59,54 @@ class VerifyReport(msgspec.Struct, frozen=True):
         return not self.findings
 
 
-def verify_space(backend: Backend, space: str, make: MakePartition, progress: Progress | None) -> VerifyReport:
-    """What is wrong with a space's rows. `make` makes its partitions, of which nothing has been read."""
-    settings, findings = find_settings(backend, space)
+def verify_spaces(
+    backend: Backend, names: Iterable[str] | None, store: Spaces, progress: Progress | None
+) -> VerifyReport:
+    """What is wrong with the rows of the spaces `names`, or of all; those of users are counted."""
+    findings: list[Finding] = []
+    if names is None:
+        names, found = _listed(backend, store)
+        findings += found
     transactions = entries = segments = 0
+    for name in names:
+        report = verify_space(backend, name, store.unread(name), progress)
+        findings += report.findings
+        if not isinstance(name, InternalName):
+            transactions, entries = transactions + report.transactions, entries + report.entries
+            segments += report.segments
+    return VerifyReport(tuple(findings), transactions, entries, segments)
+
+
+def _listed(backend: Backend, store: Spaces) -> tuple[list[str], list[Finding]]:
+    """The names in the catalog; of a damaged one, those that can be read, and what is wrong."""
+    try:
+        return store.space_names(), []
+    except UNREADABLE as error:
+        names = [
+            segment_name(key) for key in readable_rows(backend, bytes(CATALOG)).rows if key.startswith(bytes(SPACES))
+        ]
+        listed = [InternalName(name) if name < " " else name for name in sorted(names)]
+        return listed, [Finding("", 0, bytes(CATALOG), f"the list of the spaces: {error}")]
+
+
+def verify_space(backend: Backend, space: str, make: MakePartition, progress: Progress | None) -> VerifyReport:
+    """What is wrong with a space's rows. `make` makes its partitions, of which nothing has been read.
+
+    What cannot be read at all is a finding.
+    """
+    transactions = entries = segments = 0
+    settings: Settings | None = None
+    try:
+        settings, findings = find_settings(backend, space)
+    except UNREADABLE as error:
+        findings = [Finding(space, 0, bytes(HEAD), str(error))]
     for number in range(settings.partitions if settings else 0):
         assert settings is not None
-        log = examine(make(number, settings), progress)
+        try:
+            log = examine(make(number, settings), progress)
+        except UNREADABLE as error:
+            findings.append(Finding(space, number, bytes(HEAD), str(error)))
+            continue
         findings += log.findings
         transactions, entries = transactions + log.transactions, entries + log.entries
         segments += len(log.pieces.keys() | (log.cold or {}).keys())

@@ -84,21 +84,39 @@ class EraseReport(msgspec.Struct, frozen=True):
 
 
 class Tier(msgspec.Struct, frozen=True):
-    """Stored bytes of one tier: "log" (transactions), "index", or "archive"."""
+    """Stored bytes of one tier: "log" (transactions), "index", or "archive".
+
+    The size of a whole store also has the tier "internal": all tiers of the spaces that groups, queues, views and
+    routes keep their state in.
+    """
 
     name: str
     bytes: int
 
 
 class StoreSize(msgspec.Struct, frozen=True):
-    """How much is kept. `bytes` are of payload, as it was written; what is stored is mostly compressed."""
+    """How much is kept.
+
+    Entries, segments and bytes of payload are those of the user's own spaces, as `status` counts them. Payload counts
+    as it was written; stored bytes are mostly compressed, and include internal spaces.
+    """
 
     entries: int
     segments: int
-    bytes: int
+    payload_bytes: int
     tiers: tuple[Tier, ...]
 
     @property
-    def stored(self) -> int:
+    def stored_bytes(self) -> int:
         """Bytes in all tiers."""
         return sum(tier.bytes for tier in self.tiers)
+
+    @property
+    def bytes(self) -> int:
+        """The earlier name of `payload_bytes`."""
+        return self.payload_bytes
+
+    @property
+    def stored(self) -> int:
+        """The earlier name of `stored_bytes`."""
+        return self.stored_bytes

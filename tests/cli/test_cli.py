@@ -739,6 +739,48 @@ def test_a_malformed_archive_url_is_wrong_usage_and_not_repeated(
     assert "SECRET" not in found.err + again.err
 
 
+def test_a_damaged_space_is_verified_to_the_last_line_and_salvaged(cli: CommandLine) -> None:
+    cli("produce", "orders", "--segment-key", "order", cli.file("o.ndjson", ORDERS))
+    cli("produce", "other", "--segment", "s", cli.file("o.ndjson", ORDERS))
+    orders = cli("consume", "orders", "--json").lines
+    log = min(path for path in cli.folder.rglob("*.log") if b"SKTX" in path.read_bytes())
+    data = bytearray(log.read_bytes())
+    data[data.index(b"SKTX") + 70] ^= 1
+    log.write_bytes(data)
+    found = cli("verify", "--json")
+    assert found.code == 1
+    *findings, summary = found.lines
+    (space,) = {finding["space"] for finding in findings}
+    assert summary["ok"] is False
+    assert summary["findings"] == len(findings)
+    assert summary["entries"] == 10, "of the space that is whole"
+    assert space in ("orders", "other")
+    dry = cli("salvage", space, "saved", "--dry-run")
+    assert dry.code == 1
+    assert "lost: transaction 1 of partition 0" in dry.out
+    saved = cli("salvage", space, "saved", "--json")
+    assert saved.code == 1
+    (report,) = saved.lines
+    assert (report["ok"], report["target"], report["dry_run"]) == (False, "saved", False)
+    assert report["entries"] < len(orders)
+    assert cli("verify", "saved").code == 0
+
+
+def test_verify_sums_up_after_an_error_too(cli: CommandLine) -> None:
+    found = cli("verify", "absent", "--json")
+    assert found.code == 1
+    summary = found.lines[-1]
+    assert (summary["ok"], summary["entries"]) == (False, 0)
+    assert summary["error"].startswith("PermanentError: ")
+
+
+def test_an_unknown_group_is_refused_with_1(cli: CommandLine) -> None:
+    cli("produce", "orders", "--segment-key", "order", cli.file("o.ndjson", ORDERS))
+    found = cli("group", "show", "orders", "absent")
+    assert found.code == 1
+    assert "has no group 'absent'" in found.err
+
+
 def test_compact_and_restore_tell_what_they_did(cli: CommandLine) -> None:
     pytest.importorskip("deltalake")
     for _ in range(2):

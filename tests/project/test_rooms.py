@@ -39,7 +39,7 @@ LAYERS = (
     {"store", "client", "", "aio", "places"},
     {"run"},
     # clients of the store
-    {"archive", "testing", "groups", "views", "routes", "eventsourcing", "members", "removing"},
+    {"archive", "testing", "groups", "views", "routes", "eventsourcing", "members", "removing", "salvage"},
     {"serve"},
     {"spark", "cli"},
 )
@@ -56,6 +56,7 @@ UPWARD = {
     ("streamkit.aio.clients", "streamkit.routes.route"): "for the type checker",
     ("streamkit.aio.clients", "streamkit.views.open_view"): "for the type checker",
     ("streamkit.aio.store", "streamkit.routes"): "for the type checker",
+    ("streamkit.aio.store", "streamkit.salvage"): "for the type checker",
     ("streamkit.aio.store", "streamkit.views.view"): "for the type checker",
     ("streamkit.client", "streamkit.archive.location"): "deletes a store's archive, where there is one",
     ("streamkit.errors", "streamkit.model"): "for the type checker: an error carries statuses",
@@ -91,6 +92,8 @@ UPWARD = {
     ("streamkit.store", "streamkit.removing.ranges"): "for the type checker",
     ("streamkit.store", "streamkit.removing.size"): "`size()` of the facade",
     ("streamkit.store", "streamkit.removing.space"): "`delete_space()` of the facade",
+    ("streamkit.store", "streamkit.salvage"): "for the type checker",
+    ("streamkit.store", "streamkit.salvage.copy"): "`salvage()` of the facade",
     ("streamkit.store", "streamkit.removing.trim"): "`trim()` of the facade",
     ("streamkit.store", "streamkit.groups"): "for the type checker",
     ("streamkit.store", "streamkit.groups.group"): "`group()` of the facade",

@@ -1,0 +1,86 @@
+"""The archived transactions of a damaged partition that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ..clock import SYSTEM_CLOCK
+from ..errors import CorruptData, MissingDependency, PermanentError, UnsupportedVersion
+from ..log.floors import Floor
+from ..log.read import Bounds
+from ..log.rows import Head, Settings
+from ..names import InternalName
+from ..store import inner
+from .log import IntactLog, Transaction
+
+if TYPE_CHECKING:
+    from ..archive.read import Archive
+    from ..store import Store
+
+__all__ = ["ArchivedPart"]
+
+
+class _Partition:
+    """What the archive's reader must know of a partition whose log is damaged."""
+
+    def __init__(self, space: str, partition: int, settings: Settings, archived: int) -> None:
+        self.space = space
+        self.partition = partition
+        self.settings = settings
+        self.head = Head(settings, archived=archived)
+        self.clock = SYSTEM_CLOCK
+        self.floor = Floor()
+
+    def refresh(self) -> int:
+        return self.head.archived
+
+
+class ArchivedPart:
+    """The archive of a partition. `problem` says what of it cannot be read; a file is readable or is not."""
+
+    def __init__(self, store: Store, space: str, settings: Settings, log: IntactLog) -> None:
+        self.problem = ""
+        self.last = log.head.archived
+        """The last archived transaction."""
+        self._archive: Archive | None = None
+        self._ranges: list[tuple[int, int]] = []
+        self._lost: list[tuple[int, int]] = []
+        if isinstance(space, InternalName) or not (self.last or inner(store).has_archive(space)):
+            return
+        try:
+            self._archive = inner(store).archive(space)
+            snapshot = self._archive.table.snapshot()
+            if snapshot is not None:
+                self.last = max(self.last, snapshot.archived.get(log.partition, 0))
+                self._ranges = sorted({file.numbers for file in snapshot.files if file.partition == log.partition})
+            elif self.last:
+                raise CorruptData("its table is missing")
+        except MissingDependency:
+            raise
+        except PermanentError as error:
+            self.problem = f"the archive cannot be read: {error}"
+            self._lost = [(1, self.last)]
+        self._view: Any = _Partition(space, log.partition, settings, self.last)
+
+    def transactions(self, first: int) -> Iterator[tuple[int, Transaction]]:
+        """(number, transaction) of those that can be read, in order, from `first` on."""
+        for low, high in self._ranges:
+            start = max(low, first)
+            if self._archive is None or start > high:
+                continue
+            try:
+                batches = self._archive.transactions(self._view, (start, 0), high, Bounds(gaps="skip"))
+                for number, group in groupby(batches, key=lambda batch: batch.number):
+                    frames = [batch.entries for batch in group if batch.entries]
+                    yield number, Transaction(None, frames)
+                    first = number + 1
+            except (CorruptData, UnsupportedVersion) as error:
+                self.problem = f"the archive cannot be read: {error}"
+                self._lost.append((max(low, first), high))
+            first = max(first, high + 1)
+
+    def is_lost(self, number: int) -> bool:
+        """Whether the transaction may be in a file that cannot be read."""
+        return any(first <= number <= last for first, last in self._lost)
