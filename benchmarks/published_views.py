@@ -1,6 +1,9 @@
 """A fresh process on S3 that begins from a published view: what it asks, and what it does besides the download.
 
     python -m benchmarks.published_views [entries]
+    python -m benchmarks.published_views --publishing [entries]
+
+The second form measures what it takes to publish views, and to erase an entry from them, on a local disk.
 
 A moto server answers each request 250 ms late, and keeps when each came and went: requests of which none overlaps with
 another are counted as round trips, which is never fewer than what the process has waited for one after the other.
@@ -25,7 +28,7 @@ from uuid import uuid4
 
 import streamkit
 from streamkit import Record, View
-from streamkit.views import Index, Reduce
+from streamkit.views import Index, Reduce, Search
 from streamkit.views.publish import Snapshots
 
 from .views import fill, payloads
@@ -181,6 +184,38 @@ def measure(server: Server, entries: int) -> None:
                 print(f"    {1000 * at:>7.0f} ms {request.method:5} {request.size:>12,} B {request.path[:90]}")
 
 
+def measure_publishing(entries: int) -> None:
+    """On a local disk: what it takes to publish each view, and to take one erased entry out of it."""
+    with tempfile.TemporaryDirectory() as folder, streamkit.connect(f"file://{folder}/stores") as client:
+        store = client.store(uuid4())
+        fill(store, "log", entries, 1000)
+        for name, kind in (kinds() | {"Search": Search(_user)}).items():
+            with store.view(name, kind, ["log"], Path(folder) / name) as view:
+                view.catch_up()
+                with timed() as publishing:
+                    view.publish()
+                segment = next(store.consume_space("log", limit=1)).segment
+                store.erase("log", segment, last=1)
+                with timed() as erasing:
+                    view.catch_up()
+                size = view.status().bytes
+            print(
+                f"{name} of {entries:,} entries, {size / 1e6:,.1f} MB: publish {publishing[1]:.2f} s "
+                f"({publishing[0]:.2f} s of CPU), catch_up after an erasure {erasing[1]:.2f} s "
+                f"({erasing[0]:.2f} s of CPU)",
+                flush=True,
+            )
+
+
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """Seconds of CPU, and by the clock."""
+    took = [0.0, 0.0]
+    begun = time.process_time(), time.perf_counter()
+    yield took
+    took[:] = time.process_time() - begun[0], time.perf_counter() - begun[1]
+
+
 def main(entries: int = 1_000_000) -> None:
     with serving() as server:
         measure(server, entries)
@@ -189,5 +224,8 @@ def main(entries: int = 1_000_000) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--fresh"]:
         fresh(*sys.argv[2:])
+    elif sys.argv[1:2] == ["--publishing"]:
+        for count in map(int, sys.argv[2:] or (10_000, 1_000_000)):
+            measure_publishing(count)
     else:
         main(*map(int, sys.argv[1:]))

@@ -42,6 +42,10 @@ _T = TypeVar("_T")
 _Round = Literal["end", "paused", "stopped", "busy"]
 _PAUSE = 0.005
 _LONGEST_PAUSE = 0.25
+_LONGEST_WAIT = 60.0
+"""Seconds that a reader waits for the process that makes the database."""
+_LONGEST_CLOSE = 10.0
+"""Seconds that `close` waits for the thread that builds."""
 _PUBLISHES = 3
 
 
@@ -130,7 +134,7 @@ class OpenView:
         self._builder: list[int] | None = None
         """Who builds, of this process: its thread."""
         self._closes_itself = False
-        """Who builds has closed the view."""
+        """The builder lets go of the database at its end: the view was closed meanwhile."""
         self._left = [getattr(self, "_build", None), getattr(self, "_readers", None)]
         self._build: Build | None = None
         self._readers = threading.local()
@@ -181,7 +185,11 @@ class OpenView:
         self, stop: Callable[[], bool], progress: Callable[[int], None] | None = None, *, anew: bool = False
     ) -> _Round:
         self._check_open()
-        return self._alone(lambda: self._forward(stop, progress or (lambda entries: None), anew)) or "busy"
+
+        def ends() -> bool:
+            return self._closed or stop()
+
+        return self._alone(lambda: self._forward(ends, progress or (lambda entries: None), anew)) or "busy"
 
     def _alone(self, work: Callable[[], _T]) -> _T | None:
         """`work()` while no other thread or process builds; None, at once, if one does."""
@@ -542,7 +550,8 @@ class OpenView:
         """A read-only connection to the present database, for the calling thread. Each statement sees one state of it.
 
         Ask for it again for later ones: after a rebuild it is another database. Nothing is built by asking, but where
-        there is nothing yet the tables are made.
+        there is nothing yet the tables are made. If another process makes them, perhaps from a published view, this
+        waits for it, and raises Unavailable after a minute.
         """
         if self._closed or self._pid != os.getpid():
             self._check_open()
@@ -551,7 +560,9 @@ class OpenView:
         if path is not None and getattr(readers, "path", None) == path:
             found: sqlite3.Connection = readers.db
             return found
-        for _ in range(100):
+        clock, pause = inner(self._store).clock, _PAUSE
+        begun, tries = clock.monotonic(), 0
+        while tries < 100 and clock.monotonic() - begun < _LONGEST_WAIT:
             if path is not None:
                 with contextlib.suppress(OSError, Unavailable):  # or whoever builds a later version would remove it
                     self._files.prepare()
@@ -559,10 +570,16 @@ class OpenView:
                     readers.db, readers.path = open_reader(path), path
                     db: sqlite3.Connection = readers.db
                     return db
-            self._round(lambda: True)
+            tries += self._round(lambda: True) != "busy"
             path = self._files.current() or self._files.shown()
             if path is None or not os.path.exists(path):
-                self._sleep(_PAUSE)
+                self._sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+        if tries < 100:
+            raise Unavailable(
+                f"another thread or process has been making the database of the view {self.name!r} for "
+                f"{_LONGEST_WAIT:g} seconds, which takes long where it fetches a published one: ask again"
+            )
         raise PermanentError(f"the view {self.name!r} has no database at {self.path}: catch_up() makes it")
 
     def _state(self) -> State | None:
@@ -622,23 +639,29 @@ class OpenView:
 
     def __getattr__(self, name: str) -> Any:
         """What the view offers to be asked."""
-        if name.startswith("_") or "view" not in self.__dict__:
+        if name.startswith("_") or "view" not in self.__dict__ or hasattr(type(self), name):  # a property has raised it
             raise AttributeError(name)
         return getattr(self.view, name)
 
     def close(self) -> None:
-        """Let go of the database, and end `run`. Again is fine. Where the thread that builds calls it, in `apply` or a
-        signal handler, it is let go when that has come to its end."""
+        """Let go of the database, and end `run`. Again is fine.
+
+        A thread that builds ends after its batch, and its call raises StoreClosed. If that takes more than ten seconds,
+        or if the thread itself calls this, in `apply` or a signal handler, it lets go of the database at its end.
+        """
         if self._closed:
             return
         self._closed = True
         for stop in list(self._stops):
             stop.set()
+        end = time.monotonic() + _LONGEST_CLOSE
         while (builder := self._builder) is not None and self._pid == os.getpid():
-            if builder[0] == threading.get_ident():
+            if builder[0] == threading.get_ident() or time.monotonic() >= end:
                 self._closes_itself = True
-                return
-            time.sleep(_PAUSE)
+                if self._builder is not None:
+                    return
+            else:
+                time.sleep(_PAUSE)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -649,8 +672,11 @@ class OpenView:
         self._files.close()
 
     def delete(self) -> None:
-        """Close it and delete its databases here. What was published stays."""
+        """Close it and delete its databases here. What was published stays. Unavailable while another thread builds."""
         self.close()
+        builder = self._builder
+        if builder is not None and builder[0] != threading.get_ident() and self._pid == os.getpid():
+            raise Unavailable(f"another thread still builds the view {self.name!r}: delete it again after that")
         self._files.delete()
 
     def __enter__(self) -> OpenView:
