@@ -194,8 +194,8 @@ def measure_publishing(entries: int) -> None:
                 view.catch_up()
                 with timed() as publishing:
                     view.publish()
-                segment = next(store.consume_space("log", limit=1)).segment
-                store.erase("log", segment, last=1)
+                entry = next(store.consume_space("log", limit=1))
+                store.erase("log", entry.segment, first=entry.sequence, last=entry.sequence)
                 with timed() as erasing:
                     view.catch_up()
                 size = view.status().bytes
