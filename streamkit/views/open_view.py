@@ -280,7 +280,7 @@ class OpenView:
         build = self._writer(path)
         gaps = build.untold(fresh=False)
         self._unpublish()
-        if gaps is not None and hasattr(self.view, "erase"):
+        if gaps is not None:
             self._take_out(build, gaps, all=True)
 
     def _take_out(self, build: Build, gaps: Sequence[Removed], *, all: bool = False) -> Build | None:

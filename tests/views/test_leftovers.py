@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +17,14 @@ import pytest
 
 import streamkit
 from streamkit import LeaseNotAcquired, Record, Store
+from streamkit.compression import load_zstd
 from streamkit.views import Index, publish
 
 _PUBLISHING = """
 import os, sys
 from pathlib import Path
 import streamkit
-from streamkit.views import Index, database, publish
+from streamkit.views import Index, build, publish
 
 url, id, folder, place = sys.argv[1:]
 
@@ -43,11 +45,12 @@ elif place == "confirm":
         killed()
     publish._confirmed = last
 elif place == "clean":
-    os.fsync = killed
+    build.write_clean = killed
 with streamkit.connect(url) as client:
     store = client.store(id)
     view = store.view("index", Index(lambda entry: entry.payload.decode()), ["log"], Path(folder))
     if place == "clean":
+        view.catch_up()
         store.erase("log", "s", last=1)
         view.catch_up()
     view.publish()
@@ -172,22 +175,30 @@ def test_what_is_erased_while_a_view_is_published_is_not_published(
     call: Callable[..., Any] = getattr(publish, place)
     left = [1]
 
-    def erasing(*args: Any) -> Any:
-        result = call(*args)
+    def erase() -> Iterator[bytes]:
         if left:
             left.pop()
-            if place == "_confirmed":  # it has made sure that nothing was erased, and has not yet shown the file
-                result = iter(list(result))
             store.erase("log", "s", last=1)
+        yield from ()
+
+    def erasing(*args: Any) -> Any:
+        result = call(*args)
+        if place == "_confirmed":  # it has made sure that nothing was erased, and has not yet shown the file
+            return chain(result, erase())
+        list(erase())
         return result
 
+    def show(source: str, target: str, replace: Any = os.replace) -> None:
+        if os.path.exists(source) and target.endswith(".zst"):
+            assert b"secretword00" not in load_zstd().decompress(Path(source).read_bytes()), "nobody sees it, ever"
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", show)
     monkeypatch.setattr(publish, place, erasing)
     with store.view("index", index(), ["log"], tmp_path / "v") as view:
         view.catch_up()
         view.publish()
         (found,) = (tmp_path / "stores" / "archive").rglob("*.zst")
-        from streamkit.compression import load_zstd
-
         assert b"secretword00" not in load_zstd().decompress(found.read_bytes())
     assert not list((tmp_path / "stores" / "archive").rglob("*.part"))
 
@@ -227,3 +238,19 @@ def test_a_view_that_fails_to_erase_is_built_anew(tmp_path: Path, store: Store) 
         view.erase(SimpleNamespace(space="log", segment="s", first_sequence=2, last_sequence=2, reason="erased"))
     for path in tmp_path.glob("v.builds/*.sqlite*"):
         assert b"secretword00" not in path.read_bytes()
+
+
+def test_a_link_that_a_killed_process_did_not_move_is_moved_later(tmp_path: Path, store: Store) -> None:
+    """It had moved the link of its version, and not yet the one that SQLite's tools open."""
+    with store.view("index", index(), ["log"], tmp_path / "v") as view:
+        view.catch_up()
+        current = view._files.current()
+    assert current is not None
+    old = Path(current.replace(".sqlite", "0.sqlite"))
+    old.write_bytes(b"secretword00")
+    (tmp_path / "v").unlink()
+    (tmp_path / "v").symlink_to(f"v.builds/{old.name}")
+    with store.view("index", index(), ["log"], tmp_path / "v") as view:
+        view.catch_up()
+        assert os.path.realpath(tmp_path / "v") == os.path.realpath(current)
+        assert not old.exists()
