@@ -20,6 +20,7 @@ from .log.ended import end_log
 from .log.index_reader import Index
 from .log.keys import CATALOG, SPACES, segment_name, space_key
 from .log.manifest import Manifest
+from .log.moments import Moments
 from .log.notifier import Notifier
 from .log.packs import TableCache
 from .log.partition import Partition
@@ -101,7 +102,8 @@ class OpenStore:
         self.readers: dict[str, ArchiveReader] = {}
         self.news = Notifier()
         self.blocks = BlockCache()
-        self.context = Context(self.backend, self.clock, self.counters, self.news, self.index_of, TableCache())
+        tables, moments = TableCache(), Moments()
+        self.context = Context(self.backend, self.clock, self.counters, self.news, self.index_of, tables, moments)
 
     def check_open(self) -> None:
         if self.closed:

@@ -13,6 +13,7 @@ import msgspec
 
 from .arguments import (
     bounds_of,
+    check_count,
     check_file_bytes,
     check_gaps,
     check_hours,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
+    from .backup import BackupPoint, BackupReport, BackupRestored
     from .groups import Group, Queue
     from .index.verify import VerifyReport
     from .members import Members
@@ -930,6 +932,67 @@ class Store:
         self._handle.check_open()
         source._handle.check_open()
         return restore_space(source, self, space, until or 0, tier == "cold", progress)
+
+    def backup(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        keep: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> BackupReport:
+        """Back up the whole store to `url`, while it is in use: a new point, a state of all spaces at one moment.
+
+        `url`: as of `connect`, or a path. One URL may have the backups of many stores. Only what is new since the
+        last point is copied. `keep`: remove all points but the latest so many, and what only these need.
+        `progress(files, bytes)` is called after each copy. Stopped anywhere, it is completed by the next call.
+        LeaseNotAcquired while another backup of the store runs; MissingDependency without the extra `archive` if a
+        space is archived; Unavailable if the store changes faster than it can be copied.
+        """
+        from .backup.create import backup_store
+
+        self._handle.check_open()
+        if keep is not None:
+            check_count("keep", keep)
+        return backup_store(self, url, keep, progress)
+
+    def backups(self, url: str | os.PathLike[str]) -> list[BackupPoint]:
+        """The points of this store that are at `url`, the oldest first."""
+        from .backup.create import backup_points
+
+        self._handle.check_open()
+        return backup_points(self, url)
+
+    def restore_backup(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        point: int | None = None,
+        spaces: Iterable[str] | None = None,
+        backup_of: UUID | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> BackupRestored:
+        """Bring a backup at `url` back into this store, which must be empty: exactly as it was at the point.
+
+        Transactions keep their numbers, ids and timestamps; idempotency keys, groups, queues, routes, snapshots,
+        retention and archives are there; offsets stay valid. `point`: its number, the latest if None. `spaces`: these
+        alone, as they are named; groups and routes of them are spaces of their own, and begin anew without them.
+        `backup_of`: the UUID of the store that was backed up, if this store has another one: then its routes and views
+        do not know this store, and begin anew. `progress(files, bytes)` is called after each copy. Nobody may use the
+        store meanwhile. Stopped anywhere, it is completed by the same call. Erasures that later points know are made
+        again. PermanentError if the store has something already, or there is no such point; CorruptData if the backup
+        is damaged.
+        """
+        from .backup.restore import restore_backup
+
+        self._handle.check_open()
+        if point is not None:
+            check_count("point", point)
+        if backup_of is not None and not isinstance(backup_of, UUID):
+            raise TypeError(f"backup_of is a uuid.UUID, not {type(backup_of).__name__}")
+        if isinstance(spaces, str):
+            raise TypeError("spaces are several names, not a str: pass [name]")
+        names = None if spaces is None else [check_name(space, "space") for space in spaces]
+        return restore_backup(self, url, point, names, backup_of, progress)
 
     def _eraser_lease(self, name: str, wait: float) -> Lease:
         return self.lease(name, 60.0, wait)

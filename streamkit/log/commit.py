@@ -485,7 +485,7 @@ class Committer:
         partition, snapshot = self.partition, plan.snapshot
         now = partition.clock.now()
         number = snapshot.number + 1
-        timestamp = now if now > snapshot.timestamp else snapshot.timestamp
+        timestamp = max(partition.moments.after(now), snapshot.timestamp)
         for request in plan.ready:
             if request.id is not None:
                 timestamp = max(timestamp, made_at(request.id))
@@ -557,8 +557,7 @@ class Committer:
             return None
         partition.counters["cache_hits"] += 1
         now, first, count = partition.clock.now(), row.last_sequence + 1, body.count
-        if now > timestamp:
-            timestamp = now
+        timestamp = max(partition.moments.after(now), timestamp)
         id = new_id(now, tag_of(partition))
         head = FrameHead(number, timestamp, id, self.node, position, 0, segment, first, count)
         header, record = encode_lone(head, body, partition.seed, (row.size, part.size), size)

@@ -8,6 +8,7 @@ from ..backend import Backend
 from ..clock import Clock
 from ..statistics import Counters
 from .index_reader import MakeIndex
+from .moments import Moments
 from .notifier import Notifier
 from .packs import TableCache
 
@@ -21,3 +22,4 @@ class Context(NamedTuple):
     news: Notifier
     make_index: MakeIndex
     tables: TableCache
+    moments: Moments

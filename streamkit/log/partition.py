@@ -64,6 +64,7 @@ class Partition:
         self.clock = context.clock
         self.counters = context.counters
         self.news = context.news
+        self.moments = context.moments
         self._context = context
         self.key: bytes = bytes(partition_key(space, partition))
         self.seed = 0
@@ -373,6 +374,7 @@ class Partition:
         self.cached.clear()
         self.generation += 1
         self.timestamp, self.position, self.size = head.timestamp, head.position, head.size
+        self.moments.see(head.timestamp)
         if head.retention != self.retention:
             self.expired = Floor()
         self.floor, self.retention, self.thinned = head.floor, head.retention, head.thinned
@@ -448,6 +450,7 @@ class Partition:
         if header.answers or header.lead or self.answers.lead.name:
             self.answers.apply(header)
         self.timestamp = timestamp
+        self.moments.see(timestamp)
         self.position = header.position + count
         self.size = header.size + size
         self._counted = number, count

@@ -39,7 +39,7 @@ LAYERS = (
     {"store", "client", "", "aio", "places"},
     {"run"},
     # clients of the store
-    {"archive", "testing", "groups", "views", "routes", "eventsourcing", "members", "removing", "salvage"},
+    {"archive", "backup", "testing", "groups", "views", "routes", "eventsourcing", "members", "removing", "salvage"},
     {"serve"},
     {"spark", "cli"},
 )
@@ -70,6 +70,9 @@ UPWARD = {
     ("streamkit.store", "streamkit.archive.compact"): "`compact()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.restore"): "`restore()` of the facade; its libraries are optional",
     ("streamkit.store", "streamkit.archive.read"): "for the type checker",
+    ("streamkit.store", "streamkit.backup"): "for the type checker",
+    ("streamkit.store", "streamkit.backup.create"): "`backup()` and `backups()` of the facade",
+    ("streamkit.store", "streamkit.backup.restore"): "`restore_backup()` of the facade",
     ("streamkit", "streamkit.views.view"): "`streamkit.View`, when it is asked for",
     ("streamkit.store", "streamkit.members"): "`members()` of the facade",
     ("streamkit.store", "streamkit.routes"): "for the type checker",

@@ -1,0 +1,198 @@
+"""Copying what a space consists of: its heads, the files that they name, and the transactions beside these.
+
+The head of a partition names immutable files, so a copy of the head and of its files is a copy of the partition up to
+the head's watermark. Writers go on meanwhile: they only add transactions after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from ..errors import CorruptData, Unavailable
+from ..log.floors import Erasure
+from ..log.keys import ARCHIVE, GRACE, HEAD, run_key, transaction_number
+from ..log.partition import Partition
+from ..log.records import records
+from ..log.rows import Head, decode_row
+from ..store import Store, inner
+from .chunks import Chunks, is_current, missing_from
+from .copy_table import copy_table
+from .format import FILE, Chunk, Part
+from .repository import Repository
+
+__all__ = ["Moved", "add_tail", "copy_space"]
+
+_TRIES = 100
+_TOGETHER = 4
+"""Transactions that are read at once: each may be of many MiB."""
+
+
+class Moved(Exception):
+    """Something that was to be copied is not there any more: it was merged, archived or trimmed meanwhile."""
+
+
+class Copied(NamedTuple):
+    """What is remembered of a space's copy."""
+
+    incarnation: bytes
+    watermarks: tuple[int, ...]
+    timestamp: int
+    """The latest of the heads."""
+    archived: dict[int, int]
+    """For each partition the last transaction that the copy of the table holds."""
+
+
+def copy_space(store: Store, repository: Repository, space: str, number: int, previous: int) -> Copied | None:
+    """Copy a space up to its watermarks, as parts of point `number`. What point `previous` has is not copied again.
+    None if the space is gone."""
+    for _ in range(_TRIES):
+        try:
+            return _copy_space(store, repository, space, number, previous)
+        except Moved:
+            continue
+    raise Unavailable(f"space {space!r} changes faster than it can be copied; back up again later")
+
+
+def _copy_space(store: Store, repository: Repository, space: str, number: int, previous: int) -> Copied | None:
+    parts: list[Part] = []
+    timestamp = 0
+    is_archived = False
+    for partition in inner(store).unread_partitions(space):
+        before = repository.part(previous, space, partition.partition) if previous else None
+        if before is not None and before.incarnation != partition.settings.incarnation:
+            before = None
+        part, head = _copy_partition(partition, repository, before)
+        if partition.partition == 0 and part.head is None:
+            return None
+        timestamp = max(timestamp, head.timestamp)
+        is_archived = is_archived or head.archived > 0
+        repository.put_part(number, part)
+        parts.append(part)
+    if not parts:
+        return None
+    archived: dict[int, int] = {}
+    if is_archived:
+        # After the heads: the table holds what they say, or more.
+        table, archived = copy_table(store, repository, space)
+        repository.put_part(number, msgspec.structs.replace(parts[0], table=table))
+    return Copied(parts[0].incarnation, tuple(part.watermark for part in parts), timestamp, archived)
+
+
+def _copy_partition(partition: Partition, repository: Repository, before: Part | None) -> tuple[Part, Head]:
+    space, key, index = partition.space, partition.key, partition.partition
+    there = repository.data_keys(space, index)
+    head_row, head = _head(partition)
+    ids = {file.id for file in head.manifest.files()} | {file.id for file in head.packs}
+    for id in sorted(ids):
+        if FILE + id not in there:
+            value = partition.backend.get(key, [run_key(id)])[0]
+            if value is None:
+                if _head(partition)[0] == head_row:
+                    raise CorruptData(f"space {space!r}: the head names the file {run_key(id)!r}, which is not there")
+                raise Moved
+            repository.put_file(space, index, id, value.data)
+    chunks = _copy_rows(partition, repository, head, before)
+    archive, grace = partition.backend.get(key, [bytes(ARCHIVE), bytes(GRACE)])
+    _, after = _head(partition)
+    if _removed(after) != _removed(head):
+        raise Moved
+    part = Part(
+        str(space),
+        index,
+        partition.settings.incarnation,
+        head.watermark,
+        head.watermark,
+        head_row,
+        None if archive is None else archive.data,
+        None if grace is None else grace.data,
+        sorted(id.hex() for id in ids),
+        chunks,
+        [],
+    )
+    return part, head
+
+
+def _head(partition: Partition) -> tuple[bytes | None, Head]:
+    """The partition's head, as bytes and decoded. One of another incarnation is none."""
+    value = partition.backend.get(partition.key, [bytes(HEAD)])[0]
+    if value is not None:
+        head = decode_row(Head, HEAD, value.data)
+        if head.settings.incarnation == partition.settings.incarnation:
+            return value.data, head
+    return None, Head(partition.settings)
+
+
+def _removed(head: Head) -> tuple[int, ...]:
+    """What is to be the same before and after the rows were copied."""
+    return head.floor.number, head.trimmed, head.released, head.archived, head.erased
+
+
+def _copy_rows(partition: Partition, repository: Repository, head: Head, before: Part | None) -> list[Chunk]:
+    """The transactions up to the watermark that are rows of their own, and in no file."""
+    packs = partition.open_packs(msgspec.structs.replace(head, pack=b""))
+    first = max(1, min(head.floor.number, head.watermark + 1))
+    start, end = partition.transaction_key(first), partition.transaction_key(head.watermark + 1)
+    rows = partition.backend.scan(partition.key, start, end, values=False)
+    needed = [number for row in rows if not packs.holds(number := transaction_number(row.key))]
+    left, used = missing_from(needed, _reusable(partition, head, before))
+    chunks = Chunks(partition, repository)
+    for at in range(0, len(left), _TOGETHER):
+        numbers = left[at : at + _TOGETHER]
+        values = partition.backend.get(partition.key, [partition.transaction_key(number) for number in numbers])
+        for number, value in zip(numbers, values, strict=True):
+            if value is None:
+                raise Moved
+            chunks.add(number, value.data)
+    chunks.flush()
+    return used + chunks.written
+
+
+def _reusable(partition: Partition, head: Head, before: Part | None) -> list[Chunk]:
+    """The chunks of the point before, if nothing was erased since: an erasure writes transactions anew."""
+    if before is None or before.head is None:
+        return []
+    old = decode_row(Head, HEAD, before.head)
+    if head.erasing or old.erasing or head.erased != old.erased:
+        return []
+    return [chunk for chunk in before.chunks if chunk.last <= head.watermark and is_current(partition, chunk)]
+
+
+def add_tail(partition: Partition, repository: Repository, part: Part, end: int, before: Part | None) -> Part:
+    """The part with the transactions after its own end, up to `end`. Moved if they are not all there any more.
+    `partition` is refreshed."""
+    chunks = Chunks(partition, repository)
+    erasures: list[Erasure] = []
+    used: list[Chunk] = []
+    number = part.end
+    # An erasure is a later transaction than what it erases, so the tail itself tells what is gone of it.
+    for chunk in before.chunks if before is not None else ():
+        if chunk.first == number + 1 and chunk.last <= end and chunk.count == chunk.last - number:
+            if not is_current(partition, chunk):
+                break
+            used.append(chunk)
+            number = chunk.last
+    for at, record in records(partition, number + 1, end):
+        chunks.add(at, record)
+        number = at
+        control = partition.decode_header(record, at).control
+        erasures += control.erasures if control is not None else ()
+    if number != end:
+        raise Moved
+    chunks.flush()
+    if before is not None and part.head is not None and part.end == part.watermark:
+        head = decode_row(Head, HEAD, part.head)
+        if head.erasing or before.head is None or head.erased != decode_row(Head, HEAD, before.head).erased:
+            erasures += head.erasing
+            erasures += _erasures_in(partition, before.end + 1 if before.end <= end else 1, part.watermark)
+    named = {*part.erasures, *((one.segment, one.first, one.last) for one in erasures)}
+    return msgspec.structs.replace(part, end=end, chunks=part.chunks + used + chunks.written, erasures=sorted(named))
+
+
+def _erasures_in(partition: Partition, first: int, last: int) -> Iterator[Erasure]:
+    for number, record in records(partition, max(first, partition.floor.number), last):
+        control = partition.decode_header(record, number).control
+        if control is not None:
+            yield from control.erasures

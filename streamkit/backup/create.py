@@ -1,0 +1,118 @@
+"""A backup: a new point of a store, while the store is in use.
+
+First all that never changes is copied: files of index and log, and of archives. That takes long, and others write
+meanwhile. Then the point is chosen. It lies after everything that was copied, so what remains is the few latest
+transactions of each partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+
+from ..errors import Unavailable
+from ..leases import Lease
+from ..log.moments import SKEW
+from ..store import Store, inner
+from .copy_space import Copied, Moved, add_tail, copy_space
+from .cut import Cut, find_cut
+from .prune import remove_points, remove_unfinished
+from .report import BackupPoint, BackupReport
+from .repository import Repository, open_repository
+
+__all__ = ["backup_points", "backup_store"]
+
+_TRIES = 50
+
+
+def backup_points(store: Store, url: str | PathLike[str]) -> list[BackupPoint]:
+    """The points of a store that are at `url`, the oldest first."""
+    with open_repository(url, store.id) as repository:
+        return repository.points()
+
+
+def backup_store(
+    store: Store, url: str | PathLike[str], keep: int | None, progress: Callable[[int, int], None] | None
+) -> BackupReport:
+    """Make a point of the store at `url`, and keep the latest `keep` ones. See `Store.backup`."""
+    with open_repository(url, store.id, progress) as repository, repository.lease() as lease:
+        points = repository.points()
+        remove_unfinished(repository, points)
+        point = _Backup(store, repository, lease, points[-1].number if points else 0).run()
+        lease.check()
+        repository.put_point(point)
+        removed = 0 if keep is None else remove_points(repository, [*points, point], keep)
+        return BackupReport(point, repository.files, repository.bytes, removed)
+
+
+class _Backup:
+    """One point in the making."""
+
+    def __init__(self, store: Store, repository: Repository, lease: Lease, previous: int) -> None:
+        self._store = store
+        self._repository = repository
+        self._lease = lease
+        self._previous = previous
+        self._number = previous + 1
+        self._copied: dict[str, Copied] = {}
+
+    def run(self) -> BackupPoint:
+        for _ in range(_TRIES):
+            self._copy_spaces()
+            moment = self._moment()
+            cuts = find_cut(self._store, moment)
+            late = [space for space, cut in cuts.items() if not self._finish(space, cut)]
+            if not late:
+                for space in self._copied.keys() - cuts.keys():
+                    self._drop(space)  # it was deleted meanwhile
+                transactions = sum(sum(cut.ends) for cut in cuts.values())
+                return BackupPoint(self._number, self._store.id, moment, len(cuts), transactions)
+            for space in late:
+                self._copied.pop(space, None)
+        raise Unavailable("the store changes faster than it can be copied; back up again later")
+
+    def _copy_spaces(self) -> None:
+        for space in inner(self._store).space_names():
+            if space not in self._copied:
+                self._lease.check()
+                copied = copy_space(self._store, self._repository, space, self._number, self._previous)
+                if copied is not None:
+                    self._copied[space] = copied
+
+    def _moment(self) -> int:
+        """Now, and not before what was copied. Clocks may differ by a little; one that is wrong does not count."""
+        now = inner(self._store).clock.now()
+        ahead = [copied.timestamp for copied in self._copied.values() if copied.timestamp <= now + SKEW]
+        return max([now - 1, *ahead])
+
+    def _finish(self, space: str, cut: Cut) -> bool:
+        """Copy the rest of a space, up to the point. False if its copy does not fit it: then it is copied anew."""
+        copied = self._copied.get(space)
+        if copied is None or copied.incarnation != cut.incarnation or len(copied.watermarks) != len(cut.ends):
+            return False
+        pairs = zip(copied.watermarks, cut.ends, strict=True)
+        if any(watermark > end for watermark, end in pairs):
+            return False
+        if any(number > cut.ends[partition] for partition, number in copied.archived.items()):
+            return False
+        for partition in inner(self._store).unread_partitions(space):
+            self._lease.check()
+            index = partition.partition
+            part = self._repository.part(self._number, space, index)
+            if part is None or part.incarnation != partition.settings.incarnation:
+                return False
+            before = self._repository.part(self._previous, space, index) if self._previous else None
+            if before is not None and before.incarnation != part.incarnation:
+                before = None
+            partition.refresh()
+            try:
+                self._repository.put_part(
+                    self._number, add_tail(partition, self._repository, part, cut.ends[index], before)
+                )
+            except Moved:
+                return False
+        return True
+
+    def _drop(self, space: str) -> None:
+        for index in range(len(self._copied[space].watermarks)):
+            self._repository.remove_part(self._number, space, index)

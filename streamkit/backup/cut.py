@@ -1,0 +1,78 @@
+"""The point: up to which transaction each partition belongs to one state of the whole store.
+
+All transactions up to one timestamp are such a state, because timestamps follow cause and effect (see
+`streamkit.log.moments`). A writer whose clock is late may still add one with an earlier timestamp while the partitions
+are asked one after the other. So they are asked again until two rounds agree. Then no effect is within the point whose
+cause is not: the cause was committed before the effect, so the second round has seen it, and the first one too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import Unavailable
+from ..log.first_at import first_at
+from ..log.moments import SKEW
+from ..log.partition import Partition
+from ..store import Store, inner
+from ..warn import warn
+
+__all__ = ["Cut", "find_cut"]
+
+_ROUNDS = 1000
+
+
+class Cut(NamedTuple):
+    incarnation: bytes
+    ends: tuple[int, ...]
+    """The last transaction of each partition."""
+
+
+class _Wrong:
+    """Partitions whose timestamps come from a wrong clock, and where they ended when they were asked first."""
+
+    def __init__(self) -> None:
+        self.ends: dict[tuple[bytes, bytes], int] = {}
+
+    def end(self, partition: Partition) -> int:
+        key = partition.key, partition.settings.incarnation
+        if key not in self.ends:
+            self.ends[key] = partition.number
+            warn(
+                "space %r, partition %d: its latest timestamp is more than a minute ahead. The backup has all of it as "
+                "of now; set the clocks of its writers",
+                partition.space,
+                partition.partition,
+            )
+        return self.ends[key]
+
+
+def find_cut(store: Store, moment: int) -> dict[str, Cut]:
+    """For each space that there is, how much of it is the state at `moment` (ms)."""
+    wrong = _Wrong()
+    found = _round(store, moment, wrong)
+    for _ in range(_ROUNDS):
+        again = _round(store, moment, wrong)
+        if again == found:
+            return found
+        found = again
+    raise Unavailable("transactions with old timestamps arrive all the time: set the clocks of the writers")
+
+
+def _round(store: Store, moment: int, wrong: _Wrong) -> dict[str, Cut]:
+    cuts: dict[str, Cut] = {}
+    for space in inner(store).space_names():
+        partitions = inner(store).unread_partitions(space)
+        ends = [(partition.settings.incarnation, _end(partition, moment, wrong)) for partition in partitions]
+        if ends:
+            cuts[space] = Cut(ends[0][0], tuple(end for _, end in ends))
+    return cuts
+
+
+def _end(partition: Partition, moment: int, wrong: _Wrong) -> int:
+    end = partition.refresh()
+    if partition.timestamp <= moment:
+        return end
+    if partition.timestamp > moment + SKEW:
+        return wrong.end(partition)
+    return first_at(partition, moment + 1, 1, end) - 1

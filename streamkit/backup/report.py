@@ -1,0 +1,44 @@
+"""The results of a backup and of a restore."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+__all__ = ["BackupPoint", "BackupReport", "BackupRestored"]
+
+
+class BackupPoint(msgspec.Struct, frozen=True):
+    """A state of a store that can be restored."""
+
+    number: int
+    """1, 2, 3 … Older points may have been removed."""
+    store: UUID
+    timestamp: int
+    """In ms. The point holds the transactions up to it."""
+    spaces: int
+    """Internal spaces included."""
+    transactions: int
+    """The sum of the last transaction numbers of all partitions."""
+
+
+class BackupReport(msgspec.Struct, frozen=True):
+    """The point that a backup made, and what it copied for that."""
+
+    point: BackupPoint
+    files: int = 0
+    bytes: int = 0
+    removed: int = 0
+    """Older points that were removed."""
+
+
+class BackupRestored(msgspec.Struct, frozen=True):
+    """What a restore brought back."""
+
+    point: BackupPoint
+    spaces: int
+    files: int
+    bytes: int
+    erasures: int
+    """Erasures that were made after the point, are known to the backup and were applied again."""

@@ -1,0 +1,198 @@
+"""The place where backups of one store are kept, at any URL that stores are kept at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath, urandom
+from pathlib import Path
+from uuid import UUID
+
+from ..backend import ABSENT, ANY, Ambiguous, Backend, Conflict, Expect
+from ..client import Client, connect
+from ..errors import PermanentError, Unavailable
+from ..leases import Lease
+from ..retry import delete_rows
+from ..store import Store, inner
+from .format import (
+    FILE,
+    FORMAT,
+    LOG,
+    ROOT,
+    Part,
+    PointRow,
+    backup_id,
+    data_partition,
+    decode_json,
+    encode_json,
+    open_row,
+    part_key,
+    part_range,
+    parts_from,
+    point_key,
+    points_range,
+    seal_row,
+    table_key,
+)
+from .report import BackupPoint
+
+__all__ = ["Repository", "open_repository"]
+
+_TRIES = 5
+_KEYS = 1000
+_LEASE = "backup"
+_TTL = 60.0
+Progress = Callable[[int, int], None]
+
+
+@contextmanager
+def open_repository(url: str | PathLike[str], store: UUID, progress: Progress | None = None) -> Iterator[Repository]:
+    """The backups of a store at `url`, which may be a path. ValueError for a URL that is none."""
+    if not isinstance(url, (str, PathLike)):
+        raise TypeError(f"a backup's URL is a str or a path, not {type(url).__name__}")
+    text = fspath(url)
+    if not isinstance(url, str) or "://" not in text:
+        text = Path(text).absolute().as_uri()
+    with connect(text) as client, client.store(backup_id(store)) as kept:
+        yield Repository(client, kept, store, progress)
+
+
+class Repository:
+    """Points, and the copies that they name. `files` and `bytes` count what was copied."""
+
+    def __init__(self, client: Client, kept: Store, store: UUID, progress: Progress | None) -> None:
+        self.store = store
+        self.files = self.bytes = 0
+        self._client = client
+        self._kept = kept
+        self._backend: Backend = inner(kept).backend
+        self._progress = progress
+
+    def lease(self) -> Lease:
+        """To be held by a backup: only one may run. LeaseNotAcquired while another one does."""
+        return self._kept.lease(_LEASE, _TTL)
+
+    # -- points -------------------------------------------------------------------------------------------------
+
+    def points(self) -> list[BackupPoint]:
+        """The complete ones, the oldest first."""
+        rows = self._backend.scan(ROOT, *points_range())
+        return [decode_json(PointRow, row.key, open_row(ROOT, row.key, row.data)).point for row in rows]
+
+    def point(self, number: int | None) -> BackupPoint:
+        """One point; the latest if None. PermanentError if there is none, saying which there are."""
+        points = self.points()
+        if not points:
+            raise PermanentError(f"there is no backup of the store {self.store} here{self._others()}")
+        for point in reversed(points):
+            if number in (None, point.number):
+                return point
+        numbers = ", ".join(str(point.number) for point in points)
+        raise PermanentError(f"the backup of the store {self.store} has no point {number}; it has {numbers}")
+
+    def _others(self) -> str:
+        """For the message: the stores whose backups are here."""
+        stores: list[str] = []
+        for id in self._client.stores():
+            with self._client.store(id) as kept:
+                row = next(inner(kept).backend.scan(ROOT, *points_range(), limit=1), None)
+                if row is not None:
+                    stores.append(str(decode_json(PointRow, row.key, open_row(ROOT, row.key, row.data)).point.store))
+        return f"; there are backups of {', '.join(sorted(stores))}: name one with backup_of" if stores else ""
+
+    def put_point(self, point: BackupPoint) -> None:
+        """Say that a point is complete."""
+        key = point_key(point.number)
+        self._put(ROOT, key, encode_json(PointRow(FORMAT, point)), ANY)
+
+    def remove_point(self, number: int) -> None:
+        delete_rows(self._backend, ROOT, [point_key(number)])
+
+    # -- parts --------------------------------------------------------------------------------------------------
+
+    def parts(self, number: int) -> Iterator[Part]:
+        """All partitions of a point, in the order of the spaces' names and of the partitions."""
+        for row in self._backend.scan(ROOT, *part_range(number)):
+            yield decode_json(Part, row.key, open_row(ROOT, row.key, row.data))
+
+    def part(self, number: int, space: str, partition: int) -> Part | None:
+        key = part_key(number, space, partition)
+        value = self._backend.get(ROOT, [key])[0]
+        return None if value is None else decode_json(Part, key, open_row(ROOT, key, value.data))
+
+    def put_part(self, number: int, part: Part) -> None:
+        self._put(ROOT, part_key(number, part.space, part.partition), encode_json(part), ANY)
+
+    def remove_part(self, number: int, space: str, partition: int) -> None:
+        delete_rows(self._backend, ROOT, [part_key(number, space, partition)])
+
+    def part_keys(self, first: int = 0) -> Iterator[bytes]:
+        """The keys of the parts of all points from `first` on, complete or not."""
+        return (row.key for row in self._backend.scan(ROOT, *parts_from(first), values=False))
+
+    # -- copies -------------------------------------------------------------------------------------------------
+
+    def data_keys(self, space: str, partition: int) -> set[bytes]:
+        """The keys of all copies that are there of a partition."""
+        place = data_partition(space, partition)
+        return {row.key for row in self._backend.scan(place, b"\x00", b"\xff" * 300, values=False)}
+
+    def put_file(self, space: str, partition: int, id: bytes, data: bytes) -> None:
+        self._put_copy(space, partition, FILE + id, data)
+
+    def file(self, space: str, partition: int, id: str) -> bytes:
+        return self._copy(space, partition, FILE + bytes.fromhex(id))
+
+    def put_chunk(self, space: str, partition: int, data: bytes) -> str:
+        """Store a pack of records; its id."""
+        id = urandom(16)
+        self._put_copy(space, partition, LOG + id, data)
+        return id.hex()
+
+    def chunk(self, space: str, partition: int, id: str) -> bytes:
+        return self._copy(space, partition, LOG + bytes.fromhex(id))
+
+    def put_table_part(self, space: str, path: str, part: int, data: bytes) -> None:
+        self._put_copy(space, 0, table_key(path, part), data)
+
+    def table_part(self, space: str, path: str, part: int) -> bytes:
+        return self._copy(space, 0, table_key(path, part))
+
+    def remove_copies(self, space: str, partition: int, keys: Collection[bytes]) -> None:
+        listed, place = list(keys), data_partition(space, partition)
+        for at in range(0, len(listed), _KEYS):
+            delete_rows(self._backend, place, listed[at : at + _KEYS])
+
+    def _copy(self, space: str, partition: int, key: bytes) -> bytes:
+        place = data_partition(space, partition)
+        value = self._backend.get(place, [key])[0]
+        data = open_row(place, key, None if value is None else value.data)
+        self.count(data)
+        return data
+
+    def _put_copy(self, space: str, partition: int, key: bytes, data: bytes) -> None:
+        self._put(data_partition(space, partition), key, data, ABSENT)
+        self.count(data)
+
+    def count(self, data: bytes) -> None:
+        self.files += 1
+        self.bytes += len(data)
+        if self._progress is not None:
+            self._progress(1, len(data))
+
+    def _put(self, partition: bytes, key: bytes, data: bytes, expect: Expect) -> None:
+        """Again is fine: nobody else writes a row with this key."""
+        value = seal_row(partition, key, data)
+        for _ in range(_TRIES):
+            try:
+                self._backend.put(partition, key, value, expect)
+                return
+            except Conflict:
+                there = self._backend.get(partition, [key])[0]
+                if there is not None and there.data == value:
+                    return
+                if there is not None:
+                    delete_rows(self._backend, partition, [key])  # a damaged copy, or one that was cut off
+            except Ambiguous:
+                continue
+        raise Unavailable("the storage's answers are lost one after the other; back up again")

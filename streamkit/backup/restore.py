@@ -1,0 +1,271 @@
+"""Restoring: a store as it was at a point, written into one that has nothing.
+
+A space is there once its first partition has a head. So these heads are written last, and a store that is half restored
+reads empty. A row says which restore is under way: the same one may be called again and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from glob import escape
+from os import PathLike
+from uuid import UUID
+
+import msgspec
+
+from ..backend import ABSENT, NEXT, Ambiguous, Backend, Conflict, Expect
+from ..errors import CorruptData, PermanentError, Unavailable
+from ..log.keys import (
+    ARCHIVE,
+    CATALOG,
+    GRACE,
+    HEAD,
+    SPACES,
+    partition_key,
+    run_key,
+    space_key,
+    transaction_key,
+    transaction_number,
+    transaction_prefix,
+)
+from ..log.manifest import Manifest, RunFile
+from ..log.packs import Packs, TableCache
+from ..log.partition import seed_of
+from ..log.rows import Head, Settings, decode_row, encode_row
+from ..names import InternalName
+from ..retry import delete_rows
+from ..store import Store, inner
+from .format import Part
+from .report import BackupPoint, BackupRestored
+from .repository import Repository, open_repository
+
+__all__ = ["restore_backup"]
+
+_TRIES = 5
+_MARKER = b"RESTORE", b"RESTORE"
+_TOGETHER = 64
+
+
+class _Marker(msgspec.Struct, frozen=True):
+    """Which restore is under way."""
+
+    backup_of: UUID
+    point: int
+    spaces: list[str] | None
+    written: bool = False
+    """All is there; later erasures may still be missing."""
+
+
+def restore_backup(
+    store: Store,
+    url: str | PathLike[str],
+    point: int | None,
+    spaces: Sequence[str] | None,
+    backup_of: UUID | None,
+    progress: Callable[[int, int], None] | None,
+) -> BackupRestored:
+    """Bring a point back. See `Store.restore_backup`."""
+    with open_repository(url, backup_of or store.id, progress) as repository:
+        return _Restore(store, repository, repository.point(point), spaces).run()
+
+
+class _Restore:
+    def __init__(self, store: Store, repository: Repository, point: BackupPoint, spaces: Sequence[str] | None) -> None:
+        self._store = store
+        self._backend: Backend = inner(store).backend
+        self._repository = repository
+        self._point = point
+        self._spaces = None if spaces is None else sorted(set(spaces))
+
+    def run(self) -> BackupRestored:
+        found = {part.space for part in self._parts()}
+        for space in self._spaces or ():
+            if space not in found:
+                raise PermanentError(f"point {self._point.number} of the backup has no space {space!r}")
+        if not self._begin(found):
+            self._write_all()
+            self._check()
+            self._backend.put(*_MARKER, msgspec.json.encode(self._marker(written=True)))
+        files, size = self._repository.files, self._repository.bytes
+        erasures = self._erase_again(found)
+        delete_rows(self._backend, _MARKER[0], [_MARKER[1]])
+        return BackupRestored(self._point, len(found), files, size, erasures)
+
+    def _write_all(self) -> None:
+        settings = Settings()
+        for part in self._parts():
+            settings = _settings(part, settings)
+            self._write(part, settings)
+        for part in self._parts():
+            if part.partition == 0:
+                self._put(partition_key(part.space, 0), bytes(HEAD), _head_row(part))
+        for part in self._parts():
+            if part.partition == 0:
+                key = space_key(part.space)
+                self._put(bytes(CATALOG), bytes(key), encode_row(key, _settings(part, settings)))
+
+    def _parts(self) -> Iterator[Part]:
+        for part in self._repository.parts(self._point.number):
+            if self._spaces is None or part.space in self._spaces:
+                yield part
+
+    # -- what is there ------------------------------------------------------------------------------------------
+
+    def _marker(self, *, written: bool = False) -> _Marker:
+        return _Marker(self._repository.store, self._point.number, self._spaces, written)
+
+    def _begin(self, spaces: set[str]) -> bool:
+        """Write down which restore this is. PermanentError where something is there that it did not write. True if an
+        earlier call has written all."""
+        value = self._backend.get(_MARKER[0], [_MARKER[1]])[0]
+        if value is not None:
+            begun = msgspec.json.decode(value.data, type=_Marker)
+            if msgspec.structs.replace(begun, written=False) != self._marker():
+                raise PermanentError(
+                    f"another restore into the store {self._store.id} was begun and not completed: call that one "
+                    "again, or delete the store"
+                )
+            return begun.written
+        if self._spaces is None:
+            there = next(self._backend.scan(bytes(CATALOG), *map(bytes, SPACES.children()), limit=1), None)
+            if there is not None or self._has_archive():
+                raise PermanentError(
+                    f"the store {self._store.id} is not empty: a store is restored into a place where it has nothing. "
+                    "Choose another URL; or delete the store first, if all that it has may go"
+                )
+        else:
+            keys = [bytes(space_key(space)) for space in sorted(spaces)]
+            for space, row in zip(sorted(spaces), self._backend.get(bytes(CATALOG), keys), strict=True):
+                if row is not None or inner(self._store).has_archive(_name(space)):
+                    raise PermanentError(
+                        f"the store {self._store.id} has a space {space!r}: a space is restored where there is none"
+                    )
+        self._put(*_MARKER, msgspec.json.encode(self._marker()))
+        return False
+
+    def _has_archive(self) -> bool:
+        try:
+            root = inner(self._store).archive_root()
+        except PermanentError:
+            return False
+        from ..archive.location import ArchiveLocation
+
+        try:
+            return ArchiveLocation(*root).has(self._store.id)
+        except ImportError:
+            return False
+
+    # -- one partition ------------------------------------------------------------------------------------------
+
+    def _write(self, part: Part, settings: Settings) -> None:
+        """All of a partition except the head that makes its space be there."""
+        key = bytes(partition_key(part.space, part.partition))
+        if part.table is not None:
+            from .copy_table import write_table
+
+            write_table(self._store, self._repository, part.space, part.table)
+        there = {row.key for row in self._backend.scan(key, b"\x00", b"\xff" * 300, values=False)}
+        for id in part.files:
+            name = run_key(bytes.fromhex(id))
+            if name not in there:
+                self._put(key, name, self._repository.file(part.space, part.partition, id))
+        self._write_log(part, settings, there)
+        for name, data in ((bytes(ARCHIVE), part.archive), (bytes(GRACE), part.grace)):
+            if data is not None:
+                self._put(key, name, data)
+        if part.partition and part.head is not None:
+            self._put(key, bytes(HEAD), _head_row(part))
+
+    def _write_log(self, part: Part, settings: Settings, there: set[bytes]) -> None:
+        """The transactions that are rows of their own. Nobody has the store open: what else is there is the end of a
+        log that was deleted, or of a restore that was stopped."""
+        key = bytes(partition_key(part.space, part.partition))
+        prefix = transaction_prefix(settings.incarnation)
+        start, end = transaction_key(prefix, 1), transaction_key(prefix, 1 << 64)
+        held = {transaction_number(name) for name in there if start <= name < end}
+        wanted: set[int] = set()
+        seed = seed_of(settings, key)
+        for chunk in part.chunks:
+            data = self._repository.chunk(part.space, part.partition, chunk.id)
+            for number, record in Packs(self._backend, key, seed, (), data, TableCache()).all():
+                wanted.add(number)
+                name = transaction_key(prefix, number)
+                if number in held:
+                    value = self._backend.get(key, [name])[0]
+                    if value is not None and value.data == record:
+                        continue
+                    delete_rows(self._backend, key, [name])
+                self._put(key, name, record, NEXT, durable=number == chunk.last)
+        others = [transaction_key(prefix, number) for number in sorted(held - wanted)]
+        for at in range(0, len(others), _TOGETHER):
+            delete_rows(self._backend, key, others[at : at + _TOGETHER])
+
+    def _put(self, partition: bytes, key: bytes, data: bytes, expect: Expect = ABSENT, *, durable: bool = True) -> None:
+        for _ in range(_TRIES):
+            try:
+                self._backend.put(bytes(partition), key, data, expect, durable=durable)
+                return
+            except Conflict:
+                there = self._backend.get(bytes(partition), [key])[0]
+                if there is None or there.data != data:
+                    raise PermanentError(
+                        f"the store {self._store.id} is used while it is restored: its row {key!r} is another one. "
+                        "Stop whoever uses it, delete the store, and restore again"
+                    ) from None
+                return
+            except Ambiguous:
+                continue
+        raise Unavailable("the storage's answers are lost one after the other; restore again")
+
+    # -- afterwards ---------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """CorruptData unless each partition ends where the point says."""
+        for part in self._parts():
+            known = inner(self._store).look_up(part.space)[0]
+            end = known.partitions[part.partition].refresh() if known is not None else 0
+            if end != part.end:
+                raise CorruptData(
+                    f"space {part.space!r}, partition {part.partition} ends at transaction {end} after the restore, "
+                    f"not at {part.end}: the backup is damaged; delete the store and restore an earlier point"
+                )
+
+    def _erase_again(self, spaces: set[str]) -> int:
+        """Erase what later points know to be erased: it does not come back with an older point."""
+        incarnations = {part.space: part.incarnation for part in self._parts() if part.partition == 0}
+        erasures: set[tuple[str, str, int, int]] = set()
+        for point in self._repository.points():
+            if point.number > self._point.number:
+                for part in self._repository.parts(point.number):
+                    if part.space in spaces and part.incarnation == incarnations[part.space]:
+                        erasures.update((part.space, *erasure) for erasure in part.erasures)
+        for space, segment, first, last in sorted(erasures):
+            self._store.erase(_name(space), escape(segment), first=first, last=last)
+        return len(erasures)
+
+
+def _name(space: str) -> str:
+    return InternalName(space) if space < " " else space
+
+
+def _settings(part: Part, settings: Settings) -> Settings:
+    """A space's settings: its first partition knows them."""
+    return decode_row(Head, HEAD, part.head).settings if part.partition == 0 and part.head is not None else settings
+
+
+def _head_row(part: Part) -> bytes:
+    """The head without the etags of its files: they are others here."""
+    assert part.head is not None
+    head = decode_row(Head, HEAD, part.head)
+
+    def plain(files: tuple[RunFile, ...]) -> tuple[RunFile, ...]:
+        return tuple(msgspec.structs.replace(file, etag="") for file in files)
+
+    replace = msgspec.structs.replace
+    manifest: Manifest = replace(
+        head.manifest,
+        runs=tuple(replace(run, files=plain(run.files)) for run in head.manifest.runs),
+        merges=tuple(replace(merge, files=plain(merge.files)) for merge in head.manifest.merges),
+    )
+    packs = tuple(replace(pack, etag="") for pack in head.packs)
+    return encode_row(HEAD, replace(head, manifest=manifest, packs=packs))
