@@ -1,0 +1,119 @@
+"""A point is one state of the whole store: no effect is in it whose cause is not, whatever the clocks of writers say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from harness.processes import Service
+from streamkit import Record, Store
+from streamkit.backup import cut
+from streamkit.log.partition import Partition
+from streamkit.testing import ManualClock
+
+
+class World:
+    """Writers with clocks of their own, and what they do while a backup asks where the partitions end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.service = Service("memory")
+        self.backups = tmp_path / "backups"
+        self.store = self.open(1_000.0)
+        for space in ("a", "b", "c"):
+            self.open(900.0).produce(space, "s", [Record(b"before")])
+        self.asked: list[str] = []
+        asking = cut._end
+
+        def end(partition: Partition, moment: int, wrong: cut._Wrong) -> int:
+            found = asking(partition, moment, wrong)
+            self.asked.append(partition.space)
+            self.meanwhile(len(self.asked))
+            return found
+
+        monkeypatch.setattr(cut, "_end", end)
+
+    def meanwhile(self, asked: int) -> None:
+        """Called after each partition."""
+
+    def open(self, seconds: float) -> Store:
+        return self.service.process(ManualClock(seconds))[1].store(self.service.id)
+
+    def restored(self) -> dict[str, list[bytes]]:
+        self.store.backup(self.backups)
+        other = Service("memory")
+        store = other.process(ManualClock(1_000.0))[1].store(uuid4())
+        store.restore_backup(self.backups, backup_of=self.service.id)
+        return {space: [entry.payload for entry in store.consume_space(space)] for space in ("a", "b", "c")}
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    return World(monkeypatch, tmp_path)
+
+
+def react(store: Store, source: str, target: str, payload: bytes) -> None:
+    """What a process does: it reads the cause, and writes the effect."""
+    assert store.peek(source, "s").payload == payload
+    store.produce(target, "s", [Record(payload)])
+
+
+@pytest.mark.parametrize("clocks", [(1_000.0, 1_000.0), (995.0, 995.0), (1_005.0, 995.0), (995.0, 1_005.0)])
+def test_an_effect_does_not_come_without_its_cause(world: World, clocks: tuple[float, float]) -> None:
+    cause, effect = map(world.open, clocks)
+
+    def meanwhile(asked: int) -> None:
+        if asked == 1:  # the end of "a" is known, that of "c" is not
+            cause.produce("a", "s", [Record(b"x")])
+            react(effect, "a", "c", b"x")
+
+    world.meanwhile = meanwhile  # type: ignore[method-assign]
+    found = world.restored()
+    assert found["b"] == [b"before"]
+    assert (b"x" in found["a"]) >= (b"x" in found["c"])
+
+
+@pytest.mark.parametrize("slow", [990.0, 1_000.0, 1_050.0])
+def test_a_process_with_a_late_clock_reacts_to_one_with_an_early_one(world: World, slow: float) -> None:
+    early, late = world.open(1_000.0 + 30.0), world.open(slow)
+
+    def meanwhile(asked: int) -> None:
+        if asked == 1:
+            early.produce("a", "s", [Record(b"x")])
+            react(late, "a", "b", b"x")
+            react(late, "b", "c", b"x")
+
+    world.meanwhile = meanwhile  # type: ignore[method-assign]
+    found = world.restored()
+    assert (b"x" in found["a"]) >= (b"x" in found["b"]) >= (b"x" in found["c"])
+    assert late.peek("c", "s").timestamp >= early.peek("a", "s").timestamp
+
+
+def test_circles_of_causes_are_cut_at_one_moment(world: World) -> None:
+    writers = [world.open(1_000.0 + at) for at in (-3.0, 0.0, 3.0)]
+    steps = 0
+
+    def meanwhile(asked: int) -> None:
+        nonlocal steps
+        source, target, writer = "abc"[steps % 3], "abc"[(steps + 1) % 3], writers[steps % 3]
+        assert not steps or writer.peek(source, "s").payload == b"%d" % (steps - 1)
+        writer.produce(target, "s", [Record(b"%d" % steps)])
+        steps += 1
+
+    world.meanwhile = meanwhile  # type: ignore[method-assign]
+    found = world.restored()
+    there = {payload for payloads in found.values() for payload in payloads} - {b"before"}
+    assert there == {b"%d" % step for step in range(len(there))}
+    assert len(there) < steps, "it ends although others write all the time"
+
+
+def test_a_wrong_clock_does_not_keep_entries_out_of_backups(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.open(90_000.0).produce("b", "s", [Record(b"tomorrow")])
+    world.store.produce("b", "s", [Record(b"now")])
+    assert world.restored()["b"] == [b"before", b"tomorrow", b"now"]
+    assert "more than a minute ahead" in caplog.text
+    world.store.produce("a", "s", [Record(b"x")])
+    assert world.store.peek("a", "s").timestamp < 2_000_000  # a wrong clock does not spread
