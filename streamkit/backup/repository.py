@@ -8,7 +8,7 @@ from os import PathLike, fspath, urandom
 from pathlib import Path
 from uuid import UUID
 
-from ..backend import ABSENT, ANY, Ambiguous, Backend, Conflict, Expect
+from ..backend import ABSENT, ANY, Ambiguous, Backend, Conflict, Expect, Scrubs
 from ..client import Client, connect
 from ..errors import PermanentError, Unavailable
 from ..leases import Lease
@@ -162,6 +162,8 @@ class Repository:
         listed, place = list(keys), data_partition(space, partition)
         for at in range(0, len(listed), _KEYS):
             delete_rows(self._backend, place, listed[at : at + _KEYS])
+        if isinstance(self._backend, Scrubs):
+            self._backend.scrub(place)  # they may hold what was erased since
 
     def _copy(self, space: str, partition: int, key: bytes) -> bytes:
         place = data_partition(space, partition)

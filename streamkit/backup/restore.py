@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from ..backend import ABSENT, NEXT, Ambiguous, Backend, Conflict, Expect
+from ..clock import Clock
 from ..errors import CorruptData, PermanentError, Unavailable
 from ..log.keys import (
     ARCHIVE,
@@ -39,7 +40,7 @@ from .format import Part
 from .report import BackupPoint, BackupRestored
 from .repository import Repository, open_repository
 
-__all__ = ["restore_backup"]
+__all__ = ["restore_backup", "wait_for_tokens"]
 
 _TRIES = 5
 _MARKER = b"RESTORE", b"RESTORE"
@@ -88,6 +89,7 @@ class _Restore:
             self._backend.put(*_MARKER, msgspec.json.encode(self._marker(written=True)))
         files, size = self._repository.files, self._repository.bytes
         erasures = self._erase_again(found)
+        wait_for_tokens(inner(self._store).clock, self._point)
         delete_rows(self._backend, _MARKER[0], [_MARKER[1]])
         return BackupRestored(self._point, len(found), files, size, erasures)
 
@@ -242,6 +244,13 @@ class _Restore:
         for space, segment, first, last in sorted(erasures):
             self._store.erase(_name(space), escape(segment), first=first, last=last)
         return len(erasures)
+
+
+def wait_for_tokens(clock: Clock, point: BackupPoint) -> None:
+    """A lease begins with a token that is made of the present second. Wait for one after the point, so that it is
+    greater than those that the log remembers."""
+    while clock.now() // 1000 <= point.timestamp // 1000:
+        clock.sleep(0.05)
 
 
 def _name(space: str) -> str:

@@ -1,4 +1,4 @@
-"""A point is one state of the whole store: no effect is in it whose cause is not, whatever the clocks of writers say."""
+"""A point is one state of the whole store: it has the cause of every effect, whatever the clocks of writers say."""
 
 from __future__ import annotations
 
@@ -108,9 +108,7 @@ def test_circles_of_causes_are_cut_at_one_moment(world: World) -> None:
     assert len(there) < steps, "it ends although others write all the time"
 
 
-def test_a_wrong_clock_does_not_keep_entries_out_of_backups(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wrong_clock_does_not_keep_entries_out_of_backups(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.open(90_000.0).produce("b", "s", [Record(b"tomorrow")])
     world.store.produce("b", "s", [Record(b"now")])
     assert world.restored()["b"] == [b"before", b"tomorrow", b"now"]

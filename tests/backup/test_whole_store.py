@@ -59,7 +59,8 @@ def test_every_figure_is_equal_and_every_effect_comes_once(
     for at in range(6, 10):
         work_once(store, at)
     second = store.backup(backups)
-    assert second.point.number == 2 and second.bytes < first.bytes * 2
+    assert second.point.number == 2
+    assert second.bytes < first.bytes * 2
     expected = figures(store)
 
     restored = opened(clients, place(target), id)
@@ -98,7 +99,8 @@ def test_a_store_is_backed_up_while_it_works(
     with at_work(lambda: opened(clients, url, id)) as work:
         for _ in range(3):
             reports.append(store.backup(backups))
-    assert work.errors == [] and all(work.steps[at] for at in range(4)), work.steps
+    assert work.errors == []
+    assert all(work.steps[at] for at in range(4)), work.steps
     assert len({report.point.transactions for report in reports}) > 1
     everything: dict[str, list[Any]] = {
         space: list(store.consume_space(space, gaps="skip")) for space in ("orders", "accounts", "audit", "sent")

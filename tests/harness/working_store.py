@@ -33,7 +33,9 @@ def prepare(store: Store) -> None:
     """Spaces of several kinds, with what removals and settings leave behind."""
     store.create_space("orders", partitions=2, idempotency_window=3600.0)
     for at in range(12):
-        store.produce("old", f"s{at % 3}", [Record(b"%d" % at, {"subject": f"user-{at % 4}"})], idempotency_key=f"k{at}")
+        store.produce(
+            "old", f"s{at % 3}", [Record(b"%d" % at, {"subject": f"user-{at % 4}"})], idempotency_key=f"k{at}"
+        )
     store.trim("old", "s0", before=3)
     store.erase("old", metadata={"subject": "user-1"})
     store.delete_segment("old", "s2")
