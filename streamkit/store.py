@@ -914,7 +914,9 @@ class Store:
 
         `until`: the newest timestamp (ms) to copy. `tier="cold"`: from the archive of `source` alone, where its log is
         lost. Transactions stay whole and in their order, segments keep their sequences; timestamps and transaction ids
-        are new. `progress(transactions, entries)` is called after each transaction. What is there already is skipped,
+        are new, offsets of `source` are not valid here, and groups and process managers begin anew, so they repeat
+        their effects. To bring a store back after a loss use `backup` and `restore_backup`.
+        `progress(transactions, entries)` is called after each transaction. What is there already is skipped,
         so that it may be stopped anywhere and called again; CorruptData where this store holds something else,
         PermanentError where `source` has no such space.
         """

@@ -220,6 +220,9 @@ class AsyncStore:
         work = partial(self.sync.salvage, space, target, into=plain, dry_run=dry_run)
         return await in_thread(self.calls, progress, work)
 
+    backup = with_progress(Store.backup)
+    backups = awaited(Store.backups, long=True)
+    restore_backup = with_progress(Store.restore_backup)
     verify = with_progress(Store.verify)
     repair = awaited(Store.repair, long=True)
 

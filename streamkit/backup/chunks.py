@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -21,7 +22,9 @@ _NUMBERS = 1 << 16
 class Chunks:
     """Writes records of one partition to a backup, a few MiB at a time. The numbers ascend."""
 
-    def __init__(self, partition: Partition, repository: Repository) -> None:
+    def __init__(self, partition: Partition, repository: Repository, used: Sequence[Chunk] = ()) -> None:
+        """`used`: chunks that are there already, and are not to be overlapped."""
+        self._firsts = [chunk.first for chunk in used]
         self.written: list[Chunk] = []
         self._partition = partition
         self._repository = repository
@@ -29,9 +32,11 @@ class Chunks:
         self._bytes = 0
 
     def add(self, number: int, record: bytes) -> None:
-        full = self._bytes + len(record) > _BYTES or (self._records and number - self._records[0][0] >= _NUMBERS)
-        if self._records and full:
-            self.flush()
+        if self._records:
+            first = self._records[0][0]
+            passed = bisect_left(self._firsts, first) < bisect_left(self._firsts, number)
+            if passed or self._bytes + len(record) > _BYTES or number - first >= _NUMBERS:
+                self.flush()
         self._records.append((number, record))
         self._bytes += len(record)
 
@@ -43,7 +48,7 @@ class Chunks:
         pack = encode_pack(first, last, records, partial(timestamp_of, partition), partition.seed)
         id = self._repository.put_chunk(partition.space, partition.partition, pack.data)
         trx = partition.decode_header(records[-1][1], last).id.hex()
-        self.written.append(Chunk(id, first, last, len(records), trx))
+        self.written.append(Chunk(id, _runs(number for number, _ in records), trx))
         self._records, self._bytes = [], 0
 
 
@@ -53,17 +58,31 @@ def is_current(partition: Partition, chunk: Chunk) -> bool:
     return header is not None and header.id.hex() == chunk.trx
 
 
-def missing_from(numbers: Iterable[int], chunks: Sequence[Chunk]) -> tuple[list[int], list[Chunk]]:
-    """(the numbers that are in none of `chunks`, those of the chunks that are needed). Chunks hold all numbers of
-    their range that are asked for; they do not overlap."""
+def missing_from(numbers: Sequence[int], chunks: Sequence[Chunk]) -> tuple[list[int], list[Chunk]]:
+    """(those of `numbers` that no chunk has, the chunks to use), both in order. A chunk is used if it has all of the
+    numbers between its first and its last one: so what is written beside it does not overlap it."""
     left, used, at = list[int](), list[Chunk](), 0
-    ordered = sorted(chunks, key=lambda chunk: chunk.first)
+    for chunk in sorted(chunks, key=lambda chunk: chunk.first):
+        begin = bisect_left(numbers, chunk.first, at)
+        end = bisect_right(numbers, chunk.last, begin)
+        inside = numbers[begin:end]
+        if inside and _holds(chunk, inside):
+            left += numbers[at:begin]
+            used.append(chunk)
+            at = end
+    return left + list(numbers[at:]), used
+
+
+def _holds(chunk: Chunk, numbers: Sequence[int]) -> bool:
+    firsts = [first for first, _ in chunk.runs]
+    return all(number <= chunk.runs[bisect_right(firsts, number) - 1][1] for number in numbers)
+
+
+def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
     for number in numbers:
-        while at < len(ordered) and ordered[at].last < number:
-            at += 1
-        if at < len(ordered) and ordered[at].first <= number:
-            if not used or used[-1] is not ordered[at]:
-                used.append(ordered[at])
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
         else:
-            left.append(number)
-    return left, used
+            found.append((number, number))
+    return found

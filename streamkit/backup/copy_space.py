@@ -138,7 +138,7 @@ def _copy_rows(partition: Partition, repository: Repository, head: Head, before:
     rows = partition.backend.scan(partition.key, start, end, values=False)
     needed = [number for row in rows if not packs.holds(number := transaction_number(row.key))]
     left, used = missing_from(needed, _reusable(partition, head, before))
-    chunks = Chunks(partition, repository)
+    chunks = Chunks(partition, repository, used)
     for at in range(0, len(left), _TOGETHER):
         numbers = left[at : at + _TOGETHER]
         values = partition.backend.get(partition.key, [partition.transaction_key(number) for number in numbers])
@@ -147,7 +147,7 @@ def _copy_rows(partition: Partition, repository: Repository, head: Head, before:
                 raise Moved
             chunks.add(number, value.data)
     chunks.flush()
-    return used + chunks.written
+    return sorted(used + chunks.written, key=lambda chunk: chunk.first)
 
 
 def _reusable(partition: Partition, head: Head, before: Part | None) -> list[Chunk]:
@@ -169,7 +169,7 @@ def add_tail(partition: Partition, repository: Repository, part: Part, end: int,
     number = part.end
     # An erasure is a later transaction than what it erases, so the tail itself tells what is gone of it.
     for chunk in before.chunks if before is not None else ():
-        if chunk.first == number + 1 and chunk.last <= end and chunk.count == chunk.last - number:
+        if chunk.first == number + 1 and chunk.last <= end and len(chunk.runs) == 1:
             if not is_current(partition, chunk):
                 break
             used.append(chunk)

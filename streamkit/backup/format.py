@@ -60,14 +60,21 @@ _SEAL = 1 + 2 * _DIGEST
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A pack of the records of `count` of the transactions first..last."""
+    """A pack of records. The chunks of a partition do not overlap, and are in the order of their numbers."""
 
     id: str
-    first: int
-    last: int
-    count: int
+    runs: list[tuple[int, int]]
+    """(first, last): it holds these transactions."""
     trx: str
     """The id of the last transaction, in hex. A store that was set back may have others under these numbers."""
+
+    @property
+    def first(self) -> int:
+        return self.runs[0][0]
+
+    @property
+    def last(self) -> int:
+        return self.runs[-1][1]
 
 
 class TableFile(msgspec.Struct, frozen=True):

@@ -79,7 +79,11 @@ class _Restore:
         self._spaces = None if spaces is None else sorted(set(spaces))
 
     def run(self) -> BackupRestored:
-        found = {part.space for part in self._parts()}
+        found: set[str] = set()
+        for part in self._parts():
+            found.add(part.space)
+            if part.table is not None:
+                inner(self._store).archive_root()  # PermanentError if there is no place for archives
         for space in self._spaces or ():
             if space not in found:
                 raise PermanentError(f"point {self._point.number} of the backup has no space {space!r}")

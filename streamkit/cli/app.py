@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from streamkit import StreamkitError, __version__, errors
 
 from . import archive as cold
+from . import backup as backups
 from . import groups, lease, look, read, removing, serve, upkeep, work, write
 from . import views as following
 from .options import Archive, StoreId, Url
@@ -59,7 +60,8 @@ for command in (
     upkeep.maintain,
     cold.archive,
     cold.compact,
-    cold.restore,
+    backups.backup,
+    backups.restore,
     removing.trim,
     removing.erase,
     removing.size,

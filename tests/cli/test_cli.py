@@ -812,3 +812,36 @@ def test_compact_and_restore_tell_what_they_did(cli: CommandLine) -> None:
         result = cli(*args)
         assert result.code == code
         assert says in result.err
+
+
+def test_a_store_is_backed_up_and_brought_back(cli: CommandLine, tmp_path: Path) -> None:
+    cli("produce", "orders", "--segment", "s", stdin=b'{"a": 1}\n{"a": 2}\n')
+    backups, new = str(tmp_path / "backups"), f"file://{tmp_path}/new"
+    assert "point 1 has 1 transactions of 1 spaces" in cli("backup", backups).out
+    cli("produce", "orders", "--segment", "s", stdin=b'{"a": 3}\n')
+    (report,) = cli("backup", backups, "--json").lines
+    assert (report["point"]["number"], report["removed"]) == (2, 0)
+    assert [line["number"] for line in cli("backup", backups, "--points", "--json").lines] == [1, 2]
+    before = cli("consume", "orders", "--json").lines
+    assert "point 2 of" in cli("restore", "--backup", backups, "--url", new).out
+    assert cli("consume", "orders", "--json", "--url", new).lines == before
+    other = str(uuid4())
+    options = ("--backup-of", str(cli.store), "--store", other, "--point", "1", "--json")
+    (restored,) = cli("restore", "orders", "--backup", backups, *options).lines
+    assert (restored["spaces"], restored["erasures"]) == (1, 0)
+    assert cli("consume", "orders", "--json", "--store", other).lines == before[:2]
+    assert "repeat their effects" in " ".join(cli("restore", "--help").out.split())
+    for args, code, said in [
+        (("restore", "--backup", backups), 1, "is not empty"),
+        (("restore", "--backup", backups, "--from", other), 2, "give one of"),
+        (("restore",), 2, "give one of"),
+        (("restore", "--backup", backups, "--cold"), 2, "goes with --from"),
+        (("restore", "--from", other), 2, "name the space"),
+        (("restore", "orders", "--from", other, "--point", "1"), 2, "goes with --backup"),
+        (("restore", "--backup", backups, "--point", "7", "--url", new, "--store", other), 1, "no backup of the store"),
+        (("restore", "--backup", backups, "--backup-of", "x"), 2, "not a UUID"),
+        (("backup", backups, "--keep", "0"), 2, "1 or more"),
+        (("backup", backups, "--store", str(uuid4())), 1, "there is no store"),
+    ]:
+        ended = cli(*args)
+        assert (ended.code, said in ended.err) == (code, True), ended.err

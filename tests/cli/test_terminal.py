@@ -38,6 +38,7 @@ ARGUMENTS = {
     "peek": [SPACE, SEGMENT],
     "lease": [SEGMENT, "--", sys.executable, "-c", ""],
     "follow": [SPACE, "--timeout", "0.01"],
+    "backup": [f"memory://{uuid4().hex}"],
     "restore": [SPACE, "--from", SOURCE],
     "trim": [SPACE, "--keep-entries", "1"],
     "erase": [SPACE, SEGMENT, "--last", "1", "--yes"],

@@ -1,0 +1,169 @@
+"""backup, restore: a whole store from its backup, or one space from another store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+import typer
+
+from streamkit import PermanentError, Store
+from streamkit.backup import BackupPoint
+
+from .options import Archive, Json, MaxTimestamp, StoreId, Url, open_client, open_store, resolved_url
+from .output import iso, print_line, record_line
+from .progress import progress
+
+__all__ = ["backup", "restore"]
+
+OneSpace = Annotated[
+    str | None, typer.Argument(metavar="SPACE", help="One space. With --backup: else all.", show_default=False)
+]
+
+
+def backup(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="Where backups are kept: a directory, or a URL.", show_default=False)
+    ],
+    keep: Annotated[
+        int | None, typer.Option(metavar="N", help="Remove all points but the latest N.", show_default=False)
+    ] = None,
+    points: Annotated[bool, typer.Option("--points", help="List the points that are there; back up nothing.")] = False,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Back up the whole store while it is in use: a new point, with internal spaces and archives. Only what is new
+    since the last point is copied."""
+    with open_store(url, store, archive) as opened:
+        if points:
+            for point in opened.backups(target):
+                _print_point(point, json)
+            return
+        _check_there(opened, url, archive)
+        with progress("backing up", unit="B") as bar:
+            report = opened.backup(target, keep=keep, progress=lambda files, size: bar.advance(size))
+    if json:
+        print_line(record_line(msgspec.to_builtins(report)))
+    else:
+        removed = f"; {report.removed:,} older points were removed" if report.removed else ""
+        print_line(
+            f"point {report.point.number} has {report.point.transactions:,} transactions of {report.point.spaces:,} "
+            f"spaces; {report.files:,} files were copied, {report.bytes:,} bytes{removed}"
+        )
+
+
+def _print_point(point: BackupPoint, json: bool) -> None:
+    if json:
+        print_line(record_line(msgspec.to_builtins(point)))
+    else:
+        print_line(
+            f"{point.number}  {iso(point.timestamp)}  {point.spaces:,} spaces  {point.transactions:,} transactions"
+        )
+
+
+def _check_there(opened: Store, url: str | None, archive: str | None) -> None:
+    """PermanentError if there is no such store: an empty backup is mostly a mistyped UUID."""
+    with open_client(url, archive) as client:
+        if opened.id not in client.stores():
+            raise PermanentError(f"there is no store {opened.id} at {resolved_url(url)}")
+
+
+def restore(
+    space: OneSpace = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--backup", metavar="TARGET", help="Bring a backup back, exactly.", show_default=False),
+    ] = None,
+    point: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the backup: a point. Else the latest.", show_default=False)
+    ] = None,
+    backup_of: Annotated[
+        str | None,
+        typer.Option(metavar="UUID", help="Of the backup: the store that it is of.", show_default=False),
+    ] = None,
+    origin: Annotated[
+        str | None,
+        typer.Option("--from", metavar="UUID", help="Copy one space of this store instead.", show_default=False),
+    ] = None,
+    from_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where that store is, if elsewhere.", show_default=False)
+    ] = None,
+    from_archive: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where its archives are, if not beside it.", show_default=False),
+    ] = None,
+    until: MaxTimestamp = 0,
+    cold: Annotated[bool, typer.Option("--cold", help="From the archive alone: the log is lost.")] = False,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Bring a store back from its backup, into a place where it has nothing; or copy one space of another store.
+
+    `--backup` brings back the whole store with its numbers, ids, timestamps, idempotency keys, groups and routes, so
+    nothing is done twice. With SPACE it brings back that space alone: groups and routes of it begin anew.
+
+    `--from` copies entries into new transactions with new ids and timestamps. Groups and process managers of the copy
+    begin anew and **repeat their effects**; offsets of the other store are not valid in it.
+    """
+    if (source is None) == (origin is None):
+        raise typer.BadParameter("give one of --backup (a backup) and --from (another store)", param_hint="--backup")
+    if source is not None:
+        given = {"--from-url": from_url, "--from-archive": from_archive, "--until": until, "--cold": cold}
+        for name, value in given.items():
+            if value:
+                raise typer.BadParameter(f"{name} goes with --from, not with --backup", param_hint=name)
+        of = None if backup_of is None else _uuid(backup_of, "--backup-of")
+        with open_store(url, store, archive) as opened, progress("restoring", unit="B") as bar:
+            restored = opened.restore_backup(
+                source,
+                point=point,
+                spaces=None if space is None else [space],
+                backup_of=of,
+                progress=lambda files, size: bar.advance(size),
+            )
+        if json:
+            print_line(record_line(msgspec.to_builtins(restored)))
+        else:
+            print_line(
+                f"point {restored.point.number} of {iso(restored.point.timestamp)} is back: {restored.spaces:,} "
+                f"spaces, {restored.bytes:,} bytes; {restored.erasures:,} later erasures were made again"
+            )
+        return
+    if space is None:
+        raise typer.BadParameter("name the space to copy", param_hint="SPACE")
+    for name, number in (("--point", point), ("--backup-of", backup_of)):
+        if number is not None:
+            raise typer.BadParameter(f"{name} goes with --backup, not with --from", param_hint=name)
+    assert origin is not None
+    other = _uuid(origin, "--from")
+    with (
+        open_client(from_url or url, from_archive or (None if from_url else archive)) as client,
+        open_store(url, store, archive) as opened,
+        progress("restoring", unit="entries") as bar,
+    ):
+        report = opened.restore(
+            space,
+            client.store(other),
+            until=until or None,
+            tier="cold" if cold else "all",
+            progress=lambda transactions, entries: bar.advance(entries),
+        )
+    if json:
+        print_line(record_line(msgspec.to_builtins(report)))
+    else:
+        print_line(
+            f"{report.entries:,} entries of {report.transactions:,} transactions restored; {report.present:,} "
+            "transactions were there"
+        )
+
+
+def _uuid(text: str, option: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a UUID", param_hint=option) from None
