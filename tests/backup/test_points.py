@@ -195,6 +195,13 @@ def test_what_was_erased_later_does_not_come_back_with_an_older_point(
     for at, secret in enumerate(secrets):
         store.produce("a", f"user-{at % 2}[*]", [Record(secret)])
     store.backup(backups)
+
+    def is_stored(secret: bytes) -> bool:
+        """Whether any part of it is in the backup."""
+        stored = [path.read_bytes() for path in backups.rglob("*") if path.is_file()]
+        return any(secret[at : at + 16] in data for data in stored for at in range(0, len(secret), 16))
+
+    assert all(map(is_stored, secrets))
     store.erase("a", "user-1*", first=2, last=4)
     if maintained:
         store.maintain()
@@ -207,8 +214,7 @@ def test_what_was_erased_later_does_not_come_back_with_an_older_point(
     assert latest.restore_backup(backups).erasures == 0
     assert payloads(latest, "a") == payloads(store, "a")
     store.backup(backups, keep=1)
-    stored = b"".join(path.read_bytes() for path in backups.rglob("*") if path.is_file())
-    assert [secret in stored for secret in secrets] == [at not in (3, 5, 7) for at in range(10)]
+    assert [is_stored(secret) for secret in secrets] == [at not in (3, 5, 7) for at in range(10)]
 
 
 def test_a_damaged_row_is_found(subject: Subject, tmp_path: Path, elsewhere: Callable[..., Store]) -> None:
@@ -248,7 +254,7 @@ class Place:
 
 
 def sampled(calls: int) -> range:
-    return range(0, calls, 1 if EXHAUSTIVE else max(1, calls // 12))
+    return range(0, calls, 1 if EXHAUSTIVE else max(1, calls // 4))
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOST_ANSWER, Fault.TWICE])
@@ -300,9 +306,9 @@ def test_a_backup_that_is_stopped_anywhere_is_completed_by_the_next(
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOST_ANSWER, Fault.TWICE])
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_restore_that_is_stopped_anywhere_is_completed_by_the_same_call(
-    subject: Subject, tmp_path: Path, fault: Fault, remote: bool
+    tmp_path: Path, fault: Fault, remote: bool
 ) -> None:
-    store, backups = subject.store, tmp_path / "backups"
+    store, backups = streamkit.connect(f"memory://{uuid4().hex}?remote=1").store(uuid4()), tmp_path / "backups"
     prepare(store)
     for at in range(3):
         work_once(store, at)
