@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ..aio import AsyncClient
 from ..clock import SYSTEM_CLOCK, Clock
-from . import durable, operating, v1
+from . import durable, openapi, operating, v1
 from .application import Application
 from .keys import KeyFile
 from .limits import Limits
@@ -46,5 +46,6 @@ def app(
     service.origins = frozenset(origin.encode() for origin in origins)
     operating.register(router)
     v1.register(router)
+    openapi.register(router)
     durable.register(router, service, clock)
     return Application(service, router)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..routing import Router
+from ..routing import Handler, Router
 from . import leases, reading, removing, segments, spaces, statuses, writing
+from .operations import OPERATIONS
 
 __all__ = ["register"]
 
@@ -14,7 +15,14 @@ _SEGMENT = _SPACE + "/segments/{sg}"
 
 def register(router: Router) -> None:
     """Add the routes of the native interface."""
-    add = router.add
+
+    def add(methods: str, pattern: str, handler: Handler, scope: str, *, narrow: bool = False) -> None:
+        for method in methods.split():
+            name = getattr(handler, "__name__", "")
+            has_body = name == "read_several" and method != "GET"
+            operation = OPERATIONS["query_several" if has_body else name]
+            router.add(method, pattern, handler, scope, operation, narrow=narrow)
+
     add("GET", "/v1/stores", spaces.list_stores, "admin")
     add("GET", _STORE, spaces.size, "read")
     add("GET", _STORE + "/spaces", spaces.list_spaces, "read")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from ...model import Record, SegmentStatus
 from ..encoding import EntryOut, GapOut, TransactionName, name_of_transaction
@@ -35,10 +37,15 @@ class RecordIn(msgspec.Struct, forbid_unknown_fields=True):
         return Record(payload, self.metadata, self.sequence)
 
 
+_ITEMS = {"anyOf": [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in (EntryOut, GapOut)]}
+Entries = Annotated[list[Any], Meta(extra_json_schema={"items": _ITEMS})]
+"""Each is an EntryOut, or a GapOut."""
+
+
 class Page(msgspec.Struct):
     """A page of entries."""
 
-    entries: list[EntryOut | GapOut]
+    entries: Entries
     next: str | int | None
     """What to pass as `after` or `offset` to read on."""
     caught_up: bool
@@ -49,7 +56,7 @@ class Page(msgspec.Struct):
 class SeveralPage(msgspec.Struct):
     """A page of entries of several spaces; `next` is the cursor of all of them."""
 
-    entries: list[EntryOut | GapOut]
+    entries: Entries
     next: str
     caught_up: bool
 

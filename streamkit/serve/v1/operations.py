@@ -1,0 +1,126 @@
+"""What the OpenAPI document says of the routes of the native interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...removing.report import EraseReport, TrimReport
+from ...space import SpaceSettings
+from ..encoding import EntryOut
+from ..operation import JSON, NUMBER, TEXT, Operation
+from . import cloudevents
+from .composite import SeveralIn
+from .leases import LeaseIn, LeaseOut
+from .removing import EraseIn, TrimIn
+from .values import (
+    Page,
+    RecordIn,
+    RetentionIn,
+    SegmentsOut,
+    SettingsIn,
+    SeveralPage,
+    SizeOut,
+    SpacesOut,
+    StatusOut,
+    StoresOut,
+)
+from .writing import OutcomeOut, ResultOut, TransactionIn, TransactionOut
+
+__all__ = ["OPERATIONS"]
+
+_FLAG: Mapping[str, Any] = {"type": "boolean"}
+_NDJSON = "application/x-ndjson"
+_EVENTS = "text/event-stream"
+_LIMIT: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 256}
+_OFFSET: Mapping[str, Any] = {"type": "string", "pattern": "^[0-9a-f]+$"}
+_NAMES: Mapping[str, Any] = {"type": "array", "items": TEXT, "maxItems": 100}
+_CURSOR: Mapping[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"}
+_LISTING: dict[str, Mapping[str, Any]] = {
+    "prefix": TEXT,
+    "after": {"type": "string", "minLength": 1, "maxLength": 255},
+    "limit": {"type": "integer", "minimum": 1, "maximum": 1_000, "default": 100},
+}
+_READING: dict[str, Mapping[str, Any]] = {
+    "from": {"type": "string", "pattern": "^(beginning|end|[0-9]{1,15})$"},
+    "until": NUMBER,
+    "limit": _LIMIT,
+    "max_bytes": {"type": "integer", "minimum": 1, "maximum": 8 << 20, "default": 1 << 20},
+    "wait": {"type": "number", "minimum": 0, "maximum": 30},
+    "reverse": _FLAG,
+    "gaps": {"type": "string", "enum": ["yield", "skip", "raise"], "default": "yield"},
+}
+_KEY: Mapping[str, Mapping[str, Any]] = {"Idempotency-Key": {"type": "string", "minLength": 1, "maxLength": 255}}
+_LEASE: Mapping[str, Mapping[str, Any]] = {"Lease-Token": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"}}
+_MATCH: Mapping[str, Mapping[str, Any]] = {
+    "If-Match": {"type": "string", "pattern": '^"[0-9]{1,19}"$'},
+    "If-None-Match": {"type": "string", "enum": ["*"]},
+}
+
+OPERATIONS: Mapping[str, Operation] = {
+    "list_stores": Operation(query=_LISTING, answers={200: StoresOut}),
+    "size": Operation(answers={200: SizeOut}),
+    "space_size": Operation(answers={200: SizeOut}),
+    "list_spaces": Operation(query=_LISTING, answers={200: SpacesOut}),
+    "get_space": Operation(answers={200: SpaceSettings}),
+    "create_space": Operation(
+        body={JSON: SettingsIn}, needs_body=False, answers={200: SpaceSettings, 201: SpaceSettings}
+    ),
+    "change_space": Operation(headers={"If-Match": TEXT}, body={JSON: RetentionIn}, answers={200: SpaceSettings}),
+    "delete_space": Operation(answers={204: None}),
+    "list_segments": Operation(query=_LISTING, answers={200: SegmentsOut}),
+    "get_segment": Operation(answers={200: StatusOut, 304: None}),
+    "delete_segment": Operation(answers={200: TrimReport}),
+    "read_segment": Operation(
+        query={"after": NUMBER, "before": NUMBER, **_READING},
+        answers={200: Page, 304: None},
+        others=(_NDJSON, _EVENTS),
+    ),
+    "append": Operation(
+        headers={**_MATCH, **_KEY, **_LEASE},
+        body={
+            JSON: RecordIn | list[RecordIn],
+            _NDJSON: None,
+            cloudevents.STRUCTURED: {"type": "object"},
+            cloudevents.BATCH: {"type": "array", "items": {"type": "object"}},
+            "application/octet-stream": None,
+        },
+        answers={200: StatusOut, 201: StatusOut},
+    ),
+    "read_entry": Operation(answers={200: EntryOut}),
+    "read_space": Operation(
+        query={"offset": _OFFSET, **_READING},
+        answers={200: Page, 304: None},
+        others=(_NDJSON, _EVENTS),
+    ),
+    "append_to_space": Operation(
+        query={"segment_key": TEXT},
+        headers={**_KEY, **_LEASE},
+        body={_NDJSON: None},
+        answers={200: TransactionOut, 201: TransactionOut},
+    ),
+    "read_several": Operation(
+        query={
+            "space": _NAMES,
+            "cursor": _CURSOR,
+            **_READING,
+        },
+        answers={200: SeveralPage},
+        others=(_NDJSON, _EVENTS),
+    ),
+    "query_several": Operation(body={JSON: SeveralIn}, answers={200: SeveralPage}, others=(_NDJSON,)),
+    "commit": Operation(
+        headers={**_KEY, **_LEASE},
+        body={JSON: TransactionIn},
+        answers={200: TransactionOut, 201: TransactionOut},
+    ),
+    "outcome": Operation(answers={200: OutcomeOut}),
+    "find_result": Operation(query={"segment": TEXT}, answers={200: ResultOut}),
+    "watch_statuses": Operation(answers={200: str}, media=_EVENTS),
+    "trim": Operation(body={JSON: TrimIn}, answers={200: TrimReport}),
+    "erase": Operation(body={JSON: EraseIn}, answers={200: EraseReport}),
+    "acquire": Operation(body={JSON: LeaseIn}, needs_body=False, answers={201: LeaseOut}),
+    "renew": Operation(headers=_LEASE, answers={200: LeaseOut}),
+    "release": Operation(headers=_LEASE, answers={204: None}),
+}
+"""By the name of the handler; `query_several` is `read_several` with a body."""
