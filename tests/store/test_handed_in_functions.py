@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import GeneratorType
 from typing import Any
 from uuid import uuid4
@@ -239,7 +240,7 @@ def test_a_route_whose_function_returns_an_awaitable_is_paused(store: Store, wha
 
 
 @pytest.mark.parametrize("late", LATE)
-def test_a_view_whose_apply_returns_an_awaitable_is_paused(store: Store, late: str, tmp_path: Any) -> None:
+def test_a_view_whose_apply_returns_an_awaitable_is_paused(store: Store, late: str, tmp_path: Path) -> None:
     view = Silent()
     view.apply = lambda db, entries: LATE[late]()  # type: ignore[method-assign]
     status = store.view("silent", view, spaces=["log"], path=tmp_path / "silent.db").catch_up()
@@ -314,3 +315,22 @@ def test_a_generator_that_is_iterated_in_the_call_is_a_result_like_any_other(sto
     store.view("index", index, spaces=["log"]).catch_up()
     assert len(index.get("b")) == 2
     assert isinstance(generator(), GeneratorType)
+
+
+@pytest.mark.parametrize("method", ["setup", "load", "erase"])
+def test_no_method_of_a_view_returns_an_awaitable(
+    store: Store, method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of `setup` is raised, one of `load` pauses the view, and after one of `erase` it is built anew."""
+    view: Any = Silent()
+    setattr(view, method, lambda *arguments: later())
+    opened = store.view("silent", view, spaces=["log"], path=tmp_path / "silent.db")
+    error = ""
+    try:
+        opened.catch_up()
+        store.erase("log", "s", first=1, last=1)
+        opened.catch_up()
+    except TypeError as raised:
+        error = str(raised)
+    failure = opened.status().error
+    assert "its work was not done" in "".join([error, *([failure.error] if failure else caplog.messages)])
