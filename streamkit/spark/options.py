@@ -11,7 +11,7 @@ from uuid import UUID
 from ..client import Client, connect
 from ..names import check_name
 
-__all__ = ["COLUMNS", "LATEST", "Options", "bound", "milliseconds", "parse", "schema"]
+__all__ = ["COLUMNS", "LATEST", "Options", "bound", "milliseconds", "parse", "schema", "table_options"]
 
 COLUMNS: dict[str, str] = {
     "store": "string",
@@ -143,12 +143,17 @@ def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
     )
 
 
-def _of_table(options: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """The options of a table, or of a query over it, without the table's properties; all options where it is no table.
+def table_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that a table was created with, without its properties; none where it is no table."""
+    return {name[len(_TABLE) :]: value for name, value in options.items() if name.lower().startswith(_TABLE)}
 
-    A property may have any name: one that is no option is none of ours.
+
+def _of_table(options: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """The options of a table, or of a query over it; all options where it is no table.
+
+    A property of a table may have any name: one that is no option is none of ours.
     """
-    found = {name[len(_TABLE) :]: value for name, value in options.items() if name.lower().startswith(_TABLE)}
+    found = table_options(options)
     if not found:
         return dict(options)
     return found | {name: value for name, value in options.items() if name.lower() in known}

@@ -17,15 +17,18 @@ from pyspark.sql.datasource import (
 
 from ..errors import MissingDependency
 from .filters import may_hold, tests_of
-from .options import Options, parse, schema
+from .options import Options, parse, schema, table_options
 from .plan import Piece, Span, packed, pieces, spans
-from .rows import read_pieces
+from .rows import arrow_schema, read_pieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 __all__ = ["StreamkitSource"]
+
+_TABLE = "streamkit"
+"""In the metadata of a table's columns: the options of the table."""
 
 
 class Task(InputPartition):
@@ -76,11 +79,24 @@ class StreamkitSource(DataSource):
     def name(cls) -> str:
         return "streamkit"
 
-    def schema(self) -> str:
-        return schema(parse(self.options).columns)
+    def schema(self) -> StructType | str:
+        columns = parse(self.options).columns
+        of_table = table_options(self.options)
+        if not of_table:
+            return schema(columns)
+        from pyspark.sql.pandas.types import from_arrow_schema
+        from pyspark.sql.types import StructField, StructType
+
+        # Of a table Spark keeps the schema, and gives its reader no options but those of the query.
+        fields = from_arrow_schema(arrow_schema(columns)).fields
+        return StructType([StructField(field.name, field.dataType, True, {_TABLE: of_table}) for field in fields])
+
+    def _given(self, schema: StructType | None) -> Options:
+        of_table = {} if schema is None else schema.fields[0].metadata.get(_TABLE, {})
+        return parse({**of_table, **self.options})
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(parse(self.options))
+        return _Reader(self._given(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if find_spec("pyspark.sql.streaming.datasource") is None:
@@ -89,7 +105,7 @@ class StreamkitSource(DataSource):
             )
         from .stream import StreamReader
 
-        return StreamReader(parse(self.options))
+        return StreamReader(self._given(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from .sink import BatchWriter

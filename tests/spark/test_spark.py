@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -112,6 +113,29 @@ def test_a_datetime_means_what_spark_shows(spark: Any, url: str, monkeypatch: py
         finally:
             monkeypatch.undo()
             time.tzset()
+
+
+def test_a_table_over_a_space_is_what_the_space_holds(spark: Any, tmp_path: Path) -> None:
+    url = tmp_path.as_uri()
+    with both_tiers(url, 20, 500) as store:
+        name = f"orders_{uuid4().hex}"
+        options = f"url '{url}', store '{store.id}', space '{SPACE}'"
+        spark.sql(f"CREATE TABLE {name} USING streamkit OPTIONS ({options}) TBLPROPERTIES ('team' = 'a')")
+        try:
+            assert rows_of(spark.table(name)) == entries_of(store)
+            fill(store, 3, start=20)
+            assert spark.table(name).count() == len(entries_of(store))
+            counted = spark.sql(
+                f"SELECT segment, count(*) AS n FROM {name} WHERE sequence > 1 GROUP BY segment"
+            ).collect()
+            wanted = Counter(row[0] for row in entries_of(store) if row[1] > 1)
+            assert {row.segment: row.n for row in counted} == wanted
+            some = spark.read.option("segment", "s1").table(name)
+            assert rows_of(some) == [row for row in entries_of(store) if row[0] == "s1"]
+            with pytest.raises(Exception, match="unknown option 'colour'"):
+                spark.sql(f"CREATE TABLE bad_{name} USING streamkit OPTIONS ({options}, colour 'red')")
+        finally:
+            spark.sql(f"DROP TABLE {name}")
 
 
 def test_what_a_frame_holds_does_not_change_with_the_store(spark: Any, url: str) -> None:
