@@ -53,6 +53,7 @@ def read_space(
     min_sequence: int = 0,
     max_sequence: int = 0,
     archive: str | None = None,
+    rescue: str = "",
 ) -> DataFrame:
     """A space as a DataFrame, at the speed of `spark.read.parquet` for what is archived.
 
@@ -66,14 +67,17 @@ def read_space(
     the cold part too, and the logger `streamkit` says why.
 
     With `schema`, a StructType or DDL text, payloads are JSON documents, and their fields are columns in the place of
-    `payload`; one that is no such document is kept in the column `bad_payload` (see parse_payloads).
+    `payload`. A payload that does not fit is kept in the column `bad_payload`; `rescue` names a column for fields that
+    the schema lacks (see parse_payloads).
     """
+    if rescue and schema is None:
+        raise ValueError(f"rescue={rescue!r} is for fields that a schema lacks: give the schema too")
     if schema is not None:
         names = [name for name in (columns or COLUMNS) if name != "payload"]
         bounds = {"tier": tier, "since": since, "until": until, "segments": segments, "archive": archive}
         bounds |= {"min_sequence": min_sequence, "max_sequence": max_sequence}
         frame = read_space(spark, url, store, space, columns=[*names, "payload"], **bounds)  # type: ignore[arg-type]
-        return parse_payloads(frame, schema)
+        return parse_payloads(frame, schema, rescue=rescue)
     ids = [store] if isinstance(store, str | UUID) else list(store)
     given = {
         "url": url,

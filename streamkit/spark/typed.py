@@ -1,9 +1,11 @@
-"""Payloads as columns: JSON documents against a schema, and those that are none kept beside it."""
+"""Payloads as columns: JSON documents against a schema. A payload that does not fit is kept beside them, whole."""
 
 from __future__ import annotations
 
 from secrets import token_hex
 from typing import TYPE_CHECKING
+
+from .fitting import fits, fitted, readable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -12,25 +14,31 @@ if TYPE_CHECKING:
 __all__ = ["BAD", "is_bad", "parse_payloads", "struct"]
 
 BAD = "bad_payload"
-_PARSED, _DOCUMENT, _TEXT = "streamkit_parsed", "document", "bad"
+_TEXT = "bad"
 _BLANK = " \t\r\n"
 """What may stand before a document."""
 
 
-def parse_payloads(frame: DataFrame, schema: StructType | str) -> DataFrame:
+def parse_payloads(frame: DataFrame, schema: StructType | str, *, rescue: str = "") -> DataFrame:
     """A frame with the column `payload`, of a batch or of a stream, with the payload's fields as columns in its place.
 
-    `schema`: of the JSON documents, as a StructType or DDL text ("item string, price double"). A field that a document
-    lacks is null; fields that the schema lacks are left out. No row is lost: a payload that is no such document (no
-    JSON object, or a value that does not fit its type) is kept whole in the last column, `bad_payload` (binary), which
-    is null for all others, and the fields of its row are null. ValueError if a field has the name of another column.
+    `schema`: of the JSON documents, as a StructType or DDL text ("item string NOT NULL, price decimal(9,2)"). A field
+    that a document lacks is null; one that is NOT NULL must be there. Fields that the schema lacks are left out; with
+    `rescue`, the name of a further column, those of the document itself are a JSON object in that column, null if there
+    are none, which takes a second pass over the payload.
+
+    No row is lost. A payload does not fit if it is no JSON object, lacks a required field, or has a value that its type
+    cannot hold without loss: another type, more digits than a decimal has, a time of day in a date. It is whole in the
+    last column, `bad_payload` (binary), which is null for all others, and the fields of its row are null. ValueError if
+    a field has the name of another column.
     """
     from pyspark.sql import functions as F
 
     if "payload" not in frame.columns:
         raise ValueError(f"the frame has no column 'payload' to parse; it has {', '.join(frame.columns)}")
-    names = struct(schema).fieldNames()
+    fields = struct(schema)
     kept = [name for name in frame.columns if name != "payload"]
+    names = [*fields.fieldNames(), *filter(None, [rescue])]
     taken = {name.lower() for name in (*kept, BAD)}
     for name in names:
         if name.lower() in taken:
@@ -38,16 +46,29 @@ def parse_payloads(frame: DataFrame, schema: StructType | str) -> DataFrame:
                 f"the schema has the field {name!r}, which is a column of the entries too: name the others that are "
                 "needed in `columns`, or rename it before"
             )
-    rows = frame.withColumn(_PARSED, _parsed(schema))
-    rows = rows.withColumn(BAD, F.when(_bad(F.col(_PARSED)), F.col("payload")))
-    good = F.col(BAD).isNull()
-    columns = [F.when(good, F.col(_PARSED)[_DOCUMENT][name]).alias(name) for name in names]
-    return rows.select(*(F.col(name) for name in kept), *columns, F.col(BAD))
+        taken.add(name.lower())
+    document = _Document(fields)
+
+    def columns(parsed: Column) -> Column:
+        good = document.is_good(parsed)
+        found = [
+            F.when(good, fitted(document.field(parsed, field.name), field.dataType)).alias(field.name)
+            for field in fields
+        ]
+        if rescue:
+            found.append(F.when(good, _rescued(fields)).alias(rescue))
+        return F.struct(*found, F.when(~good, F.col("payload")).alias(BAD))
+
+    # Of one element, which is made once: as an expression each column, and each filter on one, would parse it again.
+    return frame.select(*(F.col(name) for name in kept), F.inline(F.transform(F.array(document.parsed()), columns)))
 
 
 def is_bad(schema: StructType | str) -> Column:
-    """Whether the column `payload` is no JSON object of the schema."""
-    return _bad(_parsed(schema))
+    """Whether the column `payload` does not fit the schema."""
+    from pyspark.sql import functions as F
+
+    document = _Document(struct(schema))
+    return F.exists(F.array(document.parsed()), lambda parsed: ~document.is_good(parsed))
 
 
 def struct(schema: StructType | str) -> StructType:
@@ -59,32 +80,54 @@ def struct(schema: StructType | str) -> StructType:
     return found
 
 
-def _parsed(schema: StructType | str) -> Column:
-    """The document as a field of another one: Spark reads a document, and looks at nothing that follows on it.
+class _Document:
+    """A payload as the first of two elements of an array, in an object.
 
-    What follows on the payload's may be more fields, or elements: it stands where the one is wrong, and where the other
-    is, before a field that must be reached.
+    Spark reads a document and looks at nothing that follows on it. A payload that goes on behind its document makes the
+    array shorter or longer, or what follows no JSON. The array and its second element have a name that no payload
+    knows, so that none can make another array in its place.
     """
+
+    def __init__(self, fields: StructType) -> None:
+        self._fields = fields
+        self._end = f"end-{token_hex(8)}"
+
+    def parsed(self) -> Column:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
+
+        text = F.col("payload").cast("string")
+        whole = F.concat(F.lit(f'{{"{self._end}":['), text, F.lit(f',{{"{self._end}":true}}]}}'))
+        element = StructType([*readable(self._fields).fields, StructField(self._end, BooleanType())])
+        kinds = [StructField(self._end, ArrayType(element)), StructField(_TEXT, StringType())]
+        return F.from_json(whole, StructType(kinds), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _TEXT})
+
+    def field(self, parsed: Column, name: str) -> Column:
+        return self._elements(parsed)[0][name]
+
+    def is_good(self, parsed: Column) -> Column:
+        """True or false, never null."""
+        from pyspark.sql import functions as F
+
+        text = F.col("payload").cast("string")
+        elements = self._elements(parsed)
+        # To Spark, an empty payload and null are no corrupt records, and neither is text of another encoding, which it
+        # mends.
+        good = parsed[_TEXT].isNull() & (F.size(elements) == 2) & elements[0].isNotNull() & elements[1][self._end]
+        good = good & F.ltrim(text, F.lit(_BLANK)).startswith("{") & F.is_valid_utf8(text)
+        for fit in fits(elements[0], self._fields):
+            good = good & fit
+        return F.coalesce(good, F.lit(False))
+
+    def _elements(self, parsed: Column) -> Column:
+        return parsed[self._end]
+
+
+def _rescued(fields: StructType) -> Column:
+    """The fields of a payload that the schema lacks, as the text of a JSON object; null if it lacks none."""
     from pyspark.sql import functions as F
-    from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
-    fields = StructType([StructField(field.name, field.dataType) for field in struct(schema)])
-    end = f"end-{token_hex(8)}"  # no payload knows it
-    text = F.col("payload").cast("string")
-    whole = F.concat(F.lit(f'{{"{_DOCUMENT}":'), text, F.lit(',"":['), text, F.lit(f'],"{end}":true}}'))
-    kinds = {_DOCUMENT: fields, end: BooleanType(), _TEXT: StringType()}
-    found = F.from_json(
-        whole,
-        StructType([StructField(name, kind) for name, kind in kinds.items()]),
-        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _TEXT},
-    )
-    return F.when(found[end], found)
-
-
-def _bad(parsed: Column) -> Column:
-    from pyspark.sql import functions as F
-
-    text = F.col("payload").cast("string")
-    # To Spark, what is empty or null is no corrupt record, and neither is text of another encoding, which it mends.
-    none = parsed.isNull() | parsed[_TEXT].isNotNull() | ~F.is_valid_utf8(text)
-    return none | ~F.ltrim(text, F.lit(_BLANK)).startswith("{")
+    names = F.array(*(F.lit(name) for name in fields.fieldNames()))
+    whole = F.from_json(F.col("payload").cast("string"), "map<string,variant>")
+    rest = F.map_filter(whole, lambda name, _: ~F.array_contains(names, name))
+    return F.when(F.size(rest) > 0, F.to_json(rest))
