@@ -20,7 +20,7 @@ from .errors import UNDECODABLE, Damaged
 if TYPE_CHECKING:
     from .files import TableFiles
 
-__all__ = ["DIRECTORY", "AddedFile", "LogState", "advance", "replay"]
+__all__ = ["DIRECTORY", "AddedFile", "LogState", "advance", "listed", "replay"]
 
 DIRECTORY = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -112,7 +112,7 @@ def replay(table: TableFiles, version: int | None = None, before: LogState | Non
     What is known `before` is not read again, if the log still has what follows on it.
     """
     sizes = table.log_sizes()
-    commits, checkpoints = _listed(sizes)
+    commits, checkpoints = listed(sizes)
     last = max([*commits, *checkpoints], default=None) if version is None else version
     if last is None:
         return None
@@ -148,7 +148,7 @@ def advance(table: TableFiles, state: LogState) -> LogState:
         return found.state(version)
 
 
-def _listed(names: Iterable[str]) -> tuple[set[int], dict[int, list[str]]]:
+def listed(names: Iterable[str]) -> tuple[set[int], dict[int, list[str]]]:
     """The versions that have a description, and the files of each checkpoint that is whole."""
     commits: set[int] = set()
     parts: dict[tuple[int, str], list[str]] = {}

@@ -28,6 +28,7 @@ from .durable import Stage, make_directories, mirror, misread
 from .errors import Damaged, mapped
 from .files import TableFiles
 from .location import ArchiveLocation
+from .log_cleanup import LOG_RETENTION, clean_log
 from .schema import DELTA_TYPES, check_installed, schema
 from .snapshot import File, Gone, Snapshot, is_own_name
 
@@ -51,6 +52,11 @@ _READABLE = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolC
 """Features of Delta that a table may have: without a deletion vector none of them changes what a file holds."""
 _INTERVAL = 10
 """Versions from one checkpoint of the log to the next: a reader who comes anew reads no more than these."""
+_CLEANED = 100
+"""Versions from one cleaning of the log to the next."""
+_RECENT = 3600.0
+"""Seconds for which the versions that follow on a known state are looked for by their names. Later the log may have
+been cleaned of them: then the whole log is listed."""
 _MEASURED = 1024
 """Files whose extents are kept."""
 _STATS = ("partition", "number", "position", "segment", "sequence", "timestamp")
@@ -81,6 +87,8 @@ class Table(TableFiles):
         self._checked = -1
         """The version up to which this process knows that nobody else has changed rows."""
         self._state: LogState | None = None
+        self._looked = 0.0
+        """When it was read, in seconds since the epoch."""
         self._snapshot: Snapshot | None = None
         self._delta: DeltaTable | None = None
         """What delta-rs commits with."""
@@ -102,6 +110,8 @@ class Table(TableFiles):
                 return None
             with self.mapped():
                 before = self._state
+                looked, self._looked = self._looked, time.time()
+                following = following and abs(self._looked - looked) < _RECENT
                 found = advance(self, before) if before is not None and following else replay(self, before=before)
                 if found is not None and found is not before:
                     self._check(found)
@@ -311,6 +321,7 @@ class Table(TableFiles):
                     **({_INCARNATION: settings.incarnation.hex()} if settings.incarnation else {}),
                     _SETTINGS: json.dumps({name: getattr(settings, name) for name in _KEPT}),
                     "delta.checkpointInterval": str(_INTERVAL),
+                    "delta.logRetentionDuration": LOG_RETENTION,
                 },
                 storage_options=self.options,
                 raise_if_key_not_exists=False,
@@ -422,10 +433,13 @@ class Table(TableFiles):
                 onto.create_checkpoint()
 
         try:
-            return self._write(append)
+            done = self._write(append)
         except CommitFailedError:
             self._delta = None
             return False
+        if done and (state.version + 1) % _CLEANED == 0:
+            clean_log(self, state)
+        return done
 
     def _at(self, url: str, version: int) -> DeltaTable:
         """The table at exactly that version, for delta-rs to commit to. CommitFailedError if it has moved on."""
@@ -454,7 +468,10 @@ class Table(TableFiles):
             return stage.publish()
 
     def vacuum(self, retention_hours: int, full: bool) -> list[str]:
-        """Delete the files that no version of so many hours needs; `full`: also those that no version names."""
+        """Delete the files that no version of so many hours needs; `full`: also those that no version names. What the
+        log keeps for longer than its retention goes, too."""
+        if (state := self.state()) is not None:
+            clean_log(self, state)
         if self.directory is not None and misread(self.directory) and os.path.isdir(self.directory):
             with self.mapped(), mirror(self.directory) as path:
                 return self._vacuum(self.load(url=Path(path).as_uri()), retention_hours, full)

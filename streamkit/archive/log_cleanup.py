@@ -1,0 +1,72 @@
+"""Cleaning the log of a Delta table: versions that are older than the table's log retention leave it.
+
+Delta's own rule: the versions of the retention stay readable. So a checkpoint stays that is not younger than the oldest
+of them, with everything that follows on it; what is before it goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from typing import TYPE_CHECKING
+
+from .delta_log import DIRECTORY, LogState, listed
+
+if TYPE_CHECKING:
+    from .files import TableFiles
+
+__all__ = ["LOG_RETENTION", "clean_log"]
+
+LOG_RETENTION = "interval 7 days"
+"""Of tables that streamkit makes: as long as `compact` keeps the files of old versions."""
+_DEFAULT = 30 * 86_400.0
+"""Seconds, by Delta's definition, where the table does not say."""
+_UNITS = {
+    "millisecond": 0.001,
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86_400.0,
+    "week": 604_800.0,
+}
+_INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+([a-z]+?)s?", re.IGNORECASE)
+_VERSION = re.compile(r"(\d{20})\.(?:\d{20}\.compacted\.json|json|crc|checkpoint\..+)")
+
+
+def clean_log(table: TableFiles, state: LogState, now: float | None = None) -> int:
+    """Delete what the log keeps of versions that the retention does not cover; how many files. `now`: seconds since
+    the epoch."""
+    import pyarrow.fs as fs
+
+    retention = _retention(state)
+    if retention is None:
+        return 0
+    oldest = (time.time() if now is None else now) - retention
+    with table.mapped():
+        found = table.filesystem.get_file_info(fs.FileSelector(DIRECTORY, allow_not_found=True))
+    times = {info.base_name: (info.mtime_ns or 1 << 62) / 1e9 for info in found if info.type == fs.FileType.File}
+    commits, checkpoints = listed(times)
+    # A version is in the retention if it, or an earlier one, was written in it, by whatever clock.
+    retained = next((version for version in sorted(commits) if times[f"{version:020}.json"] > oldest), state.version)
+    first = max((version for version in checkpoints if version <= retained), default=0)
+    count = 0
+    for name in sorted(times):
+        match = _VERSION.fullmatch(name)
+        if match is not None and int(match[1]) < first:
+            with table.mapped(), contextlib.suppress(FileNotFoundError):
+                table.filesystem.delete_file(f"{DIRECTORY}/{name}")
+                count += 1
+    return count
+
+
+def _retention(state: LogState) -> float | None:
+    """Seconds; None if the table says that its log is not cleaned, or says nothing that is understood."""
+    if state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "false":
+        return None
+    text = state.configuration.get("delta.logRetentionDuration")
+    if text is None:
+        return _DEFAULT
+    match = _INTERVAL.fullmatch(text.strip())
+    unit = _UNITS.get(match[2].lower()) if match is not None else None
+    return int(match[1]) * unit if match is not None and unit is not None else None
