@@ -129,6 +129,9 @@ def test_an_archiver_that_slept_past_the_retention_goes_on_from_the_newest_versi
         now = time.time() + 8 * DAY
         monkeypatch.setattr(tables.time, "time", lambda: now)
         last = versions(table)[-1]
+        state = asleep._archive(SPACE).table.state(following=True)
+        assert state is not None
+        assert state.version == last
         asleep.produce(SPACE, "s", [Record(b"late")])
         asleep.archive(SPACE)
         assert versions(table)[-1] == last + 1
