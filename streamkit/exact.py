@@ -9,15 +9,17 @@ import datetime
 import math
 import zoneinfo
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from decimal import Decimal
 from enum import Enum
+from operator import is_
 from typing import Any
 
 __all__ = ["difference", "same"]
 
 _PLAIN = frozenset({str, int, bool, bytes, type(None), datetime.timedelta})
 """Types for which `==` is exact once the types are equal."""
+_TEXT = frozenset({str})
 _HEAP_TYPE = 1 << 9
 """Of a type's flags: a class statement made it. Instances of others without `==`, as functions, are only themselves."""
 _MISSING = object()
@@ -59,9 +61,8 @@ def difference(a: Any, b: Any, *, equivalent: bool = False) -> str | None:
                 if equivalent and _is_equivalent(one, other):
                     continue
                 raise _Different(f"{kind.__name__} became {type(other).__name__}")
-            if kind in _PLAIN:
-                if one != other:
-                    raise _Different(f"the {kind.__name__} changed")
+            if kind in _PLAIN or kind is float:
+                _agree(kind, one == other if kind is not float else _same_float(one, other))
                 continue
             pair = (id(one), id(other))
             if pair in seen:  # a part that several hold, or the value itself
@@ -167,13 +168,25 @@ def _sequences(kind: type, a: Any, b: Any) -> Iterator[_Part]:
         raise _Different(f"the length of the {kind.__name__} changed")
     if issubclass(kind, deque):
         yield ".maxlen", a.maxlen, b.maxlen
+    if kind is not deque and _are_plain(a, b):
+        return
     for at, (one, other) in enumerate(zip(iter(a), iter(b), strict=True)):
         yield f"[{at}]", one, other
+
+
+def _are_plain(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether they are the same, and only hold values of plain types: without a step of Python for each."""
+    return _PLAIN.issuperset(map(type, a)) and all(map(is_, map(type, a), map(type, b))) and list(a) == list(b)
 
 
 def _dicts(kind: type, a: Any, b: Any) -> Iterator[_Part]:
     if issubclass(kind, defaultdict):
         yield ".default_factory", a.default_factory, b.default_factory
+    if kind is dict and a.keys() == b.keys() and _TEXT.issuperset(map(type, a)) and _TEXT.issuperset(map(type, b)):
+        values, others = list(a.values()), list(map(b.__getitem__, a))
+        if not _are_plain(values, others):
+            yield from (("[key]", one, other) for one, other in zip(values, others, strict=True))
+        return
     partners = _partners(kind, a, b)
     if issubclass(kind, OrderedDict) and [id(key) for key in b] != [id(key) for _, key in partners]:
         raise _Different(f"the order of the {kind.__name__} changed")

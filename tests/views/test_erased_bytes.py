@@ -6,6 +6,7 @@ import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,8 +14,10 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 import streamkit
+from harness.crashing_views import Steps, stopping
 from streamkit import Entry, Gap, Record, Store
 from streamkit.compression import load_zstd
+from streamkit.testing import Crash
 from streamkit.views import Index, Latest, Links, OpenView, Query, Search, Vectors, View
 
 ERASURES = 1000 if EXHAUSTIVE else 24
@@ -145,6 +148,38 @@ def test_nothing_is_found_of_what_was_erased(tmp_path: Path, kind: str, covered:
             view.delete()
             fresh.delete()
     covered(f"erasures after which a view's files were searched, {kind}", erasures)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("kind", ["Index", "Search"])
+def test_wherever_a_process_stops_while_it_erases_the_next_one_completes_it(
+    tmp_path: Path, kind: str, after: bool, covered: Callable[[str, int], None]
+) -> None:
+    chance, stop, points = random.Random(kind), 0, 0
+    with streamkit.connect(f"memory://{uuid4().hex}") as client:
+        while True:
+            store = client.store(uuid4())
+            produce(store, chance, 30)
+            alive = tmp_path / f"alive-{stop}"
+            alive.mkdir()
+            with store.view(kind, MAKES[kind](), ["log"], alive / "v") as view:
+                view.catch_up()
+            _, secrets = erase(store, chance, 3)
+            steps = Steps(alive, stop, after=after)
+            with stopping(steps), suppress(Crash), store.view(kind, MAKES[kind](), ["log"], alive / "v") as view:
+                view.catch_up()
+            place = steps.left or alive
+            with store.view(kind, MAKES[kind](), ["log"], place / "v") as view:
+                view.catch_up()
+                answers(view, store)
+                assert found([place], secrets) == [], stop
+                assert len(list(place.glob("v.builds/*.sqlite"))) == 1
+            if steps.left is None:
+                break
+            points += 1
+            stop += 1 if EXHAUSTIVE else 3
+    assert points > 5
+    covered("points at which a view's process stopped while it erased", points)
 
 
 def answers(view: OpenView, store: Store) -> None:
