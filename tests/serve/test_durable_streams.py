@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
@@ -20,10 +21,12 @@ from fix_serve import Reply, Served
 import streamkit
 from harness.balanced import Balanced
 from streamkit import Record
+from streamkit.names import internal_name
 from streamkit.serve import Limits
 from streamkit.serve.durable.state import Refused
 from streamkit.serve.durable.subscriptions import is_match
 from streamkit.serve.durable.webhooks import check_url
+from streamkit.serve.keys import KeyFile
 from streamkit.testing import ManualClock
 
 TEXT = {"Content-Type": "text/plain"}
@@ -356,7 +359,9 @@ def test_a_worker_of_an_earlier_wake_is_fenced(served: Served) -> None:
 def test_the_signing_key_never_leaves_the_server(served: Served) -> None:
     keys = served.ask("GET", "/v1/stream/__ds/jwks.json")
     assert [sorted(key) for key in keys.json["keys"]] == [["alg", "crv", "kid", "kty", "use", "x"]]
-    assert served.ask("GET", "/v1/stream/__ds/signing-key").status == 404
+    spaces = [space["name"] for space in served.ask("GET", "spaces").json["spaces"]]
+    assert spaces in ([], ["streams"])
+    assert served.ask("GET", f"spaces/{quote(internal_name('streams'))}/segments/signing-key/entries").status == 400
 
 
 def test_half_a_request_writes_nothing(served: Served) -> None:
@@ -366,3 +371,90 @@ def test_half_a_request_writes_nothing(served: Served) -> None:
             b"POST /v1/stream/a HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 9\r\n\r\nhalf"
         )
     assert stream(served, "GET", "a").body == b""
+
+
+# -- keys --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[Served, Callable[..., dict[str, str]]]]:
+    """A server that needs keys, and a function that makes one: `key("read", segments=["a"])`."""
+    file = KeyFile(tmp_path / "keys.json")
+    served = Served(f"file://{tmp_path}/root", keys=tmp_path / "keys.json")
+
+    def key(*scopes: str, **limits: Any) -> dict[str, str]:
+        made = file.create(scopes, **limits)
+        served.application.service.keys._looked = 0.0  # type: ignore[union-attr]
+        return {"Authorization": f"Bearer {made}"}
+
+    yield served, key
+    served.close()
+
+
+def test_a_fork_needs_the_right_to_read_its_source(guarded: tuple[Served, Callable[..., dict[str, str]]]) -> None:
+    served, key = guarded
+    assert served.ask("PUT", "/v1/stream/theirs/a", b"secret", {**TEXT, **key("admin")}).status == 201
+    fork = {"Stream-Forked-From": "/v1/stream/theirs/a"}
+    for headers in (key("read", "write", segments=["mine/"]), key("write")):
+        assert served.ask("PUT", "/v1/stream/mine/a", b"", {**TEXT, **fork, **headers}).status == 403
+    assert served.ask("PUT", "/v1/stream/mine/a", b"", {**TEXT, **fork, **key("read", "write")}).status == 201
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "scope"),
+    [
+        ("PUT", "a", "write"),
+        ("POST", "a", "write"),
+        ("GET", "a", "read"),
+        ("HEAD", "a", "read"),
+        ("DELETE", "a", "delete"),
+        ("GET", "__ds/jwks.json", "read"),
+        ("GET", "__ds/subscriptions/s", "read"),
+        ("PUT", "__ds/subscriptions/s", "write"),
+        ("POST", "__ds/subscriptions/s/claim", "write"),
+        ("POST", "__ds/subscriptions/s/streams", "write"),
+        ("DELETE", "__ds/subscriptions/s", "delete"),
+    ],
+)
+def test_each_route_needs_its_scope(
+    guarded: tuple[Served, Callable[..., dict[str, str]]], method: str, path: str, scope: str
+) -> None:
+    served, key = guarded
+    url = f"/v1/stream/{path}"
+    assert served.ask(method, url, None, TEXT).status == 401
+    for other in {"read", "write", "delete"} - {scope}:
+        assert served.ask(method, url, None, {**TEXT, **key(other)}).status == 403
+    assert served.ask(method, url, None, {**TEXT, **key(scope)}).status not in (401, 403)
+    limited = served.ask(method, url, None, {**TEXT, **key("admin", segments=["other"])})
+    assert limited.status == 403
+    assert served.ask(method, url, None, {**TEXT, **key("admin", stores=[uuid4()])}).status == 403
+
+
+def test_a_worker_acknowledges_with_the_token_of_its_wake(
+    guarded: tuple[Served, Callable[..., dict[str, str]]],
+) -> None:
+    served, key = guarded
+    admin = {**JSON, **key("admin")}
+    for path in ("wake", "a"):
+        served.ask("PUT", f"/v1/stream/{path}", b"", admin)
+    config = {"type": "pull-wake", "streams": ["a"], "wake_stream": "wake"}
+    subscription = "/v1/stream/__ds/subscriptions/s"
+    assert served.ask("PUT", subscription, json.dumps(config).encode(), admin).status == 201
+    served.ask("POST", "/v1/stream/a", b"1", admin)
+    claim = served.ask("POST", f"{subscription}/claim", b'{"worker": "w"}', admin).json
+    report = {"wake_id": claim["wake_id"], "generation": claim["generation"], "done": True}
+    body = json.dumps(report).encode()
+    assert served.ask("POST", f"{subscription}/ack", body, JSON).status == 401
+    assert served.ask("POST", f"{subscription}/ack", body, admin).status == 401
+    mine = {**JSON, "Authorization": f"Bearer {claim['token']}"}
+    assert served.ask("POST", f"{subscription}/ack", body, mine).status == 200
+
+
+def test_a_server_with_keys_sends_no_webhook_to_its_own_machine(
+    guarded: tuple[Served, Callable[..., dict[str, str]]], hook: Hook
+) -> None:
+    served, key = guarded
+    config = {"type": "webhook", "pattern": "**", "webhook": {"url": hook.url}}
+    url, body = "/v1/stream/__ds/subscriptions/s", json.dumps(config).encode()
+    reply = served.ask("PUT", url, body, {**JSON, **key("admin")})
+    assert (reply.status, reply.json["error"]["code"]) == (400, "WEBHOOK_URL_REJECTED")

@@ -44,13 +44,19 @@ class _Paths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Control:
     """The reserved resources of one store's streams."""
 
-    def __init__(self, streams: Streams, *, loopback: bool, upkeep_seconds: float) -> None:
+    def __init__(self, streams: Streams, *, loopback: bool) -> None:
         self.streams = streams
         self._loopback = loopback
+        self._started = False
         self.registry = Registry(streams)
         self.dispatcher = Dispatcher(streams, self.registry, loopback=loopback)
-        self.dispatcher.start()
-        streams.expiry.start(upkeep_seconds)
+
+    def start(self, upkeep_seconds: float) -> None:
+        """Begin the work in the background; again is fine."""
+        if not self._started:
+            self._started = True
+            self.dispatcher.start()
+            self.streams.expiry.start(upkeep_seconds)
 
     def close(self) -> None:
         """End what runs in the background."""
@@ -74,7 +80,6 @@ class Control:
         if parts[0] != "subscriptions" or len(parts) < 2 or not parts[1]:
             raise Refused(404, "there is no such control resource", code="NOT_FOUND")
         id, rest = unquote(parts[1]), parts[2:]
-        self.dispatcher.start()
         body = await request.body()
         match method, rest:
             case "PUT", []:

@@ -86,26 +86,27 @@ class Expiry:
         self._uses.pop(segment, None)
 
     async def _record(self, segment: str, base: int, pause: float) -> None:
-        await asyncio.sleep(pause)
         try:
-            while used := self.last_use(segment):
+            while True:
+                await asyncio.sleep(pause)
+                used = self.last_use(segment)
                 known = await self._streams.load(segment)
                 state = known.state
-                if state is None or state.base != base or state.gone or state.ttl is None or state.touched >= used:
-                    break
-                try:
-                    await self._streams.store.produce(
-                        self._streams.space,
-                        segment,
-                        [control("touch", replace(state, touched=used))],
-                        expected_sequence=known.sequence,
-                    )
-                except SequenceMismatch:
-                    continue
-                self._streams.forget(segment)
-                if segment not in self._watched:
-                    break
-                await asyncio.sleep(state.ttl / 4)
+                if state is None or state.base != base or state.gone or state.ttl is None:
+                    return
+                if state.touched < used:
+                    touched = control("touch", replace(state, touched=used))
+                    try:
+                        await self._streams.store.produce(
+                            self._streams.space, segment, [touched], expected_sequence=known.sequence
+                        )
+                    except SequenceMismatch:
+                        pause = 0.0
+                        continue
+                    self._streams.forget(segment)
+                if segment not in self._watched and self._uses.get(segment, 0) <= used:
+                    return
+                pause = state.ttl / 4
         except (StreamkitError, Refused) as error:
             _log.warning("the use of a stream could not be recorded, so it may expire early: %s", error)
         finally:

@@ -12,7 +12,7 @@ from .state import Fork, Part, Refused, State, media_type
 if TYPE_CHECKING:
     from .streams import Known, Streams
 
-__all__ = ["fork_of"]
+__all__ = ["fork_of", "source_segment"]
 
 
 async def fork_of(

@@ -12,6 +12,7 @@ import msgspec
 
 from ...errors import CorruptData, SequenceMismatch, UnsupportedVersion
 from ...model import Entry, Record
+from ...names import internal_name
 from .decide import decide_append
 from .requests import Append
 from .state import Refused, message
@@ -26,7 +27,9 @@ __all__ = ["LIST", "PREFIX", "Kept", "Registry"]
 PREFIX = "__ds/subscriptions/"
 LIST = "__ds/subscriptions"
 """The segment whose last entry names all subscriptions."""
-_KEY = "__ds/signing-key"
+_KEYS = internal_name("streams")
+"""The internal space of the signing key: no name in a URL leads to it."""
+_KEY = "signing-key"
 _AT_ONCE = 16
 _decode = msgspec.json.Decoder(Subscription).decode
 _decode_ids = msgspec.json.Decoder(list[str]).decode
@@ -177,14 +180,14 @@ class Registry:
         """The store's signing key. The first use makes it."""
         if self._signer is None:
             streams = self._streams
-            entry = await streams.store.peek(streams.space, _KEY)
+            entry = await streams.store.peek(_KEYS, _KEY)
             secret = entry.payload
             if entry.sequence == 0:
                 secret = secrets.token_bytes(32)
                 try:
-                    await streams.store.produce(streams.space, _KEY, [Record(secret)], expected_sequence=0)
+                    await streams.store.produce(_KEYS, _KEY, [Record(secret)], expected_sequence=0)
                 except SequenceMismatch:
-                    secret = (await streams.store.peek(streams.space, _KEY)).payload
+                    secret = (await streams.store.peek(_KEYS, _KEY)).payload
             self._signer = Signer(secret)
         return self._signer
 

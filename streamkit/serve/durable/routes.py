@@ -13,6 +13,7 @@ from ..names import name_of
 from ..problems import Problem
 from ..responses import Answer
 from .control import Control
+from .forks import source_segment
 from .live import cursor_after, next_page, serve_events
 from .reading import Page, body_of, read_page
 from .requests import append_request, create_request
@@ -81,6 +82,9 @@ class StreamRoutes:
         for prefix in ("/v1/stream", "/v1/stores/{st}/stream"):
             for methods, scope in (("GET HEAD", "read"), ("PUT POST", "write"), ("DELETE", "delete")):
                 router.add(methods, prefix + "/__ds/{path*}", self.control, scope)
+            for what in ("ack", "callback", "release"):
+                # The token of the wake is what allows these: their callers have no key.
+                router.add("POST", f"{prefix}/__ds/subscriptions/{{id}}/{what}", self.by_token, "")
             pattern = prefix + "/{path*}"
             router.add("PUT", pattern, self.create, "write")
             router.add("POST", pattern, self.append, "write")
@@ -99,39 +103,50 @@ class StreamRoutes:
     def start(self, service: Service) -> None:
         """Wake the subscriptions of the server's own store, and remove its expired streams, without a request."""
         if service.own_store is not None:
-            self._keep(service.store("_"))
+            self._keep(service, service.store("_"))
 
     def close(self) -> None:
         """End what runs in the background."""
         for control in self._open.values():
             control.close()
 
-    def _of(self, request: Request) -> Control:
-        return self._keep(request.service.store(name_of(request.parts[0]) if len(request.parts) > 1 else "_"))
+    def _of(self, request: Request, *, begin: bool = True) -> Control:
+        store = request.service.store(name_of(request.parts[0]) if len(request.parts) > 1 else "_")
+        return self._keep(request.service, store, begin=begin)
 
-    def _keep(self, store: AsyncStore) -> Control:
-        """What is kept of a store, as long as the service keeps the store open."""
+    def _keep(self, service: Service, store: AsyncStore, *, begin: bool = True) -> Control:
+        """What is kept of a store, as long as the service keeps the store open. `begin`: its work in the background."""
         found = self._open.get(store.id)
         if found is None or found.streams.store is not store:
             for id, other in list(self._open.items()):
                 if other.streams.store.calls.closed or id == store.id:
                     self._open.pop(id).close()
             streams = Streams(store, self._clock)
-            control = Control(streams, loopback=True, upkeep_seconds=self._limits.upkeep_seconds)
-            found = self._open[store.id] = control
+            is_open = service.keys is None and service.tokens is None
+            found = self._open[store.id] = Control(streams, loopback=is_open)
+        if begin:
+            found.start(self._limits.upkeep_seconds)
         return found
 
     async def control(self, request: Request) -> Answer:
         """The reserved resources below `__ds`."""
-        path = request.parts[-1].decode("latin-1")
-        url = stream_url(request)
-        return await self._of(request).answer(request, path, url[: url.index("/__ds/")])
+        base, _, path = stream_url(request).partition("/__ds/")
+        return await self._of(request).answer(request, path, base)
+
+    async def by_token(self, request: Request) -> Answer:
+        """The same for a caller with the token of a wake. A store that it names begins nothing in the background."""
+        base, _, path = stream_url(request).partition("/__ds/")
+        return await self._of(request, begin=False).answer(request, path, base)
 
     @_answers
     async def create(self, request: Request) -> Answer:
         """PUT: create a stream, or a fork of one."""
         streams, segment = self._find(request)
-        status, state = await streams.create(segment, create_request(_headers(request), await request.body()))
+        created = create_request(_headers(request), await request.body())
+        if created.fork is not None:
+            request.access.check("read")
+            request.access.check_segment(source_segment(created.fork.source))
+        status, state = await streams.create(segment, created)
         headers = _state_headers(state, expiry=False)
         if status == 201:
             headers["Location"] = stream_url(request)
