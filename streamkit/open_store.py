@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from .backend import Backend
@@ -100,6 +100,8 @@ class OpenStore:
         """Spaces that were open before the store rested, and have to be confirmed."""
         self.archives: dict[str, Archive] = {}
         self.readers: dict[str, ArchiveReader] = {}
+        self.attached: dict[Any, Any] = {}
+        """What clients of the store share in this process. It is freed with the store."""
         self.news = Notifier()
         self.blocks = BlockCache()
         tables, moments = TableCache(), Moments()

@@ -65,15 +65,10 @@ class AsyncConsumer(_Twin[Consumer]):
         """
         check_seconds("wait", wait, endless=True)
         loop = self.calls.check()
-        consumer, told = self.sync, asyncio.Event()
+        consumer = self.sync
         end = loop.time() + wait
         pause, most = consumer.poll
-
-        def tell() -> None:
-            self.calls.threads.call_soon(told.set)
-
-        consumer.news.listen(tell)
-        try:
+        with self.calls.bell(consumer.news).waiting() as told:
             while True:
                 told.clear()
                 seen = consumer.seen()
@@ -90,8 +85,6 @@ class AsyncConsumer(_Twin[Consumer]):
                         pass
                     self.calls.check()
                 pause = min(pause * 2, most)
-        finally:
-            consumer.news.unlisten(tell)
 
     async def _look(self, limit: int, auto_ack: bool) -> list[Delivery]:
         look = self.calls.submit(partial(self.sync.receive, limit, auto_ack=auto_ack))

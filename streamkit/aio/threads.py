@@ -11,6 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ..errors import StoreClosed
+from ..log.notifier import Notifier
+from .bell import Bell
 
 __all__ = ["Calls", "Threads"]
 
@@ -76,7 +78,14 @@ class Calls:
         self.stops: set[Callable[[], None]] = set()
         """Of what runs until it is told to stop."""
         self._name = name
+        self._bell: Bell | None = None
         self._running: set[Future[Any]] = set()
+
+    def bell(self, notifier: Notifier) -> Bell:
+        """What wakes those who wait for news of the store."""
+        if self._bell is None:
+            self._bell = Bell(self.threads, notifier)
+        return self._bell
 
     def check(self) -> asyncio.AbstractEventLoop:
         """The running loop, if this may be used in it; else RuntimeError, or StoreClosed."""

@@ -90,6 +90,8 @@ class Consumer:
         self._receiving = threading.RLock()
         """Held from the look at what is held until what was claimed is held too."""
         self._acked: dict[Key, None] = {}
+        self._acked_before: dict[Key, None] = {}
+        """What was acknowledged before what `_acked` has: the latest 10,000 are in both together."""
         self._closed = self._ended = False
         self._failed_together = False
         """A call of `close` that failed has given up several."""
@@ -383,7 +385,7 @@ class Consumer:
     # -- what became of it --------------------------------------------------------------------------------------
 
     def ack(self, delivery: Delivery) -> None:
-        """It is done, and never comes again. Again is fine.
+        """It is done, and never comes again. Again is fine, for the latest 10,000 at least.
 
         DeliveryLost if its deadline passed and it went to another consumer; nothing is changed then.
         """
@@ -401,7 +403,7 @@ class Consumer:
                 self._note(key)
                 return
         with lane.chain.lock:  # of threads that say it at the same time the later ones find it noted
-            if key in self._acked:
+            if self._is_noted(key):
                 return
             self._check_open()
             try:
@@ -422,8 +424,11 @@ class Consumer:
 
     def _note(self, key: Key) -> None:
         if len(self._acked) >= _KEPT:
-            self._acked.clear()
+            self._acked_before, self._acked = self._acked, {}
         self._acked[key] = None
+
+    def _is_noted(self, key: Key) -> bool:
+        return key in self._acked or key in self._acked_before
 
     def nack(self, delivery: Delivery, delay: float | None = None, *, error: BaseException | str | None = None) -> None:
         """It could not be done: it comes again after `delay` seconds; None: the group's retry_delay, doubled with each
@@ -485,7 +490,7 @@ class Consumer:
     def _is_live(self, delivery: Delivery) -> bool:
         """True; DeliveryLost if it was settled here already."""
         self._check_open()
-        if _checked(delivery) in self._acked:
+        if self._is_noted(_checked(delivery)):
             raise DeliveryLost("the delivery was acknowledged already: nothing was changed")
         return True
 

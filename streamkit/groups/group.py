@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any, Literal, TypeVar
@@ -16,7 +15,6 @@ from ..errors import DeliveryLost, GroupExists, SequenceMismatch, SpaceExists, S
 from ..lexkey import LexKey
 from ..model import Entry
 from ..names import InternalName, check_name, internal_name
-from ..open_store import OpenStore
 from ..places import Place, offset_of
 from ..store import Store, inner
 from .chain import Chain
@@ -48,17 +46,15 @@ __all__ = ["Group", "group_names", "open_group"]
 
 T = TypeVar("T")
 AnyOffset = LexKey | bytes | str
-_cores: weakref.WeakKeyDictionary[OpenStore, dict[InternalName, Core]] = weakref.WeakKeyDictionary()
-_opening = threading.Lock()
 
 
-def _after_fork() -> None:
-    global _opening
-    _opening = threading.Lock()
-    _cores.clear()
+class _Opened:
+    """A group of an open store: opening one waits for nobody who opens another one."""
 
-
-os.register_at_fork(after_in_child=_after_fork)
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held while somebody opens the group."""
+        self.core: Core | None = None
 
 
 def open_group(store: Store, space: str, name: str, start: Any, given: dict[str, Any], queue: bool = False) -> Group:
@@ -97,9 +93,9 @@ def _exists(store: Store, space: str, state: FeedState) -> bool:
 def _core(store: Store, internal: InternalName, space: str) -> Core | None:
     """As this process has it open; None if there never was one."""
     shared = inner(store)
-    with _opening:
-        cores = _cores.setdefault(shared, {})
-        core = cores.get(internal)
+    opened: _Opened = shared.attached.setdefault(("group", internal), _Opened())
+    with opened.lock:
+        core = opened.core
         if core is not None and core.pid == os.getpid() and not core.is_stale():
             return core
         if shared.look_up(internal, None)[0] is None:
@@ -107,7 +103,7 @@ def _core(store: Store, internal: InternalName, space: str) -> Core | None:
         # The handle outlives that of the caller: consumers of other handles share the core.
         core = Core(_own_handle(store), space, internal)
         if not core.is_stale() and core.generation:
-            cores[internal] = core
+            opened.core = core
         return core
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +15,7 @@ from ..arguments import check_count
 from ..errors import DeliveryLost
 from ..functions import check_function, completed
 from ..seconds import check_seconds
+from ..signals import on_signals
 from ..warn import warn, warn_of
 from .values import Delivery
 
@@ -48,18 +49,6 @@ class _Count:
         self.lock = threading.Lock()
 
 
-@contextlib.contextmanager
-def _on_sigterm(stop: threading.Event) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
-
-
 def check_run(handler: object, concurrency: int, batch: int, seconds: float | None, *, awaited: bool = False) -> None:
     """TypeError or ValueError for what `run` cannot take. `awaited`: an async handler is fine."""
     check_function("handler", handler, "a delivery", awaited=awaited)
@@ -91,7 +80,9 @@ def run(
             or (end is not None and clock.monotonic() >= end)
         )
 
-    with _on_sigterm(terminated), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            stack.enter_context(on_signals(terminated.set, signal.SIGTERM))
         consumer = group.consumer(name)
         # Each delivery whose handler began is settled by itself: the others were not handled, also after an error.
         stack.push(lambda kind, error, trace: consumer.leave(error, give_back=True))

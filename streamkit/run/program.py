@@ -6,8 +6,7 @@ import contextlib
 import hashlib
 import signal
 import threading
-from collections.abc import Iterable, Iterator
-from types import FrameType
+from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -15,6 +14,7 @@ import msgspec
 from ..clock import Clock
 from ..errors import LeaseNotAcquired, StoreClosed
 from ..functions import check_function, completed
+from ..signals import on_signals
 from ..store import Store, inner
 from ..warn import warn
 from .rounds import Stop
@@ -104,7 +104,7 @@ class Program:
         stop = self._stop = Stop(self.store)
         if self._told:
             stop.set()
-        with _signals(stop) if signals else contextlib.nullcontext():
+        with on_signals(stop.set, signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
             threads: list[threading.Thread] = []
             try:
                 for part in self._parts:
@@ -203,19 +203,6 @@ class Program:
             until = min(until, end)
         while not stop.is_set() and (rest := until - clock.monotonic()) > 0:
             clock.sleep(min(rest, 0.1))
-
-
-@contextlib.contextmanager
-def _signals(stop: Stop) -> Iterator[None]:
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def run(store: Store, *parts: Runnable, seconds: float | None = None) -> None:

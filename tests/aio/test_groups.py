@@ -13,9 +13,10 @@ from uuid import uuid4
 import pytest
 
 import streamkit.aio
-from streamkit import Record
+from streamkit import Record, Unavailable
 from streamkit.aio import AsyncStore
 from streamkit.aio.groups import AsyncConsumer, AsyncGroup, AsyncQueue
+from streamkit.aio.threads import Threads
 from streamkit.groups import Consumer, Delivery, Group, Queue
 
 TWINS = [(Group, AsyncGroup), (Consumer, AsyncConsumer), (Queue, AsyncQueue)]
@@ -130,6 +131,110 @@ def test_a_receive_of_several_of_a_key_is_cancelled_as_any_other(monkeypatch: py
                     await receiving
                 again = await consumer.receive()
                 assert [(each.entry.payload, each.attempt) for each in again] == [(b"0", 1), (b"1", 1), (b"2", 1)]
+
+    run(work)
+
+
+def test_a_receive_that_is_cancelled_twice_holds_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go, ended, receive = threading.Event(), threading.Event(), threading.Event(), Consumer.receive
+
+    def held_up(consumer: Consumer, *args: Any, **options: Any) -> list[Delivery]:
+        began.set()
+        assert go.wait(30)
+        found = receive(consumer, *args, **options)
+        ended.set()
+        return found
+
+    async def work() -> None:
+        async with opened() as store:
+            await store.produce("orders", "s", [Record(b"1")])
+            group = await store.group("orders", "billing", lanes=1)
+            async with group.consumer("first") as first, group.consumer("second") as second:
+                monkeypatch.setattr(Consumer, "receive", held_up)
+                receiving = asyncio.create_task(first.receive())
+                assert await asyncio.to_thread(began.wait, 30)
+                for _ in range(3):
+                    receiving.cancel()
+                    await asyncio.sleep(0)
+                with pytest.raises(asyncio.CancelledError):
+                    await receiving
+                monkeypatch.undo()
+                go.set()
+                assert await asyncio.to_thread(ended.wait, 30)
+                (delivery,) = await second.receive(wait=10.0)
+                assert delivery.attempt == 1
+
+    run(work)
+
+
+def test_an_error_of_the_storage_does_not_take_the_place_of_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def fails(consumer: Consumer, *args: Any, **options: Any) -> list[Delivery]:
+        began.set()
+        assert go.wait(30)
+        raise Unavailable("not now")
+
+    async def work() -> None:
+        async with opened() as store:
+            group = await store.group("orders", "billing")
+            monkeypatch.setattr(Consumer, "receive", fails)
+            receiving = asyncio.create_task(group.consumer().receive())
+            assert await asyncio.to_thread(began.wait, 30)
+            receiving.cancel()
+            await asyncio.sleep(0)
+            go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await receiving
+
+    run(work)
+
+
+def test_a_run_that_is_cancelled_begins_nothing_more_where_a_delivery_was_lost() -> None:
+    async def work() -> None:
+        async with opened() as store:
+            await store.produce("orders", "s", [Record(b"%d" % at) for at in range(3)])
+            group = await store.group("orders", "billing", mode="key_shared")
+            began, handled = asyncio.Event(), list[bytes]()
+
+            async def handler(delivery: Delivery) -> None:
+                handled.append(delivery.entry.payload)
+                began.set()
+                await asyncio.sleep(60)
+
+            running = asyncio.create_task(group.run(handler))
+            await began.wait()
+            await group.seek("beginning")
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(running, 30)
+            assert handled == [b"0"]
+
+    run(work)
+
+
+def test_the_loop_is_woken_once_for_all_who_wait_and_all_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    async def work() -> None:
+        async with opened() as store:
+            group = await store.group("orders", "billing")
+            consumers = [group.consumer() for _ in range(50)]
+            waiting = [asyncio.create_task(consumer.receive(1, wait=30.0)) for consumer in consumers]
+            news = consumers[0].sync.news
+            while any(task.done() for task in waiting) or len(calls) < 50:
+                calls.append(await asyncio.sleep(0.01))
+            soon = Threads.call_soon
+            monkeypatch.setattr(
+                Threads, "call_soon", lambda self, callback: calls.append(callback) or soon(self, callback)
+            )
+            calls.clear()
+            for _ in range(1000):
+                news.tell()
+            assert len(calls) == 1
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     run(work)
 
