@@ -184,6 +184,7 @@ class AsyncGroup(_Twin[Group]):
     status = _awaited(Group.status)
     pending = _awaited(Group.pending)
     delivery = _awaited(Group.delivery)
+    settle = _awaited(Group.settle)
     dead_letters = _awaited(Group.dead_letters)
     redrive = _awaited(Group.redrive)
     seek = _awaited(Group.seek)

@@ -9,6 +9,7 @@ from .group import Group
 from .queue import Queue
 from .run import RunReport
 from .settings import GroupSettings
+from .settling import Settled, Settlement
 from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending
 
 __all__ = [
@@ -23,4 +24,6 @@ __all__ = [
     "Pending",
     "Queue",
     "RunReport",
+    "Settled",
+    "Settlement",
 ]

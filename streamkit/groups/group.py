@@ -39,6 +39,7 @@ from .lane import Dead, LaneState, Lot, Site
 from .ranges import ranges_of
 from .run import RunReport, Stop, run
 from .settings import CHANGEABLE, GroupSettings, checked
+from .settling import Receipt, Settled, Settlement, settle
 from .source import Source
 from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending, consumer_of
 
@@ -378,13 +379,8 @@ class Group:
 
     def delivery(self, receipt: str) -> Delivery:
         """The delivery with this `.receipt`, also of another process. DeliveryLost if it is over; ValueError."""
-        try:
-            epoch, number, ticket, lot = map(int, receipt.split("."))
-        except (ValueError, AttributeError):
-            raise ValueError(f"{receipt!r:.60} is no receipt: pass what `delivery.receipt` gave") from None
         core = self.core
-        if not 0 <= number < self.settings.lanes:
-            raise ValueError(f"{receipt!r:.60} is no receipt of this group")
+        epoch, number, ticket, lot = Receipt.of(receipt, self.settings.lanes)
         chain = core.lane(number).chain
         chain.catch_up()
         with chain.lock:
@@ -400,6 +396,16 @@ class Group:
         if entry is None:
             raise DeliveryLost("the entry was removed")
         return Delivery(entry, held.attempt, held.deadline, held.consumer, number, ticket, lot, epoch, expires, key)
+
+    def settle(self, settlements: Iterable[Settlement]) -> list[Settled]:
+        """Settle many deliveries by their receipts, also of other processes: with one commit for each lane.
+
+        `group.settle([Settlement(receipt=receipt, action="ack"), …])` does what the methods of `Consumer` do, in the
+        given order, and returns what became of each, in that order. A delivery that is over is `lost`, and the others
+        are settled all the same. ValueError or TypeError before anything is written. If it raises later, some lanes
+        may be settled: call it again, and those are `lost`.
+        """
+        return settle(self.core, list(settlements))
 
     # -- dead letters -------------------------------------------------------------------------------------------
 

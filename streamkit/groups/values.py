@@ -55,7 +55,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def receipt(self) -> str:
-        """Names the delivery where the object itself cannot go: see `Group.delivery`."""
+        """Names the delivery where the object itself cannot go: see `Group.settle` and `Group.delivery`."""
         return f"{self.epoch}.{self.lane}.{self.ticket}.{self.lot}"
 
     def __repr__(self) -> str:
