@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -11,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -22,17 +24,20 @@ from streamkit.groups import Delivery
 EXAMPLE = Path(__file__).parents[2] / "examples" / "aws_lambda" / "jobs.py"
 
 
-def test_functions_drain_a_queue_and_take_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url, store_id = f"file://{tmp_path}/root", str(uuid4())
-    monkeypatch.setenv("STREAMKIT_URL", url)
-    monkeypatch.setenv("STREAMKIT_STORE", store_id)
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The example, as a module."""
+    monkeypatch.setenv("STREAMKIT_URL", f"file://{tmp_path}/root")
+    monkeypatch.setenv("STREAMKIT_STORE", str(uuid4()))
     spec = importlib.util.spec_from_file_location("jobs", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
-    jobs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(jobs)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_functions_drain_a_queue_and_take_batches(jobs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     context = SimpleNamespace(aws_request_id="r", get_remaining_time_in_millis=lambda: 60_000)
     jobs.queue().put_many([b"%d" % number for number in range(25)])
     assert jobs.batch({}, context) == {"done": 10}
@@ -42,6 +47,30 @@ def test_functions_drain_a_queue_and_take_batches(
     jobs.queue().put(b"left")
     assert jobs.drain({}, short) == {"done": 0, "failed": 0}
     assert jobs.queue().status().lag == 1
+
+
+@pytest.mark.parametrize("function", ["batch", "drain"])
+def test_a_job_that_a_function_cannot_do_takes_no_other_with_it(
+    jobs: Any, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    context = SimpleNamespace(aws_request_id="r", get_remaining_time_in_millis=lambda: 6_000)
+    jobs.queue().group.configure(retry_delay=0.0)
+    jobs.queue().put_many([b"poison" if number == 2 else b"%d" % number for number in range(20)])
+
+    def work(delivery: Delivery) -> None:
+        if delivery.entry.payload == b"poison":
+            raise ValueError("bad total")
+
+    monkeypatch.setattr(jobs, "work", work)
+    for _ in range(60):
+        with contextlib.suppress(ValueError):
+            getattr(jobs, function)({}, context)
+        if jobs.queue().status().lag == 0:
+            break
+    (letter,) = jobs.queue().dead_letters()
+    assert letter.entry.payload == b"poison"
+    assert letter.reason.startswith("max_deliveries: ValueError: bad total (attempt 5 of 5)")
+    assert (jobs.queue().status().acked, jobs.queue().status().lag) == (19, 0)
 
 
 def test_many_handlers_at_once(subject: Subject) -> None:

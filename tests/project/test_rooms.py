@@ -27,6 +27,7 @@ LAYERS = (
         "reentry",
         "metadata",
         "seconds",
+        "signals",
         "terminal",
         "functions",
         "url",
