@@ -207,6 +207,8 @@ class Repository(Generic[A]):
 
         CorruptData for an event that the class does not know; UnsupportedVersion for a later version of one.
         """
+        if not isinstance(entry, Entry):
+            raise TypeError(f"entry is an Entry, not {entry.__class__.__name__}")
         type, values = self._format.event(entry)
         return type.name, values
 

@@ -423,6 +423,11 @@ class Group:
     def redrive(self, deliveries: Iterable[DeadLetter] | None = None) -> int:
         """Bring dead letters back, these or all: they are delivered again as if for the first time, after what is
         behind them may have been long done. How many there were."""
+        if deliveries is not None:
+            deliveries = list(deliveries)
+            for letter in deliveries:
+                if not isinstance(letter, DeadLetter):
+                    raise TypeError(f"deliveries are dead letters, from dead_letters(), not {type(letter).__name__}")
         lanes = self._lanes()
         # Before as well, for who is stopped in the middle and calls again.
         self.core.write_feed(lambda state, at: ([Stirred()], None))

@@ -77,6 +77,10 @@ class Queue:
             raise ValueError(f"priority is {_PRIORITIES[0]} to {_PRIORITIES[-1]}, not {priority}")
         if key is not None and not isinstance(key, str):
             raise TypeError(f"key is str or None, not {type(key).__name__}")
+        try:
+            spread = 0 if key is None else 1 + crc32(key.encode()) % _BUCKETS
+        except UnicodeEncodeError:
+            raise ValueError("key has a lone surrogate, which has no UTF-8: give text that can be encoded") from None
         delay = check_seconds("delay", delay)
         if delay > _LONGEST_DELAY:
             raise ValueError(f"delay is at most a year, not {delay:g} seconds")
@@ -85,9 +89,8 @@ class Queue:
             told[DELAY] = str(int(delay * 1000))
         if key is not None:
             told[KEY] = key
-        bucket = 0 if key is None else 1 + crc32(key.encode()) % _BUCKETS
         records = [Record(payload, told or None) for payload in payloads]
-        segment = segment_of(priority, bucket, bool(delay))
+        segment = segment_of(priority, spread, bool(delay))
         return self._store.produce(self.name, segment, records, idempotency_key=idempotency_key)
 
     @property

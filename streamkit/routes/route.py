@@ -32,7 +32,7 @@ from ..run.reading import (
     same_space,
     seconds_behind,
 )
-from ..run.rounds import Stop, run_rounds
+from ..run.rounds import Stop, check_stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
 from ..warn import warn
@@ -388,6 +388,7 @@ class Route:
 
         A pause is waited through: `resume()` may be called from anywhere.
         """
+        check_stop(stop)
         stop = stop or Stop(self._store)
         self._stops.add(stop)
 

@@ -10,9 +10,15 @@ from ..log.follow import PollTimer
 from ..store import Store, inner
 from ..warn import warn
 
-__all__ = ["Stop", "run_rounds"]
+__all__ = ["Stop", "check_stop", "run_rounds"]
 
 _LONGEST_PAUSE = 30.0
+
+
+def check_stop(stop: object) -> None:
+    """TypeError for anything but a Stop, a `threading.Event`, or None."""
+    if stop is not None and not (hasattr(stop, "is_set") and hasattr(stop, "set")):
+        raise TypeError(f"stop is what new_stop() gives, or None, not {type(stop).__name__}")
 
 
 class Stop:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ..errors import Unavailable
 from ..log.floors import REMOVED, Control, Removal, Removed
 from ..log.record_format import Header, encode_body, encode_holes
 from ..log.request import Part, Request
@@ -29,7 +30,8 @@ class Writer:
 
     def __init__(self, target: Store, space: str, partition: int) -> None:
         known = inner(target).look_up(space)[0]
-        assert known is not None
+        if known is None:
+            raise Unavailable(f"the new space {space!r} is not there: another process deletes it; salvage again")
         self._committer = known.committers[partition]
         self._window = known.settings.idempotency_window * 1000
         self._clock = known.partitions[partition].clock

@@ -25,7 +25,7 @@ from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..names import check_name
 from ..run.reading import Removed, SpacePosition, decode_offset, is_behind, reached, same_space, seconds_behind
-from ..run.rounds import Stop, run_rounds
+from ..run.rounds import Stop, check_stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
 from ..warn import warn
@@ -351,6 +351,7 @@ class OpenView:
         Several processes may: one builds, and another goes on where it stops. With `publish=True` it publishes now
         and then, and when it ends. A pause is waited through: `resume()` may be called from anywhere.
         """
+        check_stop(stop)
         stop = stop or Stop(self._store)
         self._stops.add(stop)
 
@@ -433,6 +434,8 @@ class OpenView:
         The view's own `erase(db, gap)` deletes it, and the database is written anew without its free space. A view
         without such a method is built anew. What was published of the view is deleted; `publish` it again.
         """
+        if not hasattr(gap, "space"):
+            raise TypeError(f"gap is a Gap, not {type(gap).__name__}")
         if gap.space not in self.spaces:
             raise ValueError(f"the view {self.name!r} does not follow the space {gap.space!r}")
         anew: list[bool] = []
