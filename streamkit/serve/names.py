@@ -30,6 +30,7 @@ def name_of(part: bytes) -> str:
         ) from None
 
 
+@lru_cache(maxsize=16384)
 def encode_name(name: str) -> str:
     """The part of a path for a name. It passes through adapters that decode paths."""
     quoted = quote(name, safe="")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
@@ -27,6 +27,7 @@ class Request:
     __slots__ = (
         "_body",
         "_is_counted",
+        "_named",
         "_query",
         "_receive",
         "_send",
@@ -45,6 +46,8 @@ class Request:
         self.scope = scope
         self.method: str = scope["method"]
         self.headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._named = dict(self.headers)
+        """The last value of each header."""
         self.parts: list[bytes] = []
         """The raw parts of the path that the route's pattern names."""
         self.access = EVERYTHING
@@ -104,12 +107,13 @@ class Request:
 
     def header(self, name: bytes) -> bytes | None:
         """The value of a header, by its name in lower case; None if it is absent. A Problem if it is there twice."""
-        found = None
-        for key, value in self.headers:
-            if key == name:
-                if found is not None:
-                    raise Problem("invalid-request", f"the header {name.decode()} is given more than once")
-                found = value
+        found = self._named.get(name)
+        if (
+            found is not None
+            and len(self._named) != len(self.headers)
+            and sum([key == name for key, _ in self.headers]) > 1
+        ):
+            raise Problem("invalid-request", f"the header {name.decode()} is given more than once")
         return found
 
     def joined(self, name: bytes) -> bytes | None:
@@ -156,14 +160,22 @@ class Request:
         length = self.header(b"content-length")
         if length is not None and most and length.isdigit() and int(length[:20]) > most:
             raise _too_large(most)
+        receiving = self._receive().__await__()
+        try:
+            waits_for = next(receiving)
+        except StopIteration as received:
+            # It was there already, as it mostly is: no timer is needed.
+            first: Any = received.value
+            if first["type"] == "http.request" and not first.get("more_body"):
+                data: bytes = first.get("body", b"")
+                if most and len(data) > most:
+                    raise _too_large(most) from None
+                return data
+        else:
+            first = None
         try:
             async with asyncio.timeout(limits.body_seconds or None):
-                message = await self._receive()
-                if message["type"] == "http.request" and not message.get("more_body"):
-                    data: bytes = message.get("body", b"")
-                    if most and len(data) > most:
-                        raise _too_large(most)
-                    return data
+                message = await _Resumed(waits_for, receiving) if first is None else first
                 chunks: list[bytes] = []
                 size = 0
                 while True:
@@ -217,6 +229,28 @@ class Request:
         waiter = self.opened = Waiter(self._receive)
         waiter.watch()
         return waiter
+
+
+class _Resumed:
+    """The rest of an awaitable that was begun by hand, and waits for something."""
+
+    __slots__ = ("_rest", "_waits_for")
+
+    def __init__(self, waits_for: Any, rest: Generator[Any, Any, Any]) -> None:
+        self._waits_for = waits_for
+        self._rest = rest
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        try:
+            yield self._waits_for
+        except BaseException as error:
+            # Cancelled meanwhile: the awaitable is told as if it had been awaited all the time.
+            try:
+                waits_for = self._rest.throw(error)
+            except StopIteration as ended:
+                return ended.value
+            yield waits_for
+        return (yield from self._rest)
 
 
 def _too_large(most: int) -> Problem:

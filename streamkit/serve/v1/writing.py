@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -64,7 +66,12 @@ class ResultOut(msgspec.Struct):
 
 def base_of(store: AsyncStore, space: str) -> str:
     """The path of a space."""
-    return f"/v1/stores/{store.id}/spaces/{encode_name(space)}"
+    return _base(store.id, space)
+
+
+@lru_cache(maxsize=4096)
+def _base(store: UUID, space: str) -> str:
+    return f"/v1/stores/{store}/spaces/{encode_name(space)}"
 
 
 async def _write(
