@@ -96,7 +96,7 @@ def create(
     ] = None,
     ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="It expires after so long.")] = None,
     name: Annotated[str, typer.Option(metavar="TEXT", help="A remark.")] = "",
-    priority: Annotated[int, typer.Option(help="Work of a lower one waits longer when the server is busy.")] = 0,
+    priority: Annotated[int, typer.Option(help="Below 0: its requests wait longer when the server is busy.")] = 0,
 ) -> None:
     """Make a key and print it. It is shown once: the file has only its SHA-256."""
     from ..serve.keys import KeyFile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import MutableMapping
@@ -74,6 +75,8 @@ class Application:
                         check(request, route)
                     service.gate.enter(request.access)
                     entered = True
+                    if request.access.priority and (pause := service.gate.delay(request.access)):
+                        await asyncio.sleep(pause)
                 answer = await route.handler(request)
             except Gone:
                 return

@@ -12,6 +12,10 @@ from .problems import Problem
 
 __all__ = ["Gate"]
 
+_BUSY = 16
+"""Requests at once that make a process busy,"""
+_STEP = 0.02
+"""and the seconds that a request waits then for each step of its key's priority below 0."""
 _CALLERS = 10_000
 """Callers that are remembered; the state of one that does nothing is nothing."""
 
@@ -64,6 +68,12 @@ class Gate:
             caller.tokens -= 1
         caller.requests += 1
         self.requests += 1
+
+    def delay(self, access: Access) -> float:
+        """Seconds that a request waits before it is handled: if others do, one of a low priority lets them pass."""
+        if access.priority >= 0 or self.requests - self.streams < _BUSY:
+            return 0.0
+        return min(-access.priority * _STEP, 1.0)
 
     def leave(self, access: Access) -> None:
         """It has ended."""

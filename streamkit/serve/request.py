@@ -204,6 +204,10 @@ class Request:
         """Begin a response that is written piece by piece; the handler returns None at its end."""
         if self._body is None:
             await self.body()
+        if "aws.event" in self.scope or "azure_functions.function_name" in self.scope:
+            raise Problem(
+                "not-acceptable", "this server cannot stream, because its platform buffers answers: read with wait=20"
+            )
         self.service.gate.open_stream(self.access)
         self._is_counted = True
         stream = OpenStream(

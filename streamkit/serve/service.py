@@ -34,6 +34,7 @@ class Service:
         """The store that `_` names."""
         self._given = client
         self._client: AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stores: OrderedDict[UUID, AsyncStore] = OrderedDict()
         self.is_draining = False
         """The process is to end: streams say goodbye, and long-polls answer with what they have."""
@@ -62,6 +63,9 @@ class Service:
     def store(self, text: str) -> AsyncStore:
         """The store that a path names: a UUID, or `_` for the server's own."""
         store_id = self.store_id(text)
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._adopt(loop)
         store = self._stores.get(store_id)
         if store is None:
             store = self._stores[store_id] = self.client.store(store_id)
@@ -71,6 +75,14 @@ class Service:
         else:
             self._stores.move_to_end(store_id)
         return store
+
+    def _adopt(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Go on in another event loop: some adapters run each request in one of its own, and the last one is gone."""
+        if self._loop is not None and not isinstance(self._given, AsyncClient):
+            self._stores.clear()
+            self._client = None
+            self.rings = Rings(self.limits.ring_bytes)
+        self._loop = loop
 
     def store_id(self, text: str) -> UUID:
         """The UUID of the store that a path names."""
