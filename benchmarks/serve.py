@@ -181,6 +181,12 @@ def _watching(port: int, watchers: int, total: int) -> list[float]:
     return seconds
 
 
+def _timed(load: Callable[..., list[float]], *args: int) -> tuple[list[float], float]:
+    """What `load` gives, and how long it took."""
+    begun = time.perf_counter()
+    return load(*args), time.perf_counter() - begun
+
+
 def _run(main: Callable[[], Any]) -> None:
     import uvloop
 
@@ -193,9 +199,10 @@ def _run(main: Callable[[], Any]) -> None:
 def _measure(server: Server, work: str, unit: str, each: int, load: Callable[..., list[float]], *args: int) -> Row:
     """`each`: what one operation counts for."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        cpu, begun = server.cpu(), time.perf_counter()
-        seconds = sorted(pool.apply(load, (server.port, *args)))
-        took, cpu = time.perf_counter() - begun, server.cpu() - cpu
+        cpu = server.cpu()
+        seconds, took = pool.apply(_timed, (load, server.port, *args))
+        cpu = server.cpu() - cpu
+        seconds.sort()
     count = len(seconds) * each
     at = [seconds[int(len(seconds) * share)] * 1e3 for share in (0.5, 0.99)]
     return Row(work, count / took, unit, at[0], at[1], cpu / count * 1e6)

@@ -10,9 +10,11 @@ from uuid import UUID
 import msgspec
 
 from ...aio import AsyncStore
+from ...aio.transaction import is_much
 from ...errors import OutcomeUnknown
 from ...leases import LeaseGrant
 from ...model import Record
+from ...store import draft_of
 from ..encoding import TransactionName, name_of_transaction
 from ..names import encode_name
 from ..problems import Problem, problem_of
@@ -77,9 +79,17 @@ def _base(store: UUID, space: str) -> str:
 async def _write(
     request: Request, store: AsyncStore, space: str, parts: Sequence[Part], key: str | None, grant: LeaseGrant | None
 ) -> Any:
-    """The transaction that wrote the parts. An outcome that is unknown is told with where to ask for it."""
-    transaction = store.transaction(space, key, grant)
+    """The transaction that wrote the parts, or its draft. An outcome that is unknown is told with where to ask for it."""
     try:
+        if len(parts) == 1 and parts[0][1] and not is_much(parts[0][1]):
+            # The same as below, without what only several parts, or large ones, need.
+            draft = draft_of(store.sync, space, key, grant)
+            draft.entered = True
+            draft.add(*parts[0])
+            draft.ended = True
+            await store.commit(draft)
+            return draft
+        transaction = store.transaction(space, key, grant)
         async with transaction:
             for segment, records, expected in parts:
                 transaction.produce(segment, records, expected_sequence=expected)
