@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -258,9 +258,9 @@ def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Served]) -> No
     check(served.ask("POST", ENTRIES, {"text": "x" * 1000}), 413, "body-too-large")
     check(served.ask("POST", ENTRIES, [{"text": "x"}] * 4), 413, "transaction-too-large")
     # In chunks, so that its length is not known before.
-    with closing(served.connection()) as connection:
-        connection.request("POST", f"/v1/stores/_/{ENTRIES}", iter([b"x" * 600] * 3), JSON, encode_chunked=True)
-        assert connection.getresponse().status == 413
+    chunks = b"".join(b"258\r\n%b\r\n" % (b"x" * 600) for _ in range(3))
+    answer = talk(served, POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+    assert answer.startswith(b"HTTP/1.1 413 "), answer
     assert list(served.store.get_spaces()) == []
 
 

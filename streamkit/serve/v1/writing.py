@@ -79,7 +79,7 @@ def _base(store: UUID, space: str) -> str:
 async def _write(
     request: Request, store: AsyncStore, space: str, parts: Sequence[Part], key: str | None, grant: LeaseGrant | None
 ) -> Any:
-    """The transaction that wrote the parts, or its draft. An outcome that is unknown is told with where to ask for it."""
+    """The transaction that wrote the parts, or its draft. An unknown outcome is told with where to ask for it."""
     try:
         if len(parts) == 1 and parts[0][1] and not is_much(parts[0][1]):
             # The same as below, without what only several parts, or large ones, need.
