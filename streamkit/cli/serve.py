@@ -31,6 +31,9 @@ def serve(
     allow_origin: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may use the server.")
     ] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A limit, 0 for none: streams=100, body_bytes=0.")
+    ] = None,
     tls_certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="Serve HTTPS with it.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
     url: Url = None,
@@ -41,6 +44,7 @@ def serve(
     The store of --store is `_` in paths. Without --keys or JWT it listens on this machine only. It needs the extra
     `serve`.
     """
+    from ..serve.limits import limits_of
     from ..serve.server import Options
     from ..serve.server import serve as serve_here
 
@@ -62,6 +66,7 @@ def serve(
         allow_origins=allow_origin or [],
         certificate=_text(tls_certificate),
         private_key=_text(tls_key),
+        limits=limits_of(limit or ()),
     )
     if workers == 1:
         serve_here(options, _tell)

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
-__all__ = ["Limits"]
+__all__ = ["Limits", "limits_of"]
+
+
+def limits_of(given: Iterable[str]) -> Limits:
+    """The limits in texts such as "streams=100". ValueError for a name or a number that is none."""
+    values: dict[str, str] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in Limits.__struct_fields__:
+            known = ", ".join(Limits.__struct_fields__)
+            raise ValueError(f"there is no limit {name!r}; write NAME=NUMBER with one of {known}")
+        values[name] = value
+    try:
+        limits = msgspec.convert(values, Limits, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a limit is NAME=NUMBER: {error}") from None
+    for name in values:
+        if not getattr(limits, name) >= 0:
+            raise ValueError(f"the limit {name} is 0 (off) or more, not {values[name]}")
+    return limits
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

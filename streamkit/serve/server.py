@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from .tokens import Tokens
 
 __all__ = ["Options", "make_application", "make_server", "serve"]
 
+_SWITCH_SECONDS = 0.001
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -46,6 +48,8 @@ class Options(msgspec.Struct, kw_only=True):
 
 def serve(options: Options, started: Callable[[str], object] | None = None, sockets: list[Any] | None = None) -> None:
     """Serve until SIGTERM or SIGINT. `started` is called with the server's address."""
+    # A commit's thread waits for the interpreter while the loop is busy, and each commit does so several times.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     server = make_server(
         make_application(options),
         options.host,

@@ -19,6 +19,7 @@ from fix_serve import Events, Served
 
 from streamkit import Record
 from streamkit.serve import Limits
+from streamkit.serve.limits import limits_of
 
 ENTRIES = "spaces/s/segments/a/entries"
 
@@ -133,3 +134,10 @@ def test_a_server_that_drains_is_not_ready(serve: Callable[..., Served]) -> None
     served.application.service.is_draining = True
     assert served.ask("GET", "/readyz").status == 503
     assert served.ask("GET", "/healthz").status == 200
+
+
+def test_limits_are_given_by_name() -> None:
+    assert limits_of(["streams=7", "body_seconds=0.5", "records=0"]) == Limits(streams=7, body_seconds=0.5, records=0)
+    for wrong in ("none=1", "streams", "streams=", "streams=x", "streams=-1", "body_seconds=nan", "streams=1.5"):
+        with pytest.raises(ValueError, match="limit"):
+            limits_of([wrong])
