@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["BAD", "is_bad", "parse_payloads", "struct"]
 
 BAD = "bad_payload"
-_TEXT = "bad"
+_DOCUMENT, _TEXT = "streamkit_document", "bad"
 _BLANK = " \t\r\n"
 """What may stand before a document."""
 
@@ -49,18 +49,17 @@ def parse_payloads(frame: DataFrame, schema: StructType | str, *, rescue: str = 
         taken.add(name.lower())
     document = _Document(fields)
 
-    def columns(parsed: Column) -> Column:
-        good = document.is_good(parsed)
-        found = [
-            F.when(good, fitted(document.field(parsed, field.name), field.dataType)).alias(field.name)
-            for field in fields
-        ]
-        if rescue:
-            found.append(F.when(good, _rescued(fields)).alias(rescue))
-        return F.struct(*found, F.when(~good, F.col("payload")).alias(BAD))
+    def fitting(parsed: Column) -> Column:
+        return F.struct(F.when(document.is_good(parsed), document.of(parsed)).alias(_DOCUMENT))
 
-    # Of one element, which is made once: as an expression each column, and each filter on one, would parse it again.
-    return frame.select(*(F.col(name) for name in kept), F.inline(F.transform(F.array(document.parsed()), columns)))
+    # A generator makes it once for each row. As an expression, each column and each filter on one would parse it again.
+    once = frame.select("*", F.inline(F.transform(F.array(document.parsed()), fitting)))
+    found = F.col(_DOCUMENT)
+    columns = [fitted(found[field.name], field.dataType).alias(field.name) for field in fields]
+    if rescue:
+        columns.append(F.when(found.isNotNull(), _rescued(fields)).alias(rescue))
+    bad = F.when(found.isNull(), F.col("payload")).alias(BAD)
+    return once.select(*(F.col(name) for name in kept), *columns, bad)
 
 
 def is_bad(schema: StructType | str) -> Column:
@@ -102,8 +101,8 @@ class _Document:
         kinds = [StructField(self._end, ArrayType(element)), StructField(_TEXT, StringType())]
         return F.from_json(whole, StructType(kinds), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _TEXT})
 
-    def field(self, parsed: Column, name: str) -> Column:
-        return self._elements(parsed)[0][name]
+    def of(self, parsed: Column) -> Column:
+        return self._elements(parsed)[0]
 
     def is_good(self, parsed: Column) -> Column:
         """True or false, never null."""
