@@ -1,4 +1,4 @@
-"""backup, restore: a whole store from its backup, or one space from another store."""
+"""The commands `backup` and `restore`: a whole store, or one space of another store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from .progress import progress
 __all__ = ["backup", "restore"]
 
 OneSpace = Annotated[
-    str | None, typer.Argument(metavar="SPACE", help="One space. With --backup: else all.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="SPACE",
+        help="The space to restore: required with --from; all of them by default with --backup.",
+        show_default=False,
+    ),
 ]
 
 
@@ -29,14 +34,18 @@ def backup(
     keep: Annotated[
         int | None, typer.Option(metavar="N", help="Remove all points but the latest N.", show_default=False)
     ] = None,
-    points: Annotated[bool, typer.Option("--points", help="List the points that are there; back up nothing.")] = False,
+    points: Annotated[
+        bool, typer.Option("--points", help="List the points of the backup, and back up nothing.")
+    ] = False,
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Back up the whole store while it is in use: a new point, with internal spaces and archives. Only what is new
-    since the last point is copied."""
+    """Back up the whole store while it is in use, internal spaces and archives included.
+
+    Each backup is a new point. Only data that is new since the last point is copied.
+    """
     with open_store(url, store, archive) as opened:
         if points:
             for point in opened.backups(target):
@@ -75,28 +84,32 @@ def restore(
     space: OneSpace = None,
     source: Annotated[
         str | None,
-        typer.Option("--backup", metavar="TARGET", help="Bring a backup back, exactly.", show_default=False),
+        typer.Option("--backup", metavar="TARGET", help="Restore from the backup at TARGET.", show_default=False),
     ] = None,
     point: Annotated[
-        int | None, typer.Option(metavar="N", help="Of the backup: a point. Else the latest.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="N", help="The number of the point to restore; the latest by default.", show_default=False
+        ),
     ] = None,
     backup_of: Annotated[
         str | None,
-        typer.Option(metavar="UUID", help="Of the backup: the store that it is of.", show_default=False),
+        typer.Option(metavar="UUID", help="The store that was backed up, if it had another UUID.", show_default=False),
     ] = None,
     origin: Annotated[
         str | None,
-        typer.Option("--from", metavar="UUID", help="Copy one space of this store instead.", show_default=False),
+        typer.Option("--from", metavar="UUID", help="Copy one space from this store instead.", show_default=False),
     ] = None,
     from_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where that store is, if elsewhere.", show_default=False)
+        str | None,
+        typer.Option(metavar="URL", help="The place of that store, if not that of --url.", show_default=False),
     ] = None,
     from_archive: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Where its archives are, if not beside it.", show_default=False),
+        typer.Option(metavar="URL", help="The place of its archives, if not beside it.", show_default=False),
     ] = None,
     until: MaxTimestamp = 0,
-    cold: Annotated[bool, typer.Option("--cold", help="From the archive alone: the log is lost.")] = False,
+    cold: Annotated[bool, typer.Option("--cold", help="Read only the archive, for a store whose log is lost.")] = False,
     json: Json = False,
     url: Url = None,
     store: StoreId = None,

@@ -83,7 +83,7 @@ MaxTimestamp = Annotated[
 
 
 def resolved_url(url: str | None) -> str:
-    """What open_client opens, as another process in another directory would have to write it."""
+    """The URL that open_client opens, in a form that is valid in another process and directory."""
     url = url or os.environ.get("STREAMKIT_URL") or "streamkit-data"
     return url if "://" in url else Path(url).absolute().as_uri()
 
@@ -107,7 +107,7 @@ def open_client(url: str | None, archive: str | None = None) -> Client:
 
 @contextmanager
 def open_store(url: str | None, store_id: str | None, archive: str | None = None) -> Iterator[Store]:
-    """The store of --store or $STREAMKIT_STORE; none is guessed, for it is a tenant's."""
+    """The store of --store or $STREAMKIT_STORE. None is guessed, because a store is a tenant."""
     named = store_id or os.environ.get("STREAMKIT_STORE")
     with open_client(url, archive) as client:
         if not named:
@@ -121,13 +121,13 @@ def open_store(url: str | None, store_id: str | None, archive: str | None = None
 
 
 def check_space(store: Store, space: str) -> None:
-    """PermanentError if there is no such space: a name with a typing error must not look like an empty space."""
+    """Raise PermanentError if the space does not exist: a mistyped name must not look like an empty space."""
     if _is_missing(store, space):
         raise PermanentError(_no_space(store, space))
 
 
 def note_missing(store: Store, *spaces: str) -> None:
-    """A line on standard error for each space that is not there: it reads as empty, which may be a surprise."""
+    """Print a line on standard error for each space that does not exist, because it reads as empty."""
     for space in spaces:
         if _is_missing(store, space):
             print_note(_no_space(store, space))

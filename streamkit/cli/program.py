@@ -22,7 +22,7 @@ _EXPECTED = (
 
 
 def load(app: str) -> Any:
-    """What MODULE:NAME names; what it returns if it is a function. BadParameter if there is none, or it raises."""
+    """The object that MODULE:NAME names, or its result if it is a function. BadParameter if it is missing or raises."""
     module, separator, name = app.partition(":")
     if not separator or not name:
         raise _refusal(f"{app!r} is not MODULE:NAME")
@@ -39,7 +39,7 @@ def load(app: str) -> Any:
 
 
 def program_of(app: str) -> Program:
-    """The program that MODULE:NAME names, or one of the parts that it names. BadParameter if it is neither."""
+    """The program that MODULE:NAME names, or a program of the parts that it names. BadParameter for anything else."""
     found = load(app)
     if isinstance(found, Program):
         return found
@@ -47,7 +47,7 @@ def program_of(app: str) -> Program:
     if not any(isinstance(part, Runnable) for part in parts):
         kinds = ", ".join(dict.fromkeys(type(part).__name__ for part in parts))
         what = f"a list of {kinds or 'nothing'}" if isinstance(found, (list, tuple)) else f"of type {kinds}"
-        raise _refusal(f"{app} is no program, it is {what}. {_EXPECTED}")
+        raise _refusal(f"{app} is not a program: it is {what}. {_EXPECTED}")
     try:
         return Program(_store_of(parts), parts)
     except TypeError as error:
@@ -80,7 +80,7 @@ def _called(app: str, function: Any) -> Any:
     except (StreamkitError, OSError):
         raise
     except (Exception, SystemExit) as error:
-        raise _refusal(f"{app} was called to make a program, and failed: {_raised(error)}. {_EXPECTED}") from None
+        raise _refusal(f"{app} failed when it was called to make a program: {_raised(error)}. {_EXPECTED}") from None
 
 
 def _raised(error: BaseException) -> str:

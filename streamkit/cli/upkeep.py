@@ -25,10 +25,10 @@ _COUNTS = ("transactions", "entries", "segments")
 def verify(
     space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
 ) -> None:
-    """Walk log and archive: dense, undamaged, and the index says the same. Every finding is named; exit 1 with any.
+    """Check the log, the archive and the index; print every finding, and exit with 1 if there is one.
 
-    Internal spaces, where groups, queues, views and routes keep their state, are walked and not counted. With --json
-    the last line sums up, also after an error.
+    It looks for gaps, damage and differences. Internal spaces hold the state of groups, queues, views and routes:
+    they are checked and not counted. With --json the last line is a summary, also after an error.
     """
     try:
         with open_store(url, store, archive) as opened, progress("verifying", unit="transactions") as bar:
@@ -79,18 +79,21 @@ def salvage(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The new space.", show_default=False)],
     into: Annotated[
         str | None,
-        typer.Option("--into", metavar="UUID", help="The store of the new space. Else the same.", show_default=False),
+        typer.Option(
+            "--into", metavar="UUID", help="The store of the new space; the same store by default.", show_default=False
+        ),
     ] = None,
     into_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where that store is, if elsewhere.", show_default=False)
+        str | None,
+        typer.Option(metavar="URL", help="The place of that store, if not that of --url.", show_default=False),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing: only say what is lost.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; only report the losses.")] = False,
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Copy every intact transaction of a damaged space to a new one, and name each lost one; exit 1 with any.
+    """Copy every intact transaction of a damaged space to a new space; print each lost one, and exit with 1 if any is.
 
     The damaged space is not changed. Nobody may write to it meanwhile.
     """

@@ -121,7 +121,7 @@ def test_the_handler_of_a_group_runs_and_its_status_is_json(here: Here) -> None:
 
 
 NO_PROGRAM = (
-    ("number", "is no program, it is of type int. NAME is a Program, a view, route"),
+    ("number", "is not a program: it is of type int. NAME is a Program, a view, route"),
     ("text", "it is of type str"),
     ("nothing", "it is a list of nothing"),
     ("wrong_parts", "it is a list of dict, NoneType"),
@@ -131,10 +131,10 @@ NO_PROGRAM = (
     ("returns_nothing", "it is of type NoneType"),
     ("coroutine", "TypeError: "),
     ("coroutine", "is an async function"),
-    ("needs", "was called to make a program, and failed: TypeError: needs() missing 2"),
+    ("needs", "failed when it was called to make a program: TypeError: needs() missing 2"),
     ("web", "TypeError: Web.__call__() missing 2"),
-    ("raises", "failed: RuntimeError: the printer has no paper ("),
-    ("exits", "failed: SystemExit: bye ("),
+    ("raises", "to make a program: RuntimeError: the printer has no paper ("),
+    ("exits", "to make a program: SystemExit: bye ("),
 )
 
 
