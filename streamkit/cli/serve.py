@@ -1,4 +1,4 @@
-"""serve: the stores of a URL over HTTP. keys: who may use it."""
+"""The commands `serve`, for the stores of a URL over HTTP, and `keys`, for the keys of that server."""
 
 from __future__ import annotations
 
@@ -18,31 +18,40 @@ __all__ = ["keys", "serve"]
 def serve(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 4437,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Processes.")] = 1,
-    keys: Annotated[Path | None, typer.Option(metavar="FILE", help="The file of keys that callers need.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="The number of processes.")] = 1,
+    keys: Annotated[Path | None, typer.Option(metavar="FILE", help="Require one of the keys in this file.")] = None,
     jwt_secret: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Take JWT that are signed with the secret in this file.")
+        Path | None, typer.Option(metavar="FILE", help="Accept JWT that are signed with the secret in this file.")
     ] = None,
-    jwks: Annotated[str | None, typer.Option(metavar="URL", help="Take JWT that are signed with these keys.")] = None,
-    audience: Annotated[str | None, typer.Option(metavar="TEXT", help="The audience that a JWT must have.")] = None,
+    jwks: Annotated[
+        str | None, typer.Option(metavar="URL", help="Accept JWT that are signed with a key at this URL.")
+    ] = None,
+    audience: Annotated[str | None, typer.Option(metavar="TEXT", help="Require this audience in a JWT.")] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A name by which the server may be asked for.")
+        list[str] | None, typer.Option(metavar="NAME", help="Permit this name in the Host header.")
     ] = None,
     allow_origin: Annotated[
-        list[str] | None, typer.Option(metavar="ORIGIN", help="A site whose pages may use the server.")
+        list[str] | None, typer.Option(metavar="ORIGIN", help="Permit requests from the pages of this site.")
     ] = None,
     limit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A limit, 0 for none: streams=100, body_bytes=0.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER", help="Set a limit, such as streams=100; 0 removes it. Repeat it for several."
+        ),
     ] = None,
-    tls_certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="Serve HTTPS with it.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate for HTTPS, in PEM.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The private key of the certificate, in PEM.")
+    ] = None,
     url: Url = None,
     store: StoreId = None,
 ) -> None:
     """Serve the stores of --url over HTTP until SIGTERM or Ctrl-C.
 
-    The store of --store is `_` in paths. Without --keys or JWT it listens on this machine only. It needs the extra
-    `serve`.
+    In paths, `_` names the store of --store. Without --keys or JWT the server listens on this machine only. The extra
+    `serve` is needed.
     """
     from ..serve.limits import limits_of
     from ..serve.server import Options
@@ -91,19 +100,26 @@ KeysFile = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys
 @keys.command()
 def create(
     file: KeysFile,
-    scope: Annotated[list[str], typer.Option(help="read, write, delete or admin; several times for several.")],
-    store: Annotated[list[str] | None, typer.Option(metavar="UUID", help="Only for this store.")] = None,
+    scope: Annotated[list[str], typer.Option(help="read, write, delete or admin; repeat it for several.")],
+    store: Annotated[
+        list[str] | None, typer.Option(metavar="UUID", help="Restrict the key to this store; repeat it for several.")
+    ] = None,
     space: Annotated[
-        list[str] | None, typer.Option(metavar="PREFIX", help="Only for spaces whose names begin so.")
+        list[str] | None,
+        typer.Option(metavar="PREFIX", help="Restrict it to spaces whose names begin with this prefix."),
     ] = None,
     segment: Annotated[
-        list[str] | None, typer.Option(metavar="PREFIX", help="Only for segments whose names begin so.")
+        list[str] | None,
+        typer.Option(metavar="PREFIX", help="Restrict it to segments whose names begin with this prefix."),
     ] = None,
-    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="It expires after so long.")] = None,
-    name: Annotated[str, typer.Option(metavar="TEXT", help="A remark.")] = "",
+    ttl: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Servers refuse the key this many seconds after its creation."),
+    ] = None,
+    name: Annotated[str, typer.Option(metavar="TEXT", help="A remark, for `keys list`.")] = "",
     priority: Annotated[int, typer.Option(help="Below 0: its requests wait longer when the server is busy.")] = 0,
 ) -> None:
-    """Make a key and print it. It is shown once: the file has only its SHA-256."""
+    """Make a key and print it. It is shown only now: the file holds its SHA-256."""
     from ..serve.keys import KeyFile
 
     try:
