@@ -34,6 +34,7 @@ __all__ = [
     "row_of",
     "sequence_gaps",
     "shown",
+    "size_before",
     "size_of_floor",
     "still_there",
     "trimmed_row",

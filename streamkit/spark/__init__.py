@@ -17,6 +17,7 @@ from ..errors import MissingDependency
 if find_spec("pyspark") is None:
     raise MissingDependency("streamkit.spark needs pyspark: pip install 'streamkit-store[spark]'")
 
+from .lag import StreamLag, stream_lag
 from .native import read_space
 from .session import register, session
 from .typed import parse_payloads
@@ -24,7 +25,7 @@ from .typed import parse_payloads
 if TYPE_CHECKING:
     from .sink import write_space
 
-__all__ = ["parse_payloads", "read_space", "register", "session", "write_space"]
+__all__ = ["StreamLag", "parse_payloads", "read_space", "register", "session", "stream_lag", "write_space"]
 
 
 def __getattr__(name: str) -> Any:

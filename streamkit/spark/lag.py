@@ -1,0 +1,104 @@
+"""How far a stream is behind its spaces, from the checkpoint that Spark keeps of it. No Spark is started for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from ..client import Client, connect
+from ..errors import PermanentError
+from ..log.partition import Partition
+from ..log.visible import floor_of, place_of, size_before
+from ..store import inner
+from .stream_offset import StreamOffset, decode
+
+__all__ = ["StreamLag", "stream_lag"]
+
+
+class StreamLag(NamedTuple):
+    """What a stream has not read of a space."""
+
+    entries: int
+    bytes: int
+    """Of payload; of a transaction that was read in part, all of it."""
+    seconds: float
+    """Since the oldest of them was committed; 0 if there is none."""
+
+
+def stream_lag(checkpoint: str, url: str, *, archive: str | None = None) -> dict[tuple[UUID, str], StreamLag]:
+    """The lag of a stream by store and space, as of the last batch that Spark noted as done.
+
+    `checkpoint`: the query's checkpointLocation, a path or a URL that pyarrow opens. Entries that were trimmed, or have
+    expired, are not counted. PermanentError if the directory is no checkpoint of a stream of streamkit, or if a space
+    is gone, or another one has its name.
+    """
+    found: dict[tuple[UUID, str], StreamLag] = {}
+    with connect(url, archive=archive) as client:
+        for offset in _offsets(checkpoint):
+            for (store, space), place in offset.spaces.items():
+                partitions = _partitions(client, store, space, place.incarnation)
+                lags = [_lag(partition, *place.of(partition.partition)) for partition in partitions]
+                found[store, space] = StreamLag(
+                    sum(lag.entries for lag in lags),
+                    sum(lag.bytes for lag in lags),
+                    max(lag.seconds for lag in lags),
+                )
+    return found
+
+
+def _lag(partition: Partition, number: int, skip: int) -> StreamLag:
+    """What comes after transaction `number`, and after `skip` entries of the next one."""
+    partition.refresh()
+    floor = floor_of(partition)
+    if number + 1 < floor.number:
+        number, skip = floor.number - 1, 0
+    if number >= partition.number:
+        return StreamLag(0, 0, 0.0)
+    position, _, timestamp = place_of(partition, number + 1)
+    size = size_before(partition, number + 1)
+    waiting = max(0.0, (partition.clock.now() - timestamp) / 1000) if timestamp else 0.0
+    return StreamLag(max(0, partition.position - position - skip), max(0, partition.size - size), waiting)
+
+
+def _partitions(client: Client, store: UUID, space: str, incarnation: str | None) -> list[Partition]:
+    known = inner(client.store(store)).look_up(space)[0]
+    if known is None:
+        raise PermanentError(f"the space {space!r} of the store {store}, which the checkpoint names, does not exist")
+    if incarnation and known.settings.incarnation.hex() != incarnation:
+        raise PermanentError(
+            f"the checkpoint is of another space {space!r} of the store {store}, which was deleted since: begin with a "
+            "new checkpoint"
+        )
+    return known.partitions
+
+
+def _offsets(checkpoint: str) -> list[StreamOffset]:
+    """Of each source of streamkit, where the last batch that is done ended."""
+    import pyarrow.fs as fs
+
+    if "://" in checkpoint:
+        filesystem, path = fs.FileSystem.from_uri(checkpoint)
+    else:
+        filesystem, path = fs.LocalFileSystem(), checkpoint
+
+    def numbers(directory: str) -> list[int]:
+        listed = filesystem.get_file_info(fs.FileSelector(f"{path}/{directory}", allow_not_found=True))
+        return [int(info.base_name) for info in listed if info.base_name.isdecimal()]
+
+    done = max(numbers("commits"), default=None)
+    if done is None:
+        raise PermanentError(f"{checkpoint} is no checkpoint of a stream, or no batch of the stream is done yet")
+    try:
+        with filesystem.open_input_stream(f"{path}/offsets/{done}") as source:
+            lines = bytes(source.read()).decode().splitlines()
+        read = [decode(offset) for line in lines[2:] if _is_ours(offset := json.loads(line))]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise PermanentError(f"{checkpoint}: the offset of batch {done} cannot be read: {error}") from error
+    if not read:
+        raise PermanentError(f"{checkpoint} is the checkpoint of a stream that reads no space of streamkit")
+    return read
+
+
+def _is_ours(offset: Any) -> bool:
+    return isinstance(offset, dict) and "version" in offset and ("spaces" in offset or offset["version"] == 1)
