@@ -8,6 +8,7 @@ import time
 from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 from .durable.streams import SPACE
 from .names import name_of
@@ -82,6 +83,10 @@ class Application:
                 return
             except Exception as error:
                 problem = problem_of(error)
+                if problem.code == "store-closed" and route is not None:
+                    store_id = _store_of(request, route)
+                    if store_id is not None:
+                        service.reopen(store_id)
                 if problem.code == "internal":
                     _log.exception("a request to %s failed", "an unknown resource" if route is None else route.pattern)
                 service.metrics.refusals[problem.code] += 1
@@ -137,6 +142,13 @@ def _preflight(request: Request, origins: frozenset[bytes]) -> Answer | None:
         (b"access-control-max-age", b"600"),
     )
     return Answer(204, b"", (*_cors(request, origins), *(allowed if request.header(b"origin") in origins else ())))
+
+
+def _store_of(request: Request, route: Route) -> UUID | None:
+    """The store that a request is about; None if it is about none."""
+    if route.names[:1] == ("st",):
+        return request.service.store_id(name_of(request.parts[0]))
+    return request.service.own_store if route.names else None
 
 
 def check(request: Request, route: Route) -> None:

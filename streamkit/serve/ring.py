@@ -129,7 +129,10 @@ class Ring:
                     if type(found) is Entry:
                         last = found
                         pause = _PAUSE[0]
-            except TransientError:
+            except TransientError as error:
+                if offset is None:
+                    self._fail(error, starting)
+                    return
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE[1])
             except Exception as error:
@@ -193,6 +196,11 @@ class Ring:
     def listeners(self) -> int:
         """How many waiters listen."""
         return sum(map(len, self._listeners.values()))
+
+    def end_with(self, error: Exception) -> None:
+        """Have the listeners end, because of `error`."""
+        self.error = error
+        self.wake_all()
 
     def stop(self) -> None:
         """End the follower."""

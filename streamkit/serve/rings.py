@@ -37,6 +37,14 @@ class Rings:
         await ring.start()
         return ring
 
+    def end(self, store_id: UUID, error: Exception, space: str | None = None) -> None:
+        """End the rings of a store, or of one space: their streams say `error` and end."""
+        for key, ring in list(self._rings.items()):
+            if key[0] == store_id and space in (None, key[1]):
+                del self._rings[key]
+                ring.stop()
+                ring.end_with(error)
+
     def uses(self, store_id: UUID) -> bool:
         """Whether a space of the store is followed."""
         return any(key[0] == store_id for key in self._rings)
@@ -44,8 +52,8 @@ class Rings:
     def _sweep(self) -> None:
         self._timer = None
         for key in self._idle:
-            ring = self._rings[key]
-            if not ring.listeners:
+            ring = self._rings.get(key)
+            if ring is not None and not ring.listeners:
                 del self._rings[key]
                 ring.stop()
         self._idle = {key for key, ring in self._rings.items() if not ring.listeners}

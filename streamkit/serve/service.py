@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from ..aio import AsyncClient, AsyncStore, connect
+from ..errors import StoreClosed
 from .access import EVERYTHING, Access
 from .gate import Gate
 from .keys import KeyFile, refused
@@ -133,12 +134,18 @@ class Service:
                 return access
         raise refused()
 
+    def reopen(self, store_id: UUID) -> None:
+        """Have the next request open a store again: what it has open of it was deleted by another process."""
+        store = self._stores.pop(store_id, None)
+        if store is not None:
+            self.rings.end(store_id, StoreClosed("a space of the store was deleted, so the store is opened again"))
+            _in_background(store)
+
     def _close_least_used(self) -> None:
         for store_id, store in self._stores.items():
             if not self.rings.uses(store_id):
                 del self._stores[store_id]
-                closing = asyncio.ensure_future(store.close())
-                closing.add_done_callback(lambda closing: closing.cancelled() or closing.exception())
+                _in_background(store)
                 return
 
     def drain(self) -> None:
@@ -164,3 +171,9 @@ class Service:
 def _reading(access: Access) -> frozenset[str]:
     """Whether a key may read: admin contains it."""
     return frozenset(("read",)) if access.scopes & {"read", "admin"} else frozenset()
+
+
+def _in_background(store: AsyncStore) -> None:
+    """Close a store after what it has under way."""
+    closing = asyncio.ensure_future(store.close())
+    closing.add_done_callback(lambda closing: closing.cancelled() or closing.exception())

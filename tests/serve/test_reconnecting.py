@@ -19,7 +19,7 @@ from fix_serve import Served
 
 import streamkit
 from harness.balanced import Balanced
-from streamkit import Record
+from streamkit import Record, Unavailable
 from streamkit.aio import AsyncStore
 from streamkit.serve import Limits
 
@@ -130,3 +130,61 @@ def test_one_watcher_that_does_not_read_holds_up_nobody(serve: Callable[..., Ser
         served.store.produce("s", "a", [Record(b"%d" % number + b" " * 50_000)])
     assert [entry["sequence"] for entry in live.entries(200)] == list(range(1, 201))
     assert [entry["sequence"] for entry in stalled.entries(200)] == list(range(1, 201))
+
+
+def test_a_stream_that_cannot_begin_is_refused_and_begins_later(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(self: AsyncStore, space: str) -> Any:
+        raise Unavailable("the storage is away")
+
+    served = serve()
+    accept = {"Accept": "text/event-stream"}
+    with monkeypatch.context() as away:
+        away.setattr(AsyncStore, "end_offset", unavailable)
+        for path, headers in (("spaces/s/entries", accept), ("spaces/s/segments/a/entries?wait=5", {})):
+            refused = served.ask("GET", path, headers=headers)
+            assert (refused.status, refused.json["retryable"]) == (503, True)
+    served.events("spaces/s/entries").until("caught-up")
+
+
+def test_a_stream_goes_on_when_the_storage_is_back(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow, failures = AsyncStore.follow_space, [1, 1]
+
+    def failing(self: AsyncStore, *args: Any, **options: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise Unavailable("the storage is away")
+        return follow(self, *args, **options)
+
+    monkeypatch.setattr(AsyncStore, "follow_space", failing)
+    monkeypatch.setattr("streamkit.serve.ring._PAUSE", (0.01, 0.02))
+    served = serve()
+    events = served.events("spaces/s/entries")
+    events.until("caught-up")
+    served.store.produce("s", "a", [Record(b"1")])
+    assert events.entries(1)[0]["sequence"] == 1
+
+
+def test_a_space_that_is_deleted_ends_its_streams_with_a_reason(serve: Callable[..., Served]) -> None:
+    served = serve()
+    served.store.produce("s", "a", [Record(b"1")])
+    events = served.events("spaces/s/entries")
+    events.until("caught-up")
+    assert served.ask("DELETE", "spaces/s").status == 204
+    assert served.ask("POST", "spaces/s/segments/a/entries", {"json": 2}).status == 201
+    goodbye = events.until("bye")[-1].data
+    assert goodbye["reason"] == "error"
+    assert served.events("spaces/s/entries").entries(1)[0]["json"] == 2
+
+
+def test_a_space_that_another_process_deletes_is_opened_again(served: Served) -> None:
+    entries = "spaces/s/segments/a/entries"
+    assert served.ask("POST", entries, {"json": 1}).status == 201
+    served.store.delete_space("s")
+    statuses = [served.ask("POST", entries, {"json": 2}).status for _ in range(3)]
+    assert statuses[-1] == 201, statuses
+    assert set(statuses) <= {201, 503}
+    assert [entry["json"] for entry in served.ask("GET", entries).json["entries"]][-1] == 2

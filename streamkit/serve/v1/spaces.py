@@ -6,6 +6,7 @@ import hashlib
 
 import msgspec
 
+from ...errors import StoreClosed
 from ...retention import Retention
 from ...space import SpaceSettings
 from ...store import Store
@@ -152,5 +153,7 @@ async def delete_space(request: Request) -> Answer:
     """Delete a space with all that is in it. One that does not exist is fine."""
     request.query(())
     request.access.check_all_segments()
-    await request.store().delete_space(request.name(1))
+    store, space = request.store(), request.name(1)
+    await store.delete_space(space)
+    request.service.rings.end(store.id, StoreClosed(f"the space {space!r} was deleted"), space)
     return no_content()
