@@ -13,7 +13,7 @@ from os import urandom
 
 from msgspec.structs import replace
 
-from ..backend import Ambiguous, Conflict, Range, Scrubs
+from ..backend import Ambiguous, Conflict, Range, Scrubs, Value
 from ..errors import CorruptData, Unavailable, UnsupportedVersion
 from ..index.run_format import decode_inline, encode_inline, renew_section
 from ..index.sweep import sweep
@@ -109,20 +109,29 @@ def _clean_log(partition: Partition, numbers: Sequence[int], ranges: Ranges) -> 
     for at in range(0, len(numbers), _TOGETHER):
         keys = [partition.transaction_key(number) for number in numbers[at : at + _TOGETHER]]
         for key, value in zip(keys, backend.get(partition.key, keys), strict=True):
-            if value is None:
-                continue
-            record = without_frames(value.data, partition.seed, ranges.reason)
-            if record is None:
-                continue
-            try:
-                backend.put(partition.key, key, record, value.etag)
-            except (Conflict, Ambiguous):
-                # Another one does the same, or it was removed; or nobody knows: then it is looked at again.
-                again = backend.get(partition.key, [key])[0]
-                if again is not None and without_frames(again.data, partition.seed, ranges.reason) is not None:
-                    raise
-            count += 1
+            if value is not None and _rewrite_row(partition, key, value, ranges):
+                count += 1
     return count
+
+
+def _rewrite_row(partition: Partition, key: bytes, value: Value, ranges: Ranges) -> bool:
+    """Write a transaction's row anew without what is erased. False if it held nothing of that."""
+    backend, found = partition.backend, value
+    for tried in range(_TRIES):
+        record = without_frames(found.data, partition.seed, ranges.reason)
+        if record is None:
+            return tried > 0
+        try:
+            backend.put(partition.key, key, record, found.etag)
+        except (Conflict, Ambiguous):
+            # Another process does the same, or removed the row, or the answer was lost: the row itself tells.
+            again = backend.get(partition.key, [key])[0]
+            if again is None:
+                return True
+            found = again
+        else:
+            return True
+    raise Unavailable(f"space {partition.space!r}: a row is written to all the time; erase again later")
 
 
 def _clean_files(

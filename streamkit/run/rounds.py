@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import OutcomeUnknown, StoreClosed, TransientError
 from ..log.follow import PollTimer
+from ..seconds import check_seconds
 from ..store import Store, inner
 from ..warn import warn
 
@@ -44,8 +45,11 @@ def run_rounds(
     """Call `round` now, and whenever there may be more, until `stop` is set, the store is closed, or `seconds` are
     over.
 
-    `round` says whether it did something. What is transient is tried again, with growing pauses.
+    `round` says whether it did something. A transient error is tried again, with growing pauses. ValueError if
+    `seconds` is negative or NaN: a comparison with NaN is always false, and the run would never end.
     """
+    if seconds is not None:
+        seconds = check_seconds("seconds", seconds, endless=True)
     shared = inner(store)
     clock = shared.clock
     end = None if seconds is None else clock.monotonic() + seconds

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from streamkit import Client, Record
 from streamkit.archive.location import path_name
+from streamkit.archive_url import archive_place
 from streamkit.testing import FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
 
@@ -36,7 +37,7 @@ class World:
             None,
             64 << 20,
             self.clock,
-            self.archive.as_uri(),
+            archive_place(self.archive.as_uri()),
         )
 
     def look(self) -> Any:

@@ -9,7 +9,8 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from itertools import islice
+from itertools import count, islice
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,18 +19,22 @@ import pytest
 from streamkit import Gap, Record, Retention, Store, StreamkitError, errors
 from streamkit.aio.client import AsyncClient
 from streamkit.aio.store import AsyncStore
+from streamkit.archive_url import archive_place
 from streamkit.client import Client
 from streamkit.eventsourcing import Aggregate, Repository, event
-from streamkit.groups import Group, Queue
+from streamkit.groups import Group, Queue, Settlement
 from streamkit.groups.consumer import Consumer
 from streamkit.leases import Lease
 from streamkit.members import Members, Membership
 from streamkit.routes import Route
-from streamkit.testing import Fault, FaultyDriver, ManualClock, Plan
+from streamkit.testing import FAULTS as POSSIBLE
+from streamkit.testing import Call, Fault, FaultyDriver, ManualClock, Plan
 from streamkit.transaction import Transaction
 from streamkit.views import Latest
 from streamkit.views.open_view import OpenView
 from streamkit_memory import MemoryDriver
+
+pytestmark = pytest.mark.timeout(120)  # a call that never returns is a finding too
 
 EXHAUSTIVE = bool(os.environ.get("STREAMKIT_EXHAUSTIVE"))
 Arguments = Mapping[str, Any]
@@ -60,6 +65,9 @@ STORE: dict[str, Arguments] = {
     "renew_lease": {"grant": None},
     "segment_statuses": {"space": "s", "prefix": "", "after": None, "limit": 0},
     "space_settings": {"space": "s"},
+    "backup": {"url": None, "keep": 1, "progress": None},
+    "backups": {"url": None},
+    "restore_backup": {"url": None, "point": None, "spaces": None, "backup_of": None, "progress": None},
     "archive": {"space": "s", "until": 1, "min_age": 1.0, "target_file_bytes": 1 << 20},
     "change_space": {"space": "s", "idempotency_window": 50_000.0, "archive_grace": 1000.0},
     "close": {},
@@ -133,6 +141,7 @@ CALLS: dict[str, dict[str, Arguments]] = {
         "redrive": {"deliveries": None},
         "run": RUN,
         "seek": {"offset": "end"},
+        "settle": {"settlements": [Settlement(receipt="x", action="ack")]},
         "status": {},
     },
     "Queue": {
@@ -217,15 +226,22 @@ def test_every_public_method_is_in_the_table(kind: type) -> None:
 
 
 class World:
-    """One store with a little of everything, and each object of it as another process has it."""
+    """One store with a little of everything, and each object of it as another process has it.
 
-    def __init__(self, plan: Plan | None = None, remote: bool = True) -> None:
+    `archive`: where its archive is. It has two files, and the log has entries after them.
+    """
+
+    def __init__(self, plan: Plan | None = None, remote: bool = True, archive: Path | None = None) -> None:
         self.clock = ManualClock()
         self.driver = self._driver(remote)
+        self.archive = None if archive is None else archive_place(archive.as_uri())
         self._open = ExitStack()
         id = uuid4()
         with self._client(self.driver).store(id) as store:
             store.produce("s", "a", [Record(b"1", {"k": "v"}), Record(b"2"), Record(b"3")], idempotency_key="key")
+            for _ in range(2 if archive else 0):
+                store.archive("s")
+                store.produce("s", "a", [Record(b"4", {"k": "v"})])
             store.group("s", "g")
             store.queue("q").put(b"job")
             Repository(store, "orders", Order).execute("1", lambda order: order.pay(1))
@@ -238,10 +254,17 @@ class World:
         return MemoryDriver(uuid4().hex, remote=remote, clock=self.clock.monotonic, sleep=self.clock.sleep)
 
     def _client(self, driver: Any) -> Client:
-        return self._open.enter_context(Client("memory://", driver, 0.5, None, 64 << 20, self.clock))
+        return self._open.enter_context(Client("memory://", driver, 0.5, None, 64 << 20, self.clock, self.archive))
 
-    def make(self, kind: str) -> Any:
-        """An object of a class; with a StreamkitError if a fault meets what makes it."""
+    @property
+    def backups(self) -> str:
+        return f"memory://{self.id}"
+
+    def make(self, kind: str, name: str) -> Any:
+        """The object whose method `name` is called; a StreamkitError if its making meets a fault."""
+        if name == "restore_backup":
+            self._client(self.driver).store(self.id).backup(self.backups)
+            return self.client.store(uuid4())
         store, enter = self.store, self._open.enter_context
         makers: dict[str, Callable[[], Any]] = {
             "Client": lambda: self.client,
@@ -264,6 +287,10 @@ class World:
         found = dict(CALLS[kind][name])
         if "delivery" in found:
             found["delivery"] = next(iter(subject.receive(1)), None)
+        if "url" in found:
+            found["url"] = self.backups
+        if "backup_of" in found:
+            found["backup_of"] = self.id
         if (kind, name) == ("Store", "restore"):
             found["source"] = self._client(self.driver).store(self.id)
         if name == "wait_for":
@@ -308,13 +335,16 @@ EVERY = [(kind, name) for kind, table in CALLS.items() for name in table]
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY, ids=lambda each: each)
-def test_wrong_arguments_raise_errors_of_our_own(kind: str, name: str) -> None:
+def test_wrong_arguments_raise_errors_of_our_own(
+    kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a wrong URL may be the name of a directory
     for place, parameter in enumerate(CALLS[kind][name]):
         wrongs = WRONG[:6] if parameter in ENDLESS else WRONG
         for wrong in wrongs if EXHAUSTIVE else [wrongs[(place + len(name) + step) % len(wrongs)] for step in (0, 2, 5)]:
             world = World(remote=False)
             try:
-                subject = world.make(kind)
+                subject = world.make(kind, name)
                 arguments = world.arguments(kind, name, subject)
                 try:
                     use(getattr(subject, name)(**{**arguments, parameter: wrong}))
@@ -335,7 +365,7 @@ def test_a_single_fault_of_the_storage_raises_an_error_of_our_own(kind: str, nam
         for fault in (*FAULTS, *HARM) if EXHAUSTIVE else ((*FAULTS, *HARM)[(at + len(name)) % 7],):
             world = World(Plan.at(at, fault))
             try:
-                subject = world.make(kind)
+                subject = world.make(kind, name)
                 use(getattr(subject, name)(**world.arguments(kind, name, subject)))
             except Exception as error:
                 assert_ours(error, f"{kind}.{name} with {fault.name} at call {at}")
@@ -344,3 +374,33 @@ def test_a_single_fault_of_the_storage_raises_an_error_of_our_own(kind: str, nam
                 calls = min(max(calls, len(world.faulty.faults.trace)), 1000 if EXHAUSTIVE else 8)
                 world.close()
         at += 1
+
+
+LOST = (Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.CONFLICT)
+
+
+@pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("name", ["archive", "compact", "delete_segment", "delete_space", "erase"])
+def test_a_lost_answer_or_a_false_conflict_at_any_write_of_a_removal_is_an_error_of_our_own(
+    name: str, fault: Fault, tmp_path: Path
+) -> None:
+    worlds = count()
+
+    def call(plan: Plan) -> tuple[Call, ...]:
+        world = World(plan, archive=tmp_path / str(next(worlds)))
+        assert world.faulty is not None
+        begin = len(world.faulty.faults.trace)
+        try:
+            use(getattr(world.store, name)(**world.arguments("Store", name, world.store)))
+        except Exception as error:
+            assert_ours(error, f"Store.{name} with {fault.name}: {plan}")
+        finally:
+            world.close()
+        return world.faulty.faults.trace[begin:]
+
+    met = [
+        any(done.fault is fault for done in call(Plan.at(written.number, fault)))
+        for written in call(Plan())
+        if fault in POSSIBLE.get(written.kind, ())
+    ]
+    assert any(met) or name == "compact", "a compaction writes to the archive alone"
