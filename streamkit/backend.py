@@ -285,14 +285,14 @@ class ArchiveWriter(Protocol):
 
 @runtime_checkable
 class Scrubs(Protocol):
-    """A backend whose storage holds values for a while that were replaced, deleted or refused: it can remove them.
+    """A backend that can remove replaced, deleted and refused values, which its storage keeps for a while.
     Others need not.
 
     A local row that was put with NEXT is replaced where it is, if its etag is given and the value has the same length.
     """
 
     def scrub(self, partition: bytes) -> str | None:
-        """Nothing that was replaced or deleted in a partition before the call is stored when this returns.
+        """Remove all values of a partition that were replaced or deleted before the call.
 
         A sentence for the user if something may be, and when to try again; else None.
         """
@@ -300,22 +300,22 @@ class Scrubs(Protocol):
 
 
 class Salvaged(NamedTuple):
-    """What can be read of a damaged partition."""
+    """The readable rows of a damaged partition."""
 
     rows: Mapping[bytes, Callable[[], bytes]]
-    """By key, what reads the value. It raises CorruptData where that is damaged, or returns it as it is."""
+    """For each key a function that reads the value. It may raise CorruptData, or return a damaged value."""
     damage: Sequence[str] = ()
-    """What is wrong with places that may have held rows, in words."""
+    """A description of each damaged place that may have held a row."""
     pieces: Sequence[bytes] = ()
-    """The bytes of such places, of which the keys cannot be told: values in them may be intact."""
+    """The bytes of damaged places with unreadable keys. Values in them may be intact."""
 
 
 @runtime_checkable
 class Salvages(Protocol):
-    """A backend that keeps rows together, so that damage to one hides others. It can read around damage."""
+    """A backend that can read around damage. It keeps rows together, so a damaged row hides others."""
 
     def salvage(self, partition: bytes) -> Salvaged:
-        """The rows of a partition that can be read. Nobody writes meanwhile, and nothing is changed.
+        """The readable rows of a partition. Nobody writes meanwhile, and nothing is changed.
 
         A row whose newest version is damaged has an older one, or none; a row whose deletion is damaged is there.
         Values put with NEXT may be damaged: whoever reads them has checksums of its own.

@@ -13,10 +13,10 @@ _LEVEL = 1
 _SHORT = 1 << 20
 """To make a compressor takes longer than to use it on less; what it holds on to grows with what it is given."""
 _LARGE = 1 << 16
-"""Less costs less to decompress than to ask how much it is."""
+"""Bytes. Below this limit it costs less to decompress a frame than to ask for its size."""
 _PIECE = 1 << 20
 _WINDOW_LOG = 23
-"""Of the memory that a frame may ask for: 8 MiB. `shrink` and published views ask for 512 KiB."""
+"""Log2 of the memory that a frame may need: 8 MiB. `shrink` and published views need 512 KiB."""
 _free = threading.Lock()
 """Held by who uses the compressor that is kept. Nobody waits for it: a handler may interrupt its own thread."""
 _zstd: Any = None
@@ -51,7 +51,7 @@ def shrink(data: bytes) -> bytes:
 
 
 def grow(data: bytes | memoryview, most: int) -> bytes:
-    """What `shrink` was given, up to `most` bytes of it. ValueError if `data` is no frame, or damaged.
+    """Decompress a frame of `shrink`, up to `most` bytes. ValueError if `data` is damaged or not a frame.
 
     Nothing is decompressed if the frame says that it holds more.
     """
@@ -66,9 +66,9 @@ def grow(data: bytes | memoryview, most: int) -> bytes:
 
 
 def grow_pieces(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """What a frame in `chunks` holds, in pieces of at most 1 MiB, so that memory does not depend on its size.
+    """Decompress the frame in `chunks` to pieces of at most 1 MiB, so that memory does not depend on its size.
 
-    ValueError if it is no whole frame, or damaged, or if it holds more than `most` bytes: those are given before.
+    ValueError if the frame is incomplete or damaged, or after the first `most` bytes if it holds more.
     """
     zstd = _zstd or load_zstd()
     parameter = zstd.DecompressionParameter.window_log_max

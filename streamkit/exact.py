@@ -1,4 +1,4 @@
-"""Exact equality: whether a value that was encoded and decoded is still the value that it was.
+"""Exact equality of a value and its decoded copy.
 
 Python's `==` finds 1, True and 1.0 equal, and so `(1,)` and `(1.0,)`. Here types count at every depth.
 """
@@ -21,12 +21,12 @@ _PLAIN = frozenset({str, int, bool, bytes, type(None), datetime.timedelta})
 """Types for which `==` is exact once the types are equal."""
 _TEXT = frozenset({str})
 _HEAP_TYPE = 1 << 9
-"""Of a type's flags: a class statement made it. Instances of others without `==`, as functions, are only themselves."""
+"""The flag of types that a class statement made. Without `==`, other types (functions) equal only themselves."""
 _MISSING = object()
 _Path = tuple[Any, str] | None
 """The steps from the whole value to a part of it, the last step first."""
 _Part = tuple[str, Any, Any]
-"""A step, and the two values that are found behind it."""
+"""A step, and the two values after it."""
 
 
 class _Different(Exception):
@@ -34,7 +34,7 @@ class _Different(Exception):
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether `a` and `b` have equal types and equal values, at every depth.
+    """True if `a` and `b` have equal types and equal values, at every depth.
 
     The order of a dict or a set does not count. NaN is the same as NaN; 0.0 and -0.0 differ, and so do Decimals with
     other exponents and datetimes with another `fold` or time zone. A value may contain itself.
@@ -98,7 +98,7 @@ def _text(path: _Path) -> str:
 
 
 def _parts(kind: type, a: Any, b: Any) -> Iterator[_Part]:
-    """The parts that both have to agree in. _Different for what they do not agree in themselves."""
+    """The parts in which both must agree. Raises _Different if the values themselves differ."""
     if kind is list or kind is tuple:
         yield from _sequences(kind, a, b)
         return
@@ -175,7 +175,7 @@ def _sequences(kind: type, a: Any, b: Any) -> Iterator[_Part]:
 
 
 def _are_plain(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether they are the same, and only hold values of plain types: without a step of Python for each."""
+    """True if they are the same and hold only plain values. It takes no Python step for each value."""
     return _PLAIN.issuperset(map(type, a)) and all(map(is_, map(type, a), map(type, b))) and list(a) == list(b)
 
 
@@ -221,7 +221,7 @@ def _partners(kind: type, a: Collection[Any], b: Collection[Any]) -> list[tuple[
 
 
 def _fields(kind: type) -> Iterable[str] | None:
-    """The names of the fields, for classes that declare them: what else an instance holds is no part of its value."""
+    """The names of the declared fields of a class. Other attributes are no part of an instance's value."""
     for names in ("__struct_fields__", "__dataclass_fields__", "__pydantic_fields__"):
         found: Iterable[str] | None = getattr(kind, names, None)
         if found is not None:

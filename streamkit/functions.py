@@ -1,4 +1,4 @@
-"""Functions that callers hand in: each is called, and its work is done when the call returns."""
+"""Checks of functions that callers pass in: the work of a function must be done when its call returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN = (type(None), bool, int, str, bytes)
 
 
 def check_function(name: str, function: Any, takes: str, *, iterated: bool = False, awaited: bool = False) -> None:
-    """TypeError for what cannot be called, or would do its work only after the call.
+    """Raise TypeError for an object that cannot be called, or that would do its work only after the call.
 
     `takes`: the argument of the call, for the message. `iterated`: a generator function is fine, because the caller
     iterates the result. `awaited`: an async function is fine, because the caller awaits the result.

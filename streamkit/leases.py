@@ -25,18 +25,18 @@ _EARLY = 0.05
 
 
 class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):
-    """A lease that is held by whoever has this value, from `store.acquire_lease(…)`. No thread renews it.
+    """The right to a lease, from `store.acquire_lease(…)`. No thread renews it.
 
     `key` is its name, `token` a number that is greater than that of every earlier holder, for ever, and `ttl` the
     seconds for which it lasts without a renewal. `encode` makes text of it, for another process or a client of a
-    server. Whoever knows the text can renew and release the lease.
+    server. The text is enough to renew and release the lease.
     """
 
     key: str
     token: int
     ttl: float
     handle: str
-    """What the storage knows the holder by: a secret, like a password."""
+    """The holder's id in the storage: a secret, like a password."""
 
     def encode(self) -> str:
         """The grant as text of letters, digits, `-` and `_`."""
@@ -44,7 +44,7 @@ class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def decode(cls, text: str) -> LeaseGrant:
-        """The grant of a text that `encode` gave. ValueError for any other text."""
+        """Decode a text of `encode`. ValueError for any other text."""
         if not isinstance(text, str):
             raise TypeError(f"the text of a grant is str, not {type(text).__name__}")
         try:
@@ -68,7 +68,7 @@ def check_grant(grant: Any) -> LeaseGrant:
 
 
 def acquire(backend: Backend, key: str, ttl: float) -> LeaseGrant:
-    """Ask once. LeaseNotAcquired if someone else holds it."""
+    """Try once to acquire the lease. LeaseNotAcquired if another holder has it."""
     try:
         grant = backend.acquire(key, ttl)
     except Ambiguous as error:
@@ -79,7 +79,7 @@ def acquire(backend: Backend, key: str, ttl: float) -> LeaseGrant:
 
 
 def renew(backend: Backend, grant: LeaseGrant) -> LeaseGrant:
-    """Hold it for another ttl."""
+    """Renew the lease for another ttl."""
     try:
         renewed = backend.renew(Grant(grant.key, grant.token, grant.ttl, grant.handle))
     except Ambiguous as error:
@@ -88,7 +88,7 @@ def renew(backend: Backend, grant: LeaseGrant) -> LeaseGrant:
 
 
 def release(backend: Backend, grant: LeaseGrant) -> None:
-    """Give it up."""
+    """Release the lease."""
     try:
         backend.release(Grant(grant.key, grant.token, grant.ttl, grant.handle))
     except LeaseLost:

@@ -132,10 +132,10 @@ class Store:
         return (segment_name(row.key) for row in rows)
 
     def get_segments(self, space: str, *, prefix: str = "", after: str | None = None, limit: int = 0) -> Iterator[str]:
-        """The names of the space's segments, in code-point order. Reads empty for an unknown space.
+        """The names of the space's segments, in code-point order; empty for an unknown space.
 
-        `prefix`: only names that begin with it. `after`: only names that come after this one. `limit`: at most so many
-        names, 0 for all. A list is read in pages by passing the last name of a page as `after` of the next.
+        `prefix`: only names that begin with it. `after`: only names that come after this one. `limit`: the largest
+        number of names, 0 for all. To read in pages, pass the last name of a page as `after` of the next one.
         """
         check_name(space, "space")
         check_listing(prefix, after, limit)
@@ -461,8 +461,9 @@ class Store:
         """How much is kept, in one space or in all: entries, segments, bytes of payload, and stored bytes by tier.
 
         From statuses of segments, heads and the table of the archive: no entry is read. Erased entries count until
-        they are trimmed. What the log holds twice, as it was just packed, counts once. Of internal spaces, in which
-        groups, queues, views and routes keep their state, only the stored bytes count, in a tier of their own.
+        they are trimmed. Transactions that the log holds twice, because they were just packed, count once.
+        Internal spaces hold the state of groups, queues, views and routes. Only their stored bytes count, in a tier of
+        their own.
         """
         from .removing.report import Tier
         from .removing.size import size_of
@@ -540,7 +541,7 @@ class Store:
         return bool(partition.head.archived) or self._shared.has_archive(partition.space)
 
     def _clean_published(self) -> Rewritten:
-        """Delete published views: they may hold what was erased. The next `publish` writes them again without it."""
+        """Delete published views, because they may hold erased entries. The next `publish` writes new ones."""
         from .removing.report import Rewritten
         from .views.publish import delete_published
 
@@ -552,7 +553,7 @@ class Store:
             return Rewritten(unreached=(text,))
 
     def _erase_snapshots(self, space: str, since: Mapping[str, int]) -> Rewritten:
-        """Erase the snapshots that were made of the sequences of segments from `since` on."""
+        """Erase the snapshots of segments that contain a sequence from `since` on."""
         from .removing.report import Rewritten
 
         if isinstance(space, InternalName):
@@ -565,7 +566,7 @@ class Store:
         return erase_snapshots(snapshots, since, self._eraser_lease, self._clean_copies)
 
     def _clean_copies(self, partition: Partition, ranges: Ranges) -> Rewritten:
-        """Erase from what else holds it: snapshots of aggregates, published views, the archive."""
+        """Erase the ranges from snapshots of aggregates, published views and the archive."""
         from .removing.report import Rewritten
 
         if isinstance(partition.space, InternalName):
@@ -612,11 +613,11 @@ class Store:
     def follow(
         self, offsets: Mapping[str, AnyOffset | None], *, timeout: float | None = None, gaps: Gaps = "raise"
     ) -> Iterator[Entry]:
-        """The entries of several spaces, each after its offset, then those that come.
+        """The entries of several spaces, each after its offset, and then new entries as they are written.
 
-        It ends after `timeout` seconds of silence. `offsets`: as in `consume`; None is the beginning. Together they are
-        one cursor: keep it by `offsets[entry.space] = entry.space_offset`, and follow from it again later. Entries that
-        are found at one look come by timestamp, those of each space in its own order. {} ends at once.
+        The iterator ends after `timeout` seconds without an entry. `offsets`: as in `consume`; None is the beginning.
+        Together they are one cursor: update it by `offsets[entry.space] = entry.space_offset`, and follow from it
+        again later. Entries of one look come by timestamp. The entries of each space keep their order. {} ends at once.
         """
         if not isinstance(offsets, Mapping):
             raise TypeError(f"follow takes a mapping of space to offset or None, not {type(offsets).__name__}")
@@ -663,20 +664,20 @@ class Store:
     def acquire_lease(self, key: str, ttl: float = 30.0) -> LeaseGrant:
         """Take a lease without a thread that renews it; LeaseNotAcquired if someone else holds it.
 
-        It ends `ttl` seconds after it was asked for, unless `renew_lease` is called in time, in whatever process. A
-        write takes the grant as its `lease`. Use `lease` where one block of code holds the lease.
+        The lease ends `ttl` seconds after this call, unless a process calls `renew_lease` in time. A write takes the
+        grant as its `lease`. If one block of code holds the lease, use `lease` instead.
         """
         self.lease(key, ttl)  # checks
         return acquire(self._backend, key, float(ttl))
 
     def renew_lease(self, grant: LeaseGrant) -> LeaseGrant:
-        """Hold a lease for another ttl from now: the same token. LeaseLost if it was taken or released."""
+        """Renew a lease for another ttl from now, with the same token. LeaseLost if it was taken or released."""
         check_grant(grant)
         self._handle.check_open()
         return renew(self._backend, grant)
 
     def release_lease(self, grant: LeaseGrant) -> None:
-        """Give a lease up, so that it can be acquired at once. One that was lost already is fine."""
+        """Release a lease, so that it can be acquired at once. A lost lease is no error."""
         check_grant(grant)
         self._handle.check_open()
         release(self._backend, grant)
@@ -914,7 +915,7 @@ class Store:
 
         `until`: the newest timestamp (ms) to copy. `tier="cold"`: from the archive of `source` alone, where its log is
         lost. Transactions stay whole and in their order, segments keep their sequences; timestamps and transaction ids
-        are new, offsets of `source` are not valid here, and groups and process managers begin anew, so they repeat
+        are new, and offsets of `source` are not valid here. Groups and process managers begin anew, so they repeat
         their effects. To bring a store back after a loss use `backup` and `restore_backup`.
         `progress(transactions, entries)` is called after each transaction. What is there already is skipped,
         so that it may be stopped anywhere and called again; CorruptData where this store holds something else,
@@ -944,8 +945,8 @@ class Store:
     ) -> BackupReport:
         """Back up the whole store to `url`, while it is in use: a new point, a state of all spaces at one moment.
 
-        `url`: as of `connect`, or a path. One URL may have the backups of many stores. Only what is new since the
-        last point is copied. `keep`: remove all points but the latest so many, and what only these need.
+        `url`: as for `connect`, or a path. One URL may hold the backups of many stores. Only data that is new since the
+        last point is copied. `keep`: the number of latest points to keep; the others are removed.
         `progress(files, bytes)` is called after each copy. Stopped anywhere, it is completed by the next call.
         LeaseNotAcquired while another backup of the store runs; MissingDependency without the extra `archive` if a
         space is archived; Unavailable if the store changes faster than it can be copied.
@@ -973,16 +974,15 @@ class Store:
         backup_of: UUID | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> BackupRestored:
-        """Bring a backup at `url` back into this store, which must be empty: exactly as it was at the point.
+        """Restore the backup at `url` into this store, which must be empty: exactly as it was at the point.
 
-        Transactions keep their numbers, ids and timestamps; idempotency keys, groups, queues, routes, snapshots,
-        retention and archives are there; offsets stay valid. `point`: its number, the latest if None. `spaces`: these
-        alone, as they are named; groups and routes of them are spaces of their own, and begin anew without them.
-        `backup_of`: the UUID of the store that was backed up, if this store has another one: then its routes and views
-        do not know this store, and begin anew. `progress(files, bytes)` is called after each copy. Nobody may use the
-        store meanwhile. Stopped anywhere, it is completed by the same call. Erasures that later points know are made
-        again. PermanentError if the store has something already, or there is no such point; CorruptData if the backup
-        is damaged.
+        Transactions keep their numbers, ids and timestamps. Idempotency keys, groups, queues, routes, snapshots,
+        retention and archives are restored. Offsets stay valid. `point`: its number, the latest if None. `spaces`: the
+        only spaces to restore. Their groups and routes are spaces of their own, and begin anew unless these are named
+        too. `backup_of`: the UUID of the store that was backed up, if this store has another one. Routes and views do
+        not know this store then, and begin anew. `progress(files, bytes)` is called after each copy. Nobody may use
+        the store meanwhile. If the call is stopped, the same call completes it. Erasures that later points know are
+        repeated. PermanentError if the store is not empty or has no such point; CorruptData if the backup is damaged.
         """
         from .backup.restore import restore_backup
 
@@ -1007,8 +1007,8 @@ class Store:
 
         Every byte of the archive is read. `progress(done, all)` counts transactions of the partition at hand. Findings
         name the row that is wrong, or the file, as `archive/…`. A space that cannot be read is a finding too, and the
-        others are walked all the same. Internal spaces, in which groups, queues, views and routes keep their state, are
-        walked; transactions, entries and segments are counted of the user's own spaces. MissingDependency if there is
+        others are checked all the same. Internal spaces hold the state of groups, queues, views and routes. They are
+        checked too, but the counts are those of the user's own spaces. MissingDependency if there is
         an archive and the extra `archive` is not installed.
         """
         from .index.verify import verify_spaces
@@ -1029,13 +1029,13 @@ class Store:
         """Copy every intact transaction of a damaged space to the new space `target`, and name each lost one.
 
         `into`: the store of the new space; this one if None. The damaged space is not changed. Nobody may write to it
-        meanwhile. Entries keep their sequences; timestamps and transaction ids are new. Where entries are lost, the
-        new space has holes, as if they had been erased. Entries that were trimmed, deleted or erased are not copied.
+        meanwhile. Entries keep their sequences; timestamps and transaction ids are new. In the new space,
+        lost entries read as if they had been erased. Entries that were trimmed, deleted or erased are not copied.
         Retention, groups, views and routes are not copied. `dry_run` writes nothing and reports the same.
         `progress(done, all)` counts transactions of the partition at hand.
 
-        SpaceExists if `target` exists, PermanentError if there is nothing of the space. The records of one partition
-        that are packed, and the keys of all, are held in memory.
+        SpaceExists if `target` exists, PermanentError if nothing of the space exists. The packed records of one
+        partition, and all its keys, are held in memory.
         """
         from .salvage.copy import salvage_space
 

@@ -1,4 +1,4 @@
-"""The bell: wakes the coroutines that wait until this process knows more of a store."""
+"""The bell wakes the coroutines of an event loop when this process has read new transactions of a store."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ __all__ = ["Bell"]
 
 
 class Bell:
-    """The one listener of an event loop to a store's notifier. A catch-up tells of thousands of transactions, while it
-    holds a partition's lock: the loop is called once for all of them, however many coroutines wait."""
+    """The one listener of an event loop to a store's notifier.
+
+    A catch-up notifies of thousands of transactions while it holds a partition's lock. The loop is called once for
+    all of them, however many coroutines wait.
+    """
 
     def __init__(self, threads: Threads, notifier: Notifier) -> None:
         self._threads = threads
         self._notifier = notifier
         self._waiting: set[asyncio.Event] = set()
         self._called = False
-        """Whether the loop is to call `_wake` already."""
+        """True if the loop already has a call of `_wake` before it."""
 
     @contextmanager
     def waiting(self) -> Iterator[asyncio.Event]:
-        """An event that is set whenever there is news. On the loop's thread."""
+        """An event that is set at each notification. Call it on the loop's thread."""
         event = asyncio.Event()
         if not self._waiting:
             self._notifier.listen(self._ring)
@@ -46,6 +49,6 @@ class Bell:
             self._threads.call_soon(self._wake)
 
     def _wake(self) -> None:
-        self._called = False  # before: what is told from now on is told again
+        self._called = False  # first, so that a notification from now on calls the loop again
         for event in self._waiting:
             event.set()

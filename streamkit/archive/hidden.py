@@ -1,4 +1,4 @@
-"""Searching all files of the archive, also for entries that nobody can read any more: those of every table version."""
+"""The search of all files of the archive, of every table version. It also finds entries that readers cannot get."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROWS = 65536
 def archived_with(archive: Archive, partition: int, wanted: Mapping[str, str], last: int) -> Iterator[tuple[str, int]]:
     """(segment, sequence) of a partition's rows that have all pairs of `wanted`, and others beside them.
 
-    Transactions after `last` are left out as far as the files tell without being read.
+    Files that hold only transactions after `last` are skipped if their descriptions show it.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

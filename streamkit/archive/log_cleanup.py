@@ -1,7 +1,7 @@
 """Cleaning the log of a Delta table: versions that are older than the table's log retention leave it.
 
-Delta's own rule: the versions of the retention stay readable. So a checkpoint stays that is not younger than the oldest
-of them, with everything that follows on it; what is before it goes.
+Delta's own rule applies: the versions within the retention stay readable. So the newest checkpoint that is not younger
+than the oldest of them stays, with all later files of the log. Earlier files are deleted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["LOG_RETENTION", "clean_log"]
 
 LOG_RETENTION = "interval 7 days"
-"""Of tables that streamkit makes: as long as `compact` keeps the files of old versions."""
+"""The log retention of new tables. `compact` keeps the files of old versions for as long."""
 _DEFAULT = 30 * 86_400.0
-"""Seconds, by Delta's definition, where the table does not say."""
+"""Delta's default retention, in seconds."""
 _UNITS = {
     "millisecond": 0.001,
     "second": 1.0,
@@ -35,8 +35,7 @@ _VERSION = re.compile(r"(\d{20})\.(?:\d{20}\.compacted\.json|json|crc|checkpoint
 
 
 def clean_log(table: TableFiles, state: LogState, now: float | None = None) -> int:
-    """Delete what the log keeps of versions that the retention does not cover; how many files. `now`: seconds since
-    the epoch."""
+    """Delete log files of versions outside the retention; return their number. `now`: seconds since the epoch."""
     import pyarrow.fs as fs
 
     retention = _retention(state)
@@ -47,7 +46,7 @@ def clean_log(table: TableFiles, state: LogState, now: float | None = None) -> i
         found = table.filesystem.get_file_info(fs.FileSelector(DIRECTORY, allow_not_found=True))
     times = {info.base_name: (info.mtime_ns or 1 << 62) / 1e9 for info in found if info.type == fs.FileType.File}
     commits, checkpoints = listed(times)
-    # A version is in the retention if it, or an earlier one, was written in it, by whatever clock.
+    # A version is in the retention if it, or an earlier one, was written in it, by any clock.
     retained = next((version for version in sorted(commits) if times[f"{version:020}.json"] > oldest), state.version)
     first = max((version for version in checkpoints if version <= retained), default=0)
     count = 0
@@ -61,7 +60,7 @@ def clean_log(table: TableFiles, state: LogState, now: float | None = None) -> i
 
 
 def _retention(state: LogState) -> float | None:
-    """Seconds; None if the table says that its log is not cleaned, or says nothing that is understood."""
+    """The table's retention in seconds; None if its log must not be cleaned, or its setting is not understood."""
     if state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "false":
         return None
     text = state.configuration.get("delta.logRetentionDuration")

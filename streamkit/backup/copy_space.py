@@ -1,4 +1,4 @@
-"""Copying what a space consists of: its heads, the files that they name, and the transactions beside these.
+"""Copying a space: its heads, the files that they name, and the transactions that are in no file.
 
 The head of a partition names immutable files, so a copy of the head and of its files is a copy of the partition up to
 the head's watermark. Writers go on meanwhile: they only add transactions after it.
@@ -31,11 +31,11 @@ _TOGETHER = 4
 
 
 class Moved(Exception):
-    """Something that was to be copied is not there any more: it was merged, archived or trimmed meanwhile."""
+    """Data to copy has moved: it was merged, archived or trimmed meanwhile."""
 
 
 class Copied(NamedTuple):
-    """What is remembered of a space's copy."""
+    """The state of a space's copy."""
 
     incarnation: bytes
     watermarks: tuple[int, ...]
@@ -46,7 +46,7 @@ class Copied(NamedTuple):
 
 
 def copy_space(store: Store, repository: Repository, space: str, number: int, previous: int) -> Copied | None:
-    """Copy a space up to its watermarks, as parts of point `number`. What point `previous` has is not copied again.
+    """Copy a space up to its watermarks, as parts of point `number`. Data of point `previous` is not copied again.
     None if the space is gone."""
     for _ in range(_TRIES):
         try:
@@ -126,7 +126,7 @@ def _head(partition: Partition) -> tuple[bytes | None, Head]:
 
 
 def _removed(head: Head) -> tuple[int, ...]:
-    """What is to be the same before and after the rows were copied."""
+    """The values that must be equal before and after the rows were copied."""
     return head.floor.number, head.trimmed, head.released, head.archived, head.erased
 
 

@@ -1,4 +1,4 @@
-"""The point: up to which transaction each partition belongs to one state of the whole store.
+"""The point: the last transaction of each partition that belongs to one state of the whole store.
 
 All transactions up to one timestamp are such a state, because timestamps follow cause and effect (see
 `streamkit.log.moments`). A writer whose clock is late may still add one with an earlier timestamp while the partitions
@@ -48,7 +48,7 @@ class _Wrong:
 
 
 def find_cut(store: Store, moment: int) -> dict[str, Cut]:
-    """For each space that there is, how much of it is the state at `moment` (ms)."""
+    """The cut of each existing space at `moment` (ms)."""
     wrong = _Wrong()
     found = _round(store, moment, wrong)
     for _ in range(_ROUNDS):

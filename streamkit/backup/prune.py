@@ -15,7 +15,7 @@ _NAME = slice(14, -9)
 
 
 def remove_unfinished(repository: Repository, points: Sequence[BackupPoint]) -> None:
-    """Remove what a backup that was stopped has said. Its copies stay: the next one needs most of them."""
+    """Remove the parts of a stopped backup. Its copies stay, because the next backup needs most of them."""
     after = points[-1].number + 1 if points else 1
     for key in list(repository.part_keys(after)):
         repository.remove_part(*_place(key))

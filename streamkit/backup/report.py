@@ -24,7 +24,7 @@ class BackupPoint(msgspec.Struct, frozen=True):
 
 
 class BackupReport(msgspec.Struct, frozen=True):
-    """The point that a backup made, and what it copied for that."""
+    """The point that a backup made, and the amount that it copied."""
 
     point: BackupPoint
     files: int = 0
@@ -34,11 +34,11 @@ class BackupReport(msgspec.Struct, frozen=True):
 
 
 class BackupRestored(msgspec.Struct, frozen=True):
-    """What a restore brought back."""
+    """The report of a restore."""
 
     point: BackupPoint
     spaces: int
     files: int
     bytes: int
     erasures: int
-    """Erasures that were made after the point, are known to the backup and were applied again."""
+    """Erasures after the point that the backup knows and that were repeated."""

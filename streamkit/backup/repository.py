@@ -69,7 +69,7 @@ class Repository:
         self._progress = progress
 
     def lease(self) -> Lease:
-        """To be held by a backup: only one may run. LeaseNotAcquired while another one does."""
+        """The lease that a backup holds, so that only one runs. LeaseNotAcquired while another one does."""
         return self._kept.lease(_LEASE, _TTL)
 
     # -- points -------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Repository:
         return f"; there are backups of {', '.join(sorted(stores))}: name one with backup_of" if stores else ""
 
     def put_point(self, point: BackupPoint) -> None:
-        """Say that a point is complete."""
+        """Record that a point is complete."""
         key = point_key(point.number)
         self._put(ROOT, key, encode_json(PointRow(FORMAT, point)), ANY)
 

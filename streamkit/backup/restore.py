@@ -48,7 +48,7 @@ _TOGETHER = 64
 
 
 class _Marker(msgspec.Struct, frozen=True):
-    """Which restore is under way."""
+    """The restore that is under way."""
 
     backup_of: UUID
     point: int
@@ -65,7 +65,7 @@ def restore_backup(
     backup_of: UUID | None,
     progress: Callable[[int, int], None] | None,
 ) -> BackupRestored:
-    """Bring a point back. See `Store.restore_backup`."""
+    """Restore a point. See `Store.restore_backup`."""
     with open_repository(url, backup_of or store.id, progress) as repository:
         return _Restore(store, repository, repository.point(point), spaces).run()
 
@@ -121,23 +121,22 @@ class _Restore:
         return _Marker(self._repository.store, self._point.number, self._spaces, written)
 
     def _begin(self, spaces: set[str]) -> bool:
-        """Write down which restore this is. PermanentError where something is there that it did not write. True if an
-        earlier call has written all."""
+        """Record the restore. PermanentError if the store holds other data. True if an earlier call has written all."""
         value = self._backend.get(_MARKER[0], [_MARKER[1]])[0]
         if value is not None:
             begun = msgspec.json.decode(value.data, type=_Marker)
             if msgspec.structs.replace(begun, written=False) != self._marker():
                 raise PermanentError(
-                    f"another restore into the store {self._store.id} was begun and not completed: call that one "
-                    "again, or delete the store"
+                    f"another restore into the store {self._store.id} was begun and not completed: repeat that "
+                    "call, or delete the store"
                 )
             return begun.written
         if self._spaces is None:
             there = next(self._backend.scan(bytes(CATALOG), *map(bytes, SPACES.children()), limit=1), None)
             if there is not None or self._has_archive():
                 raise PermanentError(
-                    f"the store {self._store.id} is not empty: a store is restored into a place where it has nothing. "
-                    "Choose another URL; or delete the store first, if all that it has may go"
+                    f"the store {self._store.id} is not empty: a restore needs an empty store. "
+                    "Choose another URL; or delete the store first, if its data may go"
                 )
         else:
             keys = [bytes(space_key(space)) for space in sorted(spaces)]
@@ -215,8 +214,8 @@ class _Restore:
                 there = self._backend.get(bytes(partition), [key])[0]
                 if there is None or there.data != data:
                     raise PermanentError(
-                        f"the store {self._store.id} is used while it is restored: its row {key!r} is another one. "
-                        "Stop whoever uses it, delete the store, and restore again"
+                        f"the store {self._store.id} is used while it is restored: its row {key!r} was changed. "
+                        "Stop the processes that use it, delete the store, and restore again"
                     ) from None
                 return
             except Ambiguous:
@@ -237,7 +236,7 @@ class _Restore:
                 )
 
     def _erase_again(self, spaces: set[str]) -> int:
-        """Erase what later points know to be erased: it does not come back with an older point."""
+        """Repeat the erasures that later points know, so that an older point does not bring the entries back."""
         incarnations = {part.space: part.incarnation for part in self._parts() if part.partition == 0}
         erasures: set[tuple[str, str, int, int]] = set()
         for point in self._repository.points():

@@ -252,7 +252,7 @@ class Consumer:
         return found or self._help([lane], limit, auto_ack)
 
     def _is_kept_apart(self) -> bool:
-        """Whether nothing may be claimed beside what is held, as an entry is to be alone with its consumer."""
+        """True if nothing more may be claimed, because a held entry must be alone with its consumer."""
         sole = self._live_sole()
         if sole is not None and sole.company == LONE:
             return True
@@ -385,7 +385,7 @@ class Consumer:
     # -- what became of it --------------------------------------------------------------------------------------
 
     def ack(self, delivery: Delivery) -> None:
-        """It is done, and never comes again. Again is fine, for the latest 10,000 at least.
+        """Acknowledge: the entry never comes again. A repeated call is no error, for the latest 10,000 at least.
 
         DeliveryLost if its deadline passed and it went to another consumer; nothing is changed then.
         """
@@ -516,7 +516,7 @@ class Consumer:
             raise StoreClosed("the consumer is closed: ask the group for another one")
 
     def close(self, *, give_back: bool = True, error: BaseException | None = None) -> None:
-        """Write what was acknowledged, and hand back the rest: uncounted, or given up because of `error`.
+        """Write the acknowledgements and hand back the other entries: uncounted, or as failed because of `error`.
 
         Nothing is received any more from the first call on. If it raises, call it again: it goes on where it was.
         """
@@ -585,7 +585,7 @@ class Consumer:
         self.leave(error, give_back=error is None)
 
     def leave(self, error: BaseException | None, *, give_back: bool) -> None:
-        """Close at the end of a block, which raised `error`: that is not replaced by a failure to close."""
+        """Close at the end of a block that raised `error`. A failure to close does not replace that error."""
         try:
             self.close(give_back=give_back, error=error)
         except StreamkitError as failure:

@@ -93,7 +93,7 @@ def claim(
 
 
 def lone_is_due(state: LaneState, settings: GroupSettings, consumer: str, at: int) -> bool:
-    """Whether the consumer would get an entry alone now if it were idle."""
+    """True if the consumer would now get an entry alone if it were idle."""
     if not state.doubted and (not state.pending or state.expires > at):
         return False
     return claim(state, settings, consumer, 1, at).lone
@@ -103,7 +103,7 @@ _DELIVER, _ALONE, _DEAD = range(3)
 
 
 def _fate(state: LaneState, settings: GroupSettings, ticket: int) -> int:
-    """What becomes of a ticket that is due."""
+    """The fate of a due ticket: deliver it, deliver it alone, or make it a dead letter."""
     lot, most = state.pending.get(ticket), settings.max_deliveries
     if lot is not None:
         attempts, doubted = lot.attempt, ticket not in state.alone

@@ -50,11 +50,11 @@ AnyOffset = LexKey | bytes | str
 
 
 class _Opened:
-    """A group of an open store: opening one waits for nobody who opens another one."""
+    """A group of an open store. Opening one group does not wait for the opening of another."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        """Held while somebody opens the group."""
+        """Held while a thread opens the group."""
         self.core: Core | None = None
 
 
@@ -401,7 +401,7 @@ class Group:
         """Settle many deliveries by their receipts, also of other processes: with one commit for each lane.
 
         `group.settle([Settlement(receipt=receipt, action="ack"), …])` does what the methods of `Consumer` do, in the
-        given order, and returns what became of each, in that order. A delivery that is over is `lost`, and the others
+        given order, and returns one result for each, in that order. A delivery that has ended is `lost`, and the others
         are settled all the same. ValueError or TypeError before anything is written. If it raises later, some lanes
         may be settled: call it again, and those are `lost`.
         """

@@ -21,10 +21,10 @@ Action = Literal["ack", "nack", "extend", "reject", "release"]
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of one delivery: as the method of `Consumer` that `action` names."""
+    """The settlement of one delivery. `action` names the method of `Consumer` that it is like."""
 
     receipt: str
-    """`delivery.receipt`"""
+    """`delivery.receipt`."""
     action: Action = "ack"
     delay: float | None = None
     """nack: seconds; None: the group's retry_delay, doubled with each attempt."""
@@ -33,7 +33,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     """extend: seconds from now."""
     reason: str = "rejected"
-    """reject."""
+    """reject: the reason."""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Settled(msgspec.Struct, frozen=True):
     lost: bool
     """Nothing was changed: the delivery was settled before, or its deadline passed and it went to another consumer."""
     deadline: int = 0
-    """extend: the new one, in milliseconds since the epoch."""
+    """extend: the new deadline, in milliseconds since the epoch."""
 
 
 class Receipt(NamedTuple):
@@ -54,7 +54,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def of(cls, text: str, lanes: int) -> Receipt:
-        """ValueError for what is no receipt of a group with so many lanes."""
+        """Parse a receipt. ValueError if it is not a receipt of a group with this many lanes."""
         try:
             found = cls(*map(int, text.split(".")))
         except (ValueError, AttributeError, TypeError):
@@ -112,7 +112,7 @@ def _decide(
     events: list[LaneEvent] = []
     found: dict[int, Settled] = {}
     over: set[int] = set()
-    """Tickets that are not pending any more once `events` are applied."""
+    """The tickets that are no longer pending after `events`."""
     acked: set[int] = set()
     for index, receipt, settlement in wanted:
         ticket, text = receipt.ticket, settlement.receipt

@@ -55,7 +55,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def receipt(self) -> str:
-        """Names the delivery where the object itself cannot go: see `Group.settle` and `Group.delivery`."""
+        """A text that names the delivery in other processes: see `Group.settle` and `Group.delivery`."""
         return f"{self.epoch}.{self.lane}.{self.ticket}.{self.lot}"
 
     def __repr__(self) -> str:
@@ -106,8 +106,8 @@ class GroupGap(Gap, frozen=True, gc=False):
 
 class GroupStatus(msgspec.Struct, frozen=True):
     lag: int
-    """Entries that are not done: `unread + pending + ready + delayed`. It is 0 only if there is nothing left to do, so
-    an alarm on it also sees entries that are delivered again and again. Dead letters are not in it."""
+    """Entries that are not done: `unread + pending + ready + delayed`. It is 0 only if all entries are done, so an
+    alarm on it also sees entries that are delivered again and again. Dead letters do not count."""
     pending: int
     """Entries that a consumer has, and whose deadline has not passed."""
     ready: int

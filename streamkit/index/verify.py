@@ -36,7 +36,7 @@ __all__ = [
 
 MakePartition = Callable[[int, Settings], Partition]
 UNREADABLE = (CorruptData, UnsupportedVersion)
-"""What makes a space unreadable, and says nothing about the others."""
+"""Errors that make one space unreadable and do not concern the others."""
 _TRIES = 20
 
 
@@ -62,7 +62,7 @@ class VerifyReport(msgspec.Struct, frozen=True):
 def verify_spaces(
     backend: Backend, names: Iterable[str] | None, store: Spaces, progress: Progress | None
 ) -> VerifyReport:
-    """What is wrong with the rows of the spaces `names`, or of all; those of users are counted."""
+    """The findings in the spaces `names`, or in all. Only users' spaces are counted."""
     findings: list[Finding] = []
     if names is None:
         names, found = _listed(backend, store)
@@ -78,7 +78,7 @@ def verify_spaces(
 
 
 def _listed(backend: Backend, store: Spaces) -> tuple[list[str], list[Finding]]:
-    """The names in the catalog; of a damaged one, those that can be read, and what is wrong."""
+    """The names in the catalog, and its findings. A damaged catalog gives its readable names."""
     try:
         return store.space_names(), []
     except UNREADABLE as error:
@@ -90,9 +90,9 @@ def _listed(backend: Backend, store: Spaces) -> tuple[list[str], list[Finding]]:
 
 
 def verify_space(backend: Backend, space: str, make: MakePartition, progress: Progress | None) -> VerifyReport:
-    """What is wrong with a space's rows. `make` makes its partitions, of which nothing has been read.
+    """The findings in a space's rows. `make` makes its partitions, which have read nothing yet.
 
-    What cannot be read at all is a finding.
+    A space that cannot be read at all is a finding.
     """
     transactions = entries = segments = 0
     settings: Settings | None = None

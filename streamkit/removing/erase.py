@@ -47,7 +47,7 @@ others may be among them."""
 
 
 class _Wanted(NamedTuple):
-    """What an erasure names."""
+    """The segments and metadata that an erasure names."""
 
     glob: str | None = None
     first: int = 1
@@ -154,7 +154,7 @@ def erase_space(
 
 
 def _settle(committer: Committer) -> None:
-    """Say in the log that what a retention hides is gone, so that no wider one brings it back."""
+    """Record in the log that hidden entries are gone, so that a wider retention does not bring them back."""
     partition = committer.partition
     partition.refresh()
     if partition.retention is None:
@@ -165,12 +165,12 @@ def _settle(committer: Committer) -> None:
 
 
 def _hidden(partition: Partition, wanted: _Wanted, in_archive: FindArchived, dry_run: bool) -> list[Erasure]:
-    """Entries that match, that nobody can read any more, and that may still be stored."""
+    """The matching entries that readers cannot get and that may still be stored."""
     if wanted.metadata is None:
         return [erasure for name in _names(partition, wanted) for erasure in _before_first(partition, name, wanted)]
     if not dry_run:
         index_all(partition)
-        purge(partition)  # else the index could hold copies of what the log does not hold any more
+        purge(partition)  # otherwise the index could hold copies of entries that the log no longer holds
     last = hidden_up_to(partition)
     if not last:
         return []
@@ -213,7 +213,7 @@ def erase_matching(
     lease: MakeLease,
     clean_copies: CleanCopies,
 ) -> Rewritten:
-    """Erase those entries of some segments that match, and all that nobody can read any more."""
+    """Erase the matching entries of some segments, and all their entries that readers cannot get."""
     by_partition: dict[int, list[str]] = {}
     done = Rewritten()
     for segment in segments:
@@ -232,7 +232,7 @@ def erase_matching(
 
 
 def _search(partition: Partition, wanted: _Wanted, progress: Progress | None) -> _Found:
-    """What can be read and matches."""
+    """The matching entries that readers can get."""
     found = _Found()
     end = partition.refresh()
     pairs = wanted.metadata
@@ -269,7 +269,7 @@ def _of_segments(partition: Partition, names: Iterable[str], wanted: _Wanted) ->
 
 
 def _names(partition: Partition, wanted: _Wanted) -> Iterable[str]:
-    """The segments that are named: also those of which no entry is left."""
+    """The named segments, also those without entries."""
     if wanted.name is not None:
         return [wanted.name]
     return [name for name in all_segments(partition) if wanted.takes(name)]
@@ -281,7 +281,7 @@ def _commit(committer: Committer, ranges: list[Erasure]) -> None:
 
 
 def finish(partition: Partition, lease: MakeLease, clean_copies: CleanCopies) -> Rewritten:
-    """Remove everywhere what the log says is erased.
+    """Remove erased entries from all places that store them.
 
     LeaseNotAcquired while another process archives, or erases.
     """

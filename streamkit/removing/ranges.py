@@ -1,4 +1,4 @@
-"""Which sequences of which segments an erasure names."""
+"""The ranges of sequences that an erasure names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ranges:
         return "erased" if at >= 0 and ranges[at][0] <= sequence <= ranges[at][1] else ""
 
     def holds(self, segment: str, first: int, last: int) -> bool:
-        """Whether some of the sequences first..last are."""
+        """True if one of the sequences first..last is erased."""
         return any(low <= last and first <= high for low, high in self.by_segment.get(segment, ()))
 
 

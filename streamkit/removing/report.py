@@ -25,7 +25,7 @@ class TrimReport(msgspec.Struct, frozen=True):
 
 
 class Rewritten(NamedTuple):
-    """What one erasure wrote anew, or deleted, on the way."""
+    """The rows and files that one erasure rewrote or deleted."""
 
     records: int = 0
     """Transactions of the log that are rows of their own."""
@@ -35,7 +35,7 @@ class Rewritten(NamedTuple):
     files: int = 0
     """Files of the archive."""
     views: int = 0
-    """Published views; they are deleted."""
+    """Published views that were deleted."""
     unreached: tuple[str, ...] = ()
 
     def plus(self, other: Rewritten) -> Rewritten:
@@ -54,7 +54,7 @@ class EraseReport(msgspec.Struct, frozen=True):
 
     space: str
     entries: int = 0
-    """Entries that readers were given until now."""
+    """Entries that readers could still get."""
     bytes: int = 0
     segments: int = 0
     transactions: int = 0
@@ -72,22 +72,22 @@ class EraseReport(msgspec.Struct, frozen=True):
     hidden: int = 0
     """Sequences that were trimmed, expired or deleted before, and are erased too: their bytes may still be stored."""
     records: int = 0
-    """Of `rows`: transactions of the log,"""
+    """Transactions of the log that were rewritten; part of `rows`."""
     packs: int = 0
-    """packs of them,"""
+    """Packs that were rewritten; part of `rows`."""
     runs: int = 0
-    """and files of the index."""
+    """Files of the index that were rewritten; part of `rows`."""
     views: int = 0
     """Published views that were deleted. The next `publish` of each view writes it again, without the entries."""
     unreached: tuple[str, ...] = ()
-    """What the erasure could not reach, a sentence each: where entries may still be stored, and what to do about it."""
+    """A sentence for each place that may still hold entries, with the next step."""
 
 
 class Tier(msgspec.Struct, frozen=True):
     """Stored bytes of one tier: "log" (transactions), "index", or "archive".
 
-    The size of a whole store also has the tier "internal": all tiers of the spaces that groups, queues, views and
-    routes keep their state in.
+    The size of a whole store also has the tier "internal". It sums all tiers of the internal spaces, which hold the
+    state of groups, queues, views and routes.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Tier(msgspec.Struct, frozen=True):
 
 
 class StoreSize(msgspec.Struct, frozen=True):
-    """How much is kept.
+    """The size of a space or of a store.
 
     Entries, segments and bytes of payload are those of the user's own spaces, as `status` counts them. Payload counts
     as it was written; stored bytes are mostly compressed, and include internal spaces.

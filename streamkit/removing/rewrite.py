@@ -40,7 +40,7 @@ _TOGETHER = 64
 
 
 CleanCopies = Callable[[Partition, Ranges], Rewritten]
-"""Erases the ranges from what else holds entries of the partition: archive, snapshots, published views."""
+"""Erases the ranges from the archive, from snapshots and from published views."""
 
 
 def index_all(partition: Partition) -> None:
@@ -54,7 +54,7 @@ def index_all(partition: Partition) -> None:
 
 
 def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritten:
-    """Erase what the log says is erased from log, packs, index and archive. The caller holds the archiver's lease."""
+    """Remove erased entries from log, packs, index and archive. The caller holds the archiver's lease."""
     done = Rewritten()
     for _ in range(_TRIES):
         index_all(partition)
@@ -88,7 +88,7 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
 
 
 def clear_leftovers(partition: Partition) -> Rewritten:
-    """Remove what nothing names any more: files of stopped upkeeps, and deleted rows whose bytes are still on disk."""
+    """Remove files of stopped upkeeps, and deleted rows whose bytes are still on disk."""
     for _ in range(_TRIES):
         if sweep(partition) is not None:
             break

@@ -1,4 +1,4 @@
-"""Salvage: what is intact of a damaged space, copied to a new one."""
+"""Salvage: the copy of a damaged space's intact transactions to a new space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archived transactions of a damaged partition that can be read."""
+"""The readable archived transactions of a damaged partition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ArchivedPart"]
 
 
 class _Partition:
-    """What the archive's reader must know of a partition whose log is damaged."""
+    """The facts that the archive's reader needs about a partition with a damaged log."""
 
     def __init__(self, space: str, partition: int, settings: Settings, archived: int) -> None:
         self.space = space

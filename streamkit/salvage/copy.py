@@ -1,4 +1,4 @@
-"""Copying what is intact of a damaged space to a new one. The damaged space is not changed."""
+"""Copying the intact transactions of a damaged space to a new one. The damaged space is not changed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def salvage_space(
 
 
 class _Copy:
-    """What was found of one partition."""
+    """The findings of one partition."""
 
     def __init__(self, log: IntactLog) -> None:
         self.transactions = self.entries = 0

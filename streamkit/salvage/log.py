@@ -1,4 +1,4 @@
-"""The transactions of one partition that can be read, wherever they are: rows of the log, packs, and the archive."""
+"""The readable transactions of one partition, from rows of the log, packs and the archive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Transaction(NamedTuple):
 
 
 class IntactLog:
-    """What can be read of a partition's log. `numbers` are those of transactions that are, or were, in it."""
+    """The readable part of a partition's log. `numbers` are those of transactions that are, or were, in it."""
 
     def __init__(self, backend: Backend, space: str, partition: int, settings: Settings) -> None:
         self.partition = partition
@@ -46,7 +46,7 @@ class IntactLog:
         """The first transaction that is not trimmed."""
         self.erased: list[Erasure] = []
         self.removed: dict[str, tuple[int, str]] = {}
-        """Of segments of which something was trimmed or deleted, the last sequence that is gone, and why."""
+        """For each trimmed or deleted segment: the last sequence that is gone, and the reason."""
         self._space, self._settings = space, settings
         key = bytes(partition_key(space, partition))
         self._seed = seed_of(settings, key)
@@ -62,7 +62,7 @@ class IntactLog:
         self._read_packs()
         self._read_index(backend, key)
         intact = self._read_controls()
-        # Of a damaged record the number may be damaged too: then it is far beyond the others.
+        # A damaged record may have a damaged number, far beyond the others.
         doubtful = self._logged.keys() - intact
         most = max(intact, default=self.head.watermark) + len(doubtful)
         for number in [number for number in doubtful if number > most]:
@@ -110,7 +110,7 @@ class IntactLog:
         return True
 
     def _read_index(self, backend: Backend, key: bytes) -> None:
-        """What was removed of segments, as far as the index tells."""
+        """The removals of segments that the index knows."""
         found = Salvage(backend, key, self._seed)
         with suppress(StreamkitError):
             found.add_manifest(self.head.manifest)
@@ -119,7 +119,7 @@ class IntactLog:
                 self._remove(segment, row.first_sequence - 1, row.gaps[-1][1] if row.gaps else "trimmed")
 
     def _read_controls(self) -> set[int]:
-        """What the transactions say that was removed. The numbers of those whose headers are intact."""
+        """Apply the removals of the transactions. Return the numbers of those with intact headers."""
         intact: set[int] = set()
         for number in {*self._logged, *self._packed}:
             header = self.header(number)

@@ -1,4 +1,4 @@
-"""What a salvage found."""
+"""The report of a salvage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LostTransactions(msgspec.Struct, frozen=True):
     last: int
     problem: str
     segments: tuple[str, ...] = ()
-    """Those that they wrote to, if that is known."""
+    """The segments of these transactions, if known."""
 
 
 class LostEntries(msgspec.Struct, frozen=True):
@@ -31,17 +31,16 @@ class SalvageReport(msgspec.Struct, frozen=True):
     target: str
     """The new space."""
     transactions: int = 0
-    """That were copied, or would be. Those whose entries were all removed are not among them."""
+    """The transactions that were copied, or would be. Those without a remaining entry do not count."""
     entries: int = 0
     lost: tuple[LostTransactions, ...] = ()
     missing: tuple[LostEntries, ...] = ()
-    """Sequences of lost entries, as far as entries after them or the headers of lost transactions tell."""
+    """Sequences of lost entries. They are known from later entries, or from the headers of lost transactions."""
     damage: tuple[str, ...] = ()
-    """Damaged places of files that belong to no transaction that is known: at the end of a log such a place may have
-    held a transaction."""
+    """Damaged places that belong to no known transaction. At the end of a log such a place may have been one."""
     dry_run: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is lost, as far as can be told."""
+        """True if no loss is known."""
         return not (self.lost or self.damage)
