@@ -1,4 +1,4 @@
-"""Access: what a caller may do, by scope, store, space and segment."""
+"""Access: the rights of a caller, by scope, store, space and segment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .problems import Problem
 __all__ = ["EVERYTHING", "SCOPES", "Access"]
 
 SCOPES = ("read", "write", "delete", "admin")
-"""Admin contains the others, and what concerns all of a server or store."""
+"""Admin contains the others, and covers operations on a whole server or store."""
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """What a key, or a token, allows. Empty `stores`, `spaces` and `segments` allow all of them."""
+    """The rights of a key or a token. Empty `stores`, `spaces` and `segments` allow all of them."""
 
     id: str = ""
     """Of the key; empty for a caller without one."""

@@ -1,4 +1,4 @@
-"""The gate: how much each caller may do at once, and how often. A request gives its slot back however it ends."""
+"""The gate limits the requests of each caller, at once and each second. Every request gives its slot back."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Gate:
         return caller
 
     def enter(self, access: Access) -> None:
-        """A request begins. A Problem if its caller has too many, or makes them too often."""
+        """Begin a request. A Problem if its caller has too many at once, or too many each second."""
         limits, caller = self._limits, self._caller(access)
         if limits.requests_per_key and caller.requests - caller.streams >= limits.requests_per_key:
             raise _too_many("requests at once", limits.requests_per_key, 1)
@@ -81,7 +81,7 @@ class Gate:
         self.requests -= 1
 
     def open_stream(self, access: Access) -> None:
-        """A stream begins. A Problem if there are too many."""
+        """Begin a stream. A Problem if there are too many."""
         limits, caller = self._limits, self._caller(access)
         if limits.streams and self.streams >= limits.streams:
             raise _too_many("streams of the server", limits.streams, 5)

@@ -1,4 +1,4 @@
-"""Keys: `sk_<id>_<secret>`. A file holds what each one allows, and the SHA-256 of it; never a secret."""
+"""Keys: `sk_<id>_<secret>`. A file holds the rights of each key and its SHA-256, never the secret."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TICKET_SECONDS = 60
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a key allows. Empty `stores`, `spaces` and `segments` (prefixes) allow all of them."""
+    """The rights of a key. Empty `stores`, `spaces` and `segments` (prefixes) allow all of them."""
 
     id: str
     hash: str
@@ -66,7 +66,7 @@ class KeyFile:
         self._looked = 0.0
 
     def read(self) -> list[Key]:
-        """All keys, those that have expired too. ValueError for a file that is none of keys."""
+        """All keys, also the expired ones. ValueError if the file is not a file of keys."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -90,7 +90,7 @@ class KeyFile:
         name: str = "",
         priority: int = 0,
     ) -> str:
-        """Make a key, and return it: it is nowhere else. `ttl` is in seconds."""
+        """Make a key and return it; it is stored nowhere. After `ttl` seconds it is refused."""
         wanted = tuple(scopes)
         if not wanted or not set(wanted) <= set(SCOPES):
             raise ValueError(f"the scopes of a key are some of {', '.join(SCOPES)}, not {', '.join(wanted) or 'none'}")
@@ -137,7 +137,7 @@ class KeyFile:
     # -- asking -------------------------------------------------------------------------------------------------
 
     def access(self, token: str) -> Access | None:
-        """What the key `token` allows; None if it is no key of the file, or has expired."""
+        """The rights of the key `token`; None if it is not in the file, or has expired."""
         if not token.startswith("sk_"):
             return None
         id, _, secret = token[3:].partition("_")
@@ -147,7 +147,7 @@ class KeyFile:
         return found[1]
 
     def ticket_access(self, ticket: str, path: bytes) -> Access | None:
-        """What a ticket allows, if it is one for `path` that is still good."""
+        """The rights of a ticket; None if it is not for `path`, or has expired."""
         parts = ticket.split("_")
         if len(parts) != 4 or parts[0] != "tk" or not (parts[2].isascii() and parts[2].isdecimal()):
             return None

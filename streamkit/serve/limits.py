@@ -10,7 +10,7 @@ __all__ = ["Limits", "limits_of"]
 
 
 def limits_of(given: Iterable[str]) -> Limits:
-    """The limits in texts such as "streams=100". ValueError for a name or a number that is none."""
+    """The limits in texts such as "streams=100". ValueError for an unknown name or a malformed number."""
     values: dict[str, str] = {}
     for text in given:
         name, _, value = text.partition("=")
@@ -29,38 +29,38 @@ def limits_of(given: Iterable[str]) -> Limits:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one process of the server takes."""
+    """The limits of one process of the server."""
 
     body_bytes: int = 64 << 20
     body_seconds: float = 30.0
-    """A body that takes longer to come is refused."""
+    """Seconds for the arrival of a body. A slower one is refused."""
     write_seconds: float = 60.0
-    """A client that reads nothing for so long is cut off."""
+    """Seconds after which a client that reads nothing is cut off."""
     records: int = 10_000
     """Records of one write."""
     header_bytes: int = 32 << 10
     header_seconds: float = 30.0
-    """Headers that take longer to come are not waited for."""
+    """Seconds for the arrival of the headers. A slower request is cut off."""
     ring_bytes: int = 8 << 20
-    """What is kept of the latest entries of each space that is followed."""
+    """Bytes of the latest entries that are kept for each followed space."""
     total_bytes: int = 512 << 20
-    """Of bodies that are being taken at once."""
+    """Bytes of all bodies that arrive at the same time."""
     requests_per_key: int = 0
     """Requests of one key at once, streams apart."""
     requests_per_second: float = 0.0
-    """Of one key, on the average,"""
+    """Requests of one key each second, on average."""
     burst: int = 0
-    """and so many at once after a pause; 0: as many as in a second."""
+    """Requests of one key at once after a pause; 0: as many as in a second."""
     streams: int = 20_000
     """Open streams in all."""
     streams_per_key: int = 0
     stores: int = 1_000
     """Stores that are open at once; the least used one is closed."""
     heartbeat_seconds: float = 15.0
-    """A stream is silent for no longer."""
+    """Seconds after which a silent stream gets a comment."""
     upkeep_seconds: float = 600.0
     """Seconds between two removals of expired streams from the storage. Clients do not see them in any case."""
     long_poll_seconds: float = 20.0
-    """How long a read of the Durable Streams protocol waits for data, where the client cannot say it."""
+    """Seconds that a read of the Durable Streams protocol waits for data, because the client cannot name a time."""
     drain_seconds: float = 10.0
-    """How long a process takes to end after SIGTERM at most."""
+    """The most seconds that a process takes to end after SIGTERM."""

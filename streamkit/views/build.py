@@ -217,7 +217,7 @@ class Build:
         return gaps
 
     def erase(self, gaps: Sequence[Removed], *, all: bool = False) -> bool:
-        """Have the view remove what it made of entries that are gone; False if it cannot.
+        """Have the view remove the rows that it made of entries that are gone; False if it cannot.
 
         `all`: the gaps are those that `untold` gave. The file is not clean then: `cleaned` makes one that is.
         """
@@ -242,7 +242,7 @@ class Build:
         return True
 
     def _without_reasons(self, gaps: Sequence[Removed]) -> State:
-        """The state without the errors that name entries which are gone: their text may quote them."""
+        """The state without errors that name removed entries, because their text may quote the entries."""
         state = self.state
         for gap in gaps:
             named = (gap.space, gap.segment, gap.first_sequence, gap.last_sequence)
@@ -315,7 +315,7 @@ def untold_of(store: Store, state: State, *, fresh: bool) -> tuple[list[Gap] | N
 
 
 def is_clean(store: Store, state: State) -> bool:
-    """Whether a database in `state` holds nothing of erased entries in its free space."""
+    """True if a database in `state` holds no erased entries in its free space."""
     return state.clean or not any(has_erasures(store, space) for space in state.spaces)
 
 

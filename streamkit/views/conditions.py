@@ -1,4 +1,4 @@
-"""Conditions of queries as SQL: a value is compared with values of its kind, as SQLite itself would not do."""
+"""Conditions of queries as SQL. A value is compared only with values of its kind, unlike in plain SQLite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_VALUES = 10_000
 
 
 class Column:
-    """What a path names: a value in the JSON, or one that every entry has."""
+    """The value that a path names: in the JSON, or one that every entry has."""
 
     def __init__(self, path: str) -> None:
         if not isinstance(path, str):
@@ -132,13 +132,13 @@ def extract(path: str) -> str:
 
 
 def json_path(path: str) -> str:
-    """As SQLite writes it, with nothing in it that could end a string there. ValueError for what is no path."""
+    """The path in SQLite's form, safe within a string. ValueError if it is not a path."""
     if not isinstance(path, str):
         raise TypeError(f'a path is text, as "user.id", not {type(path).__name__}')
     names = path.removeprefix("$.")
     if not _PATH.fullmatch(names) or "\0" in names or not _is_utf8(names):
         raise ValueError(
-            f'{path!r} is no path: it is names with dots, and [n] for the n-th of a list, as "items[0].name"'
+            f'{path!r} is not a path: write names with dots, and [n] for the n-th of a list, as "items[0].name"'
         )
     text = "".join(part if part.startswith("[") else f'."{part}"' for part in _PART.findall(names))
     return "$" + text.replace("'", "''")

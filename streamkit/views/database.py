@@ -61,7 +61,7 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     told: dict[str, tuple[int, ...]] = {}
     """Of each space, the transaction of each partition up to which erasures have reached it."""
     clean: bool = False
-    """Whether the file holds nothing of erased entries, not even in its free space."""
+    """True if the file holds no erased entries, not even in its free space."""
 
     @property
     def entries(self) -> int:
@@ -188,7 +188,7 @@ def write_state(db: sqlite3.Connection, state: State) -> None:
 
 
 def write_clean(db: ViewConnection, path: str, to: str) -> None:
-    """Write the database at `path` to a new file `to`: what its tables hold, and nothing of what they held before.
+    """Write the database at `path` to a new file `to`: only the present contents of its tables.
 
     SQLite moves rows within pages and between them, and leaves copies where they were. `secure_delete` overwrites only
     the place that a row has when it is deleted. FTS5 keeps deleted words until it merges its index.
@@ -249,7 +249,7 @@ def _meaning(error: sqlite3.Error, path: str) -> StreamkitError | None:
 
 
 FOREIGN = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeEncodeError)
-"""What sqlite3 raises for a statement or its parameters."""
+"""Errors of sqlite3 for a statement or its parameters."""
 
 
 def refused(error: Exception, path: str) -> StreamkitError | ValueError:

@@ -1,4 +1,4 @@
-"""Keys of views: no two different keys are stored as the same, and SQLite's order is theirs.
+"""Keys of views: different keys are stored differently, in an order that SQLite keeps.
 
 SQLite orders numbers, then text by code point, then blobs. Numbers and text are stored as such. A blob begins with a
 byte that says what it is, so that True, False, bytes and tuples follow in this order. The parts of a tuple are tagged
@@ -28,7 +28,7 @@ _WHAT = "a key is str, int, float, bytes or a tuple of these"
 
 
 def stored(key: Any) -> Any:
-    """The key as a column holds it. TypeError for what is no key, ValueError for what has no place in the order."""
+    """Encode a key for a column. TypeError if it is not a key, ValueError if it has no place in the order."""
     kind = type(key)
     if kind is str:
         return key
@@ -50,7 +50,7 @@ def stored(key: Any) -> Any:
 
 
 def stored_prefix(prefix: Any) -> str | bytes:
-    """What the stored form of each key that begins with `prefix` begins with."""
+    """The common beginning of the stored forms of all keys that begin with `prefix`."""
     if not isinstance(prefix, str | bytes | tuple):
         raise TypeError(f"a prefix is str, bytes or a tuple, not {type(prefix).__name__}")
     found: str | bytes = stored(prefix)
@@ -58,7 +58,7 @@ def stored_prefix(prefix: Any) -> str | bytes:
 
 
 def loaded(column: Any) -> Any:
-    """The key that is stored in a column."""
+    """Decode a key from a column."""
     if not isinstance(column, bytes):
         return column
     kind, rest = column[:1], column[1:]

@@ -113,7 +113,7 @@ class OpenView:
         self._published: tuple[float, int] | None = None
         """When it was published last, by the monotonic clock, and at which revision."""
         self._swept = False
-        """Whether what stopped processes have left was removed since it was opened."""
+        """True if leftovers of stopped processes were removed since the view was opened."""
         self._stops: set[Stop] = set()
         self._closed = False
         self._forget()
@@ -134,7 +134,7 @@ class OpenView:
         self._builder: list[int] | None = None
         """Who builds, of this process: its thread."""
         self._closes_itself = False
-        """The builder lets go of the database at its end: the view was closed meanwhile."""
+        """True if the view was closed meanwhile: the builder then releases the database at its end."""
         self._left = [getattr(self, "_build", None), getattr(self, "_readers", None)]
         self._build: Build | None = None
         self._readers = threading.local()
@@ -490,7 +490,7 @@ class OpenView:
         )
 
     def _is_told(self, state: State) -> bool:
-        """Whether a database holds nothing that is erased by now."""
+        """True if a database holds no entry that is erased by now."""
         return untold_of(self._store, state, fresh=True)[0] == [] and is_clean(self._store, state)
 
     @property
@@ -647,7 +647,7 @@ class OpenView:
         return getattr(self.view, name)
 
     def close(self) -> None:
-        """Let go of the database, and end `run`. Again is fine.
+        """Release the database, and end `run`. A repeated call is no error.
 
         A thread that builds ends after its batch, and its call raises StoreClosed. If that takes more than ten seconds,
         or if the thread itself calls this, in `apply` or a signal handler, it lets go of the database at its end.
