@@ -112,7 +112,7 @@ class Follower:
                 partition.refresh()
 
     def _numbers(self, spaces: Sequence[str]) -> tuple[int, ...]:
-        """What is known of the spaces' logs; StoreClosed if no more will ever come."""
+        """The known ends of the spaces' logs; StoreClosed if no more transactions will ever come."""
         self._handle.check_open()
         numbers = self._handle.shared.numbers
         return numbers(spaces[0]) if len(spaces) == 1 else tuple([n for space in spaces for n in numbers(space)])

@@ -82,7 +82,7 @@ class Calls:
         self._running: set[Future[Any]] = set()
 
     def bell(self, notifier: Notifier) -> Bell:
-        """What wakes those who wait for news of the store."""
+        """The function that wakes waiters when the store has new transactions."""
         if self._bell is None:
             self._bell = Bell(self.threads, notifier)
         return self._bell

@@ -187,7 +187,7 @@ def _delete_old(archive: Archive, named: Set[str], spans: Spans) -> None:
 
 
 def stored_files(table: Table) -> list[Any]:
-    """What a pyarrow file system tells of each data file in the table's directory, named by a version or not."""
+    """The pyarrow file info of each data file in the table's directory, named by a version or not."""
     import pyarrow.fs as fs
 
     with table.mapped():

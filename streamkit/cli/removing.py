@@ -137,9 +137,9 @@ def size(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """How much is kept: entries, segments, bytes of payload, and stored bytes by tier.
+    """Show the number of entries and segments, the bytes of payload, and the stored bytes by tier.
 
-    Internal spaces, where groups, queues, views and routes keep their state, count in the stored tier `internal` only.
+    Internal spaces hold the state of groups, queues, views and routes. They count only in the stored tier `internal`.
     """
     with open_store(url, store, archive) as opened:
         if space is not None:

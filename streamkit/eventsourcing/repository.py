@@ -406,7 +406,7 @@ class Repository(Generic[A]):
             self._store.erase(self._snapshots, escape(aggregate.id), metadata=marks)
 
     def _state(self, aggregate: A) -> Any:
-        """What a snapshot keeps: of `__getstate__`, or the attributes."""
+        """The state for a snapshot: the result of `__getstate__`, or the attributes."""
         state = aggregate.__getstate__()
         return {name: value for name, value in state.items() if name not in _OWN} if isinstance(state, dict) else state
 

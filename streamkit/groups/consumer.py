@@ -91,7 +91,7 @@ class Consumer:
         """Held from the look at what is held until what was claimed is held too."""
         self._acked: dict[Key, None] = {}
         self._acked_before: dict[Key, None] = {}
-        """What was acknowledged before what `_acked` has: the latest 10,000 are in both together."""
+        """Earlier acknowledgements than those in `_acked`. Both together hold the latest 10,000."""
         self._closed = self._ended = False
         self._failed_together = False
         """A call of `close` that failed has given up several."""

@@ -443,7 +443,7 @@ class Core:
     # -- claiming -----------------------------------------------------------------------------------------------
 
     def lone_is_due(self, consumer: str) -> bool:
-        """Whether an entry waits to be delivered alone, as far as is known here."""
+        """True if this process knows of an entry that waits to be delivered alone."""
         for lane in self.opened():
             with lane.chain.lock:
                 if lone_is_due(lane.chain.state, self.settings, consumer, lane.chain.now()):
@@ -451,7 +451,7 @@ class Core:
         return False
 
     def doubt(self, delivery: Delivery) -> None:
-        """Say that its consumer gets others beside it."""
+        """Record that its consumer gets other entries beside it."""
 
         def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], None]:
             return ([Doubted([(delivery.ticket, 1)])] if is_pending(state, delivery) else []), None
@@ -468,7 +468,7 @@ class Core:
         idle: bool = True,
         sole: Delivery | None = None,
     ) -> list[Delivery]:
-        """What the lane has for the consumer, at most `limit`, by what is known of it.
+        """Claim at most `limit` entries of the lane for the consumer, by the state that is known here.
 
         `idle`: the consumer has nothing. `sole`: the one delivery that it has, and that was the only one so far.
         """

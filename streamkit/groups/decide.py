@@ -36,7 +36,7 @@ class Claim(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What may be delivered: tickets of earlier attempts, ranges of fresh ones, and the bucket served last."""
+    """Entries that may be delivered: tickets of earlier attempts, ranges of fresh ones, and the bucket served last."""
 
     again: list[int]
     fresh: list[Range]

@@ -243,7 +243,7 @@ class Group:
         return core.lanes()
 
     def status(self) -> GroupStatus:
-        """How much is left to do, how far the group is, and its consumers. Looks at all lanes.
+        """The counts of entries, the positions of the group, and its consumers. Reads all lanes.
 
         `lag` is everything that is not done: `unread` (never delivered) + `pending` (with a consumer) + `ready` (may be
         delivered again now) + `delayed` (may be delivered later). `dead` and `acked` are beside it.

@@ -1,4 +1,4 @@
-"""What log and archive still store, whatever the index knows of it.
+"""The entries that log and archive still store, also those that the index no longer knows.
 
 The index loses the rows of entries that were archived, trimmed, expired or deleted. Their bytes stay for longer: in a
 pack that also holds transactions which are still needed, in rows of the log until the grace is over, in Parquet files.

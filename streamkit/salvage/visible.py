@@ -1,4 +1,4 @@
-"""Which entries of the intact transactions readers may see, and which sequences are missing between them."""
+"""The entries of intact transactions that readers may see, and the sequences that are missing between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Visible"]
 
 
 class Visible:
-    """What of one partition is left. Transactions come in their order."""
+    """The remaining entries of one partition. Transactions come in their order."""
 
     def __init__(self, log: IntactLog) -> None:
         self.removed = log.removed

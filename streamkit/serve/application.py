@@ -121,7 +121,7 @@ def _check_host(request: Request, hosts: frozenset[str]) -> None:
 
 
 def _cors(request: Request, origins: frozenset[bytes]) -> tuple[tuple[bytes, bytes], ...]:
-    """Headers for a page of another site that may use the server."""
+    """Headers that permit a page of another site."""
     origin = request.header(b"origin")
     if origin not in origins:
         return ((b"vary", b"origin"),)
@@ -133,7 +133,7 @@ def _cors(request: Request, origins: frozenset[bytes]) -> tuple[tuple[bytes, byt
 
 
 def _preflight(request: Request, origins: frozenset[bytes]) -> Answer | None:
-    """What a browser asks before a request of a page of another site."""
+    """The answer to a browser's preflight request for a page of another site."""
     if request.method != "OPTIONS" or request.header(b"access-control-request-method") is None:
         return None
     allowed = (

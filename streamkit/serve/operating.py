@@ -1,4 +1,4 @@
-"""Routes for those who operate the server: health, readiness, metrics, tickets."""
+"""Routes for operators of the server: health, readiness, metrics, tickets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["register"]
 
 
 class Health(msgspec.Struct):
-    """How the process is: "ok", or "draining"."""
+    """The state of the process: "ok" or "draining"."""
 
     status: str
 
@@ -26,7 +26,7 @@ class TicketIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Ticket(msgspec.Struct):
-    """What a URL carries in place of a key: for one path, as `?ticket=…`, until `expires` (seconds since 1970)."""
+    """A ticket replaces the key in a URL, for one path, as `?ticket=…`, until `expires` (seconds since 1970)."""
 
     ticket: str
     expires: int

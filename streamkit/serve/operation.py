@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of a route, beside what the route itself says."""
+"""The parts of a route's OpenAPI description that the route itself does not have."""
 
 from __future__ import annotations
 

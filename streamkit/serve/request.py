@@ -51,7 +51,7 @@ class Request:
         self.parts: list[bytes] = []
         """The raw parts of the path that the route's pattern names."""
         self.access = EVERYTHING
-        """What the caller may do."""
+        """The rights of the caller."""
         self.opened: Waiter | None = None
         """What watches the client, once it does."""
         self._receive = receive
@@ -227,7 +227,7 @@ class Request:
             self.service.gate.give_bytes(self._taken)
 
     async def waiter(self) -> Waiter:
-        """What a long-poll waits with: it notices when the client leaves."""
+        """The wait of a long-poll. It ends when the client leaves."""
         if self._body is None:
             await self.body()
         waiter = self.opened = Waiter(self._receive)

@@ -54,7 +54,7 @@ def last_entry(items: Sequence[Item]) -> Entry | None:
 
 
 class Batch:
-    """What the follower found at once. `frame` keeps what connections make of it, so that they make it once."""
+    """The entries that the follower found at one look. `frame` keeps their encodings for all connections."""
 
     __slots__ = ("by_segment", "first", "frames", "gaps", "items", "last", "size")
 
@@ -90,7 +90,7 @@ class Ring:
         self.first = 0
         self.end = 0
         self.misses = 0
-        """How often a connection had to read from the store again."""
+        """The number of times that a connection had to read from the store again."""
         self.error: Exception | None = None
         """Why it has ended, if it has."""
         self._most = most
@@ -194,7 +194,7 @@ class Ring:
 
     @property
     def listeners(self) -> int:
-        """How many waiters listen."""
+        """The number of waiters."""
         return sum(map(len, self._listeners.values()))
 
     def end_with(self, error: Exception) -> None:

@@ -68,7 +68,7 @@ class Rings:
 
     @property
     def misses(self) -> int:
-        """How often a connection of a present ring had to read from the store again."""
+        """The number of times that a connection of a present ring had to read from the store again."""
         return sum([ring.misses for ring in self._rings.values()])
 
     def wake_all(self) -> None:

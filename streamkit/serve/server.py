@@ -23,7 +23,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Options(msgspec.Struct, kw_only=True):
-    """What `streamkit serve` was told."""
+    """The options of `streamkit serve`."""
 
     url: str | None = None
     host: str = "127.0.0.1"

@@ -40,9 +40,9 @@ class Service:
         self.is_draining = False
         """The process is to end: streams say goodbye, and long-polls answer with what they have."""
         self.on_start: list[Callable[[Service], object]] = []
-        """What rooms of the server begin when the process starts."""
+        """Functions to call when the process starts."""
         self.on_close: list[Callable[[], object]] = []
-        """What they end when it ends."""
+        """Functions to call when the process ends."""
         self.keys: KeyFile | None = None
         self.tokens: Tokens | None = None
         self.hosts: frozenset[str] = frozenset()
@@ -101,7 +101,7 @@ class Service:
 
     @property
     def open_stores(self) -> int:
-        """How many stores are open."""
+        """The number of open stores."""
         return len(self._stores)
 
     def statistics(self) -> Counter[str]:
@@ -114,7 +114,7 @@ class Service:
         return counts
 
     async def authenticate(self, token: bytes | None, ticket: str | None, path: bytes) -> Access:
-        """What a caller may do: by a bearer token or a ticket. A Problem if neither is good."""
+        """The rights of a caller, by a bearer token or a ticket. A Problem if neither is good."""
         if self.keys is None and self.tokens is None:
             return EVERYTHING
         if ticket is not None and self.keys is not None:

@@ -42,7 +42,7 @@ class Tokens:
         return self._keys is not None
 
     def access(self, token: str) -> Access | None:
-        """What a token allows; None if it is not valid, or says nothing about stores."""
+        """The rights of a token; None if it is not valid or names no stores."""
         options: Any = {"require": ["exp"], "verify_aud": self._audience is not None}
         try:
             if self._keys is None:
@@ -57,7 +57,7 @@ class Tokens:
 
 
 def access_of(claims: dict[str, Any]) -> Access | None:
-    """What verified claims allow; None if they say nothing about stores or scopes."""
+    """The rights of verified claims; None if they name no stores or no scopes."""
     said = claims.get("scope", ())
     words = said.split() if isinstance(said, str) else said if isinstance(said, list) else ()
     scopes = frozenset(word for word in words if word in SCOPES)

@@ -1,4 +1,4 @@
-"""Whether a JSON value is held by its type without loss. Spark rounds a decimal, and drops the time of a date."""
+"""Conditions that a JSON value fits its type without loss. Spark rounds a decimal, and drops the time of a date."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fitted(value: Column, kind: DataType) -> Column:
 
 
 def fits(value: Column, kind: DataType) -> Iterator[Column]:
-    """What must hold for a value that was read as `readable(kind)`, and is not null."""
+    """The condition for a value that was read as `readable(kind)` and is not null."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, DateType, DecimalType, MapType, StructType
 

@@ -1,4 +1,4 @@
-"""How far a stream is behind its spaces, from the checkpoint that Spark keeps of it. No Spark is started for it."""
+"""The lag of a stream behind its spaces, from the checkpoint that Spark keeps. No Spark is started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["StreamLag", "stream_lag"]
 
 
 class StreamLag(NamedTuple):
-    """What a stream has not read of a space."""
+    """The entries of a space that a stream has not read."""
 
     entries: int
     bytes: int
@@ -48,7 +48,7 @@ def stream_lag(checkpoint: str, url: str, *, archive: str | None = None) -> dict
 
 
 def _lag(partition: Partition, number: int, skip: int) -> StreamLag:
-    """What comes after transaction `number`, and after `skip` entries of the next one."""
+    """The entries after transaction `number`, and after `skip` entries of the next one."""
     partition.refresh()
     floor = floor_of(partition)
     if number + 1 < floor.number:

@@ -115,7 +115,7 @@ class StreamRoutes:
         return self._keep(request.service, store, begin=begin)
 
     def _keep(self, service: Service, store: AsyncStore, *, begin: bool = True) -> Control:
-        """What is kept of a store, as long as the service keeps the store open. `begin`: its work in the background."""
+        """The streams of a store, while the service keeps the store open. `begin`: also begin background work."""
         found = self._open.get(store.id)
         if found is None or found.streams.store is not store:
             for id, other in list(self._open.items()):

@@ -19,7 +19,7 @@ __all__ = ["Writer"]
 
 _BYTES = 8 << 20
 _REQUESTS = 1024
-"""What one transaction takes at most; a single request may be larger."""
+"""The upper bound of one transaction. A single request may be larger."""
 
 
 class _Waiting(NamedTuple):

@@ -20,7 +20,7 @@ _SPACES = 100
 
 
 class SeveralIn(msgspec.Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """What is asked of several spaces: `spaces`, each with its offset, or their names; or the `cursor` of a page."""
+    """A read of several spaces: `spaces`, each with its offset, or their names; or the `cursor` of a page."""
 
     spaces: dict[str, str | None] | list[str] | None = None
     cursor: str | None = None

@@ -1,4 +1,4 @@
-"""How a page is sent: as JSON, or as NDJSON with what surrounds the entries in headers."""
+"""The formats of a page: JSON, or NDJSON with the other fields in headers."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ __all__ = ["acquire", "release", "renew"]
 
 
 class LeaseIn(msgspec.Struct, forbid_unknown_fields=True):
-    """How long a lease lasts without a renewal, in seconds."""
+    """The seconds that a lease lasts without a renewal."""
 
     ttl: float = 30.0
 

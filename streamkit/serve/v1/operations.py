@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of the routes of the native interface."""
+"""The OpenAPI descriptions of the native interface's routes."""
 
 from __future__ import annotations
 

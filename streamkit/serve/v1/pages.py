@@ -126,7 +126,7 @@ def _hex(offset: LexKey | str) -> str:
 
 
 def lag_of(space: str, offset: LexKey | str, end: LexKey) -> int:
-    """How many transactions there are after an offset, up to the offset `end`."""
+    """The number of transactions after an offset, up to the offset `end`."""
     here, there = Offset.decode(offset, space), Offset.decode(end, space)
     if not there.positions:
         return 0

@@ -35,7 +35,7 @@ def flag(query: Mapping[str, str], name: str) -> bool:
 
 
 class Listing(msgspec.Struct):
-    """Which part of a list is asked for."""
+    """The requested part of a list."""
 
     prefix: str
     after: str | None

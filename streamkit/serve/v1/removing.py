@@ -13,7 +13,7 @@ __all__ = ["erase", "trim"]
 
 
 class TrimIn(msgspec.Struct, forbid_unknown_fields=True):
-    """What to trim: a segment, or the space, by exactly one bound. `before`: a sequence, or an offset of the space."""
+    """A trim of a segment or of the space, by exactly one bound. `before`: a sequence, or an offset of the space."""
 
     segment: str | None = None
     before: int | str | None = None
@@ -24,7 +24,7 @@ class TrimIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EraseIn(msgspec.Struct, forbid_unknown_fields=True):
-    """What to erase: entries of the segments that a glob names, or with this metadata, or both."""
+    """An erasure of entries: of the segments that a glob names, or with this metadata, or both."""
 
     segment: str | None = None
     first: int = 1

@@ -47,7 +47,7 @@ def _size(store: Store, space: str | None) -> SizeOut:
 
 
 async def size(request: Request) -> Answer:
-    """How much a store keeps."""
+    """The size of a store."""
     request.query(())
     request.access.check_all_spaces()
     store = request.store()
@@ -55,7 +55,7 @@ async def size(request: Request) -> Answer:
 
 
 async def space_size(request: Request) -> Answer:
-    """How much a space keeps."""
+    """The size of a space."""
     request.query(())
     store, space = request.store(), request.name(1)
     return json_answer(await store.calls.call(_size, store.sync, space))

@@ -47,7 +47,7 @@ class Page(msgspec.Struct):
 
     entries: Entries
     next: str | int | None
-    """What to pass as `after` or `offset` to read on."""
+    """The value of `after` or `offset` to read on."""
     caught_up: bool
     end: str | int
     lag: int
@@ -126,7 +126,7 @@ class TierOut(msgspec.Struct):
 
 
 class SizeOut(msgspec.Struct):
-    """How much is kept."""
+    """The size of a space or of a store."""
 
     entries: int
     segments: int
@@ -136,7 +136,7 @@ class SizeOut(msgspec.Struct):
 
 
 class RetentionIn(msgspec.Struct, forbid_unknown_fields=True):
-    """How much a space keeps; null is no bound. `max_age` is in seconds."""
+    """The retention of a space; null is no bound. `max_age` is in seconds."""
 
     max_age: float | None = None
     max_entries: int | None = None

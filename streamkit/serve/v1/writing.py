@@ -31,7 +31,7 @@ Part = tuple[str, Sequence[Record], int | None]
 
 
 class PartIn(msgspec.Struct, forbid_unknown_fields=True):
-    """What a transaction writes to one segment."""
+    """The records of a transaction for one segment."""
 
     segment: str
     records: list[RecordIn] = msgspec.field(default_factory=list)
@@ -45,7 +45,7 @@ class TransactionIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TransactionOut(msgspec.Struct):
-    """What a transaction wrote."""
+    """The result of a transaction."""
 
     segments: list[StatusOut]
     trx: TransactionName | None
@@ -54,14 +54,14 @@ class TransactionOut(msgspec.Struct):
 
 
 class OutcomeOut(msgspec.Struct):
-    """What became of a transaction: "committed", "absent" or "unknown"."""
+    """The outcome of a transaction: "committed", "absent" or "unknown"."""
 
     id: str
     outcome: str
 
 
 class ResultOut(msgspec.Struct):
-    """What the first write with an idempotency key wrote."""
+    """The result of the first write with an idempotency key."""
 
     segments: list[StatusOut]
 
@@ -167,7 +167,7 @@ async def commit(request: Request) -> Answer:
 
 
 async def outcome(request: Request) -> Answer:
-    """What became of a transaction."""
+    """The outcome of a transaction."""
     request.query(())
     store, text = request.store(), request.name(2)
     try:
@@ -178,7 +178,7 @@ async def outcome(request: Request) -> Answer:
 
 
 async def find_result(request: Request) -> Answer:
-    """What the first write with an idempotency key wrote."""
+    """The result of the first write with an idempotency key."""
     segment = request.query(("segment",)).get("segment")
     store, space, key = request.store(), request.name(1), request.name(2)
     if segment is not None:
