@@ -104,7 +104,7 @@ class OpenStore:
         """What clients of the store share in this process. It is freed with the store."""
         self.news = Notifier()
         self.blocks = BlockCache()
-        tables, moments = TableCache(), Moments()
+        tables, moments = TableCache(), Moments(self.clock.now)
         self.context = Context(self.backend, self.clock, self.counters, self.news, self.index_of, tables, moments)
 
     def check_open(self) -> None:

@@ -23,7 +23,7 @@ from .arguments import (
     newest_of,
 )
 from .backend import Ambiguous
-from .errors import MissingDependency, OutcomeUnknown, TransientError
+from .errors import CorruptData, MissingDependency, OutcomeUnknown, TransientError, UnsupportedVersion
 from .following import Follower
 from .functions import check_function, completed
 from .handle import Handle
@@ -565,14 +565,38 @@ class Store:
             return Rewritten()
         return erase_snapshots(snapshots, since, self._eraser_lease, self._clean_copies)
 
+    def _forget_failures(self, space: str, ranges: Ranges) -> Rewritten:
+        """Groups and routes keep the texts of failures, which may quote an entry that is erased."""
+        from .groups.forget import forget_failures
+        from .removing.erase import erase_matching
+        from .removing.report import Rewritten
+        from .routes import state as routes
+
+        done = Rewritten()
+        try:
+            found = list(forget_failures(self, space))
+            found.append(routes.forget_failures(self, space, lambda *place: bool(ranges.reason(*place))))
+        except (CorruptData, UnsupportedVersion) as error:
+            text = f"groups and routes of space {space!r} may keep failures that quote what was erased: {error}"
+            warn("%s", text)
+            return Rewritten(unreached=(text,))
+        for internal, segments in found:
+            known = self._known(internal)
+            if known is not None and segments:
+                done = done.plus(
+                    erase_matching(known, segments, lambda entry: False, self._eraser_lease, self._clean_copies)
+                )
+        return done
+
     def _clean_copies(self, partition: Partition, ranges: Ranges) -> Rewritten:
-        """Erase the ranges from snapshots of aggregates, published views and the archive."""
+        """Erase the ranges from snapshots of aggregates, published views, texts of failures and the archive."""
         from .removing.report import Rewritten
 
         if isinstance(partition.space, InternalName):
             return Rewritten()  # it has none of them
         since = {segment: parts[0][0] for segment, parts in ranges.by_segment.items()}
         done = self._erase_snapshots(partition.space, since).plus(self._clean_published())
+        done = done.plus(self._forget_failures(partition.space, ranges))
         if not self._may_be_archived(partition):
             return done
         from .archive.erase import erase_archived

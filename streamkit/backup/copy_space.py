@@ -6,12 +6,12 @@ the head's watermark. Writers go on meanwhile: they only add transactions after 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from ..errors import CorruptData, Unavailable
+from ..log.erased import erasures_of
 from ..log.floors import Erasure
 from ..log.keys import ARCHIVE, GRACE, HEAD, run_key, transaction_number
 from ..log.partition import Partition
@@ -182,17 +182,8 @@ def add_tail(partition: Partition, repository: Repository, part: Part, end: int,
     if number != end:
         raise Moved
     chunks.flush()
-    if before is not None and part.head is not None and part.end == part.watermark:
-        head = decode_row(Head, HEAD, part.head)
-        if head.erasing or before.head is None or head.erased != decode_row(Head, HEAD, before.head).erased:
-            erasures += head.erasing
-            erasures += _erasures_in(partition, before.end + 1 if before.end <= end else 1, part.watermark)
+    erasures += erasures_of(partition)
+    if part.head is not None:
+        erasures += decode_row(Head, HEAD, part.head).erasing
     named = {*part.erasures, *((one.segment, one.first, one.last) for one in erasures)}
     return msgspec.structs.replace(part, end=end, chunks=part.chunks + used + chunks.written, erasures=sorted(named))
-
-
-def _erasures_in(partition: Partition, first: int, last: int) -> Iterator[Erasure]:
-    for number, record in records(partition, max(first, partition.floor.number), last):
-        control = partition.decode_header(record, number).control
-        if control is not None:
-            yield from control.erasures

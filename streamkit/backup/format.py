@@ -110,7 +110,7 @@ class Part(msgspec.Struct, frozen=True):
     files: list[str]
     chunks: list[Chunk]
     erasures: list[tuple[str, int, int]]
-    """(segment, first, last sequence): erased since the point before."""
+    """(segment, first, last sequence): all that was erased up to the point."""
     table: TableCopy | None = None
 
 

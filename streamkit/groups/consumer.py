@@ -535,8 +535,10 @@ class Consumer:
         self._failed_together = together and not give_back
         if core.settings.mode == "exclusive":
             lanes.setdefault(0, [])
+        # Of several nobody knows which one the message is about: it may quote another one, which is erased one day.
+        failure = f"{type(error).__name__} (of several together)" if error and together else failure_text(error)
         for number, deliveries in lanes.items():
-            hand_back = partial(self._hand_back, deliveries, ahead, give_back, failure_text(error), together)
+            hand_back = partial(self._hand_back, deliveries, ahead, give_back, failure, together)
             core.write(core.lane(number), hand_back)
             for delivery in deliveries:
                 self._held.pop(_key(delivery), None)

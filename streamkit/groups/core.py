@@ -354,10 +354,8 @@ class Core:
         if None in there:
 
             def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], None]:
-                found, places = sites(state)
-                entries = self.source.load(places)
-                gone = [each.ticket for each, entry in zip(found, entries, strict=True) if entry is None]
-                return self._vanished(state, [], gone), None
+                pending = [delivery.ticket for delivery in deliveries if is_pending(state, delivery)]
+                return self.vanished(state, pending), None
 
             self.write(lane, decide)
         return [delivery for delivery, entry in zip(held, there, strict=True) if entry is not None]
@@ -561,6 +559,11 @@ class Core:
             else:
                 found.append(Site(block.stream, block.start.position + ticket - block.ticket, block.start))
         return found
+
+    def vanished(self, state: LaneState, tickets: list[int]) -> list[LaneEvent]:
+        """What to write of those of `tickets` whose entries were removed."""
+        entries = self.source.load(self._sites(state, [], [(ticket, 0) for ticket in tickets]))
+        return self._vanished(state, [], [each for each, entry in zip(tickets, entries, strict=True) if entry is None])
 
     def _vanished(self, state: LaneState, blocks: list[Block], tickets: list[int]) -> list[LaneEvent]:
         trimmed: list[int] = []

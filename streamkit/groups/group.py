@@ -160,16 +160,27 @@ def _starts(store: Store, space: str, settings: GroupSettings, start: Any) -> li
 def group_names(store: Store, space: str) -> list[str]:
     """Of the groups of a space, in order."""
     check_name(space, "space")
+    return sorted(state.name for _, state in _feeds(store, space) if _exists(store, space, state))
+
+
+def cores_of(store: Store, space: str) -> Iterator[Core]:
+    """Of all groups that a space ever had, as this process has them open: also of those that were deleted."""
+    for internal, _ in _feeds(store, space):
+        core = _core(store, internal, space)
+        if core is not None:
+            yield core
+
+
+def _feeds(store: Store, space: str) -> Iterator[tuple[InternalName, FeedState]]:
+    """Of each internal space of a group of a space."""
     prefix, digests = internal_name("group", space) + "\x1f", internal_name("group") + "\x1f\x1d"
-    names = []
     for internal in inner(store).internal_names("group"):
         if not internal.startswith((prefix, digests)):
             continue
         feed: Chain[FeedState, FeedBatch] = feed_chain(store, internal)
         feed.catch_up()
-        if feed.state.space == space and _exists(store, space, feed.state):
-            names.append(feed.state.name)
-    return sorted(names)
+        if feed.state.space == space:
+            yield internal, feed.state
 
 
 class Group:

@@ -8,6 +8,7 @@
 | space, the first of 64 partitions | INV, GRACE | since when what is archived of them has been so |
 | space, partition | TXN, incarnation, number | a transaction |
 | space, partition | RUN, id | a file of the index |
+| space, partition | ERA, incarnation, number | what a transaction has erased, also once the log has let go of it |
 | space, partition, INB | incarnation, number, id | requests that another process is to commit: see letters.py |
 
 The rows of the index, which are in its files:
@@ -40,6 +41,7 @@ __all__ = [
     "USERS_SPACES",
     "data_key",
     "data_range",
+    "erased_prefix",
     "fence_key",
     "idempotency_key",
     "inbox_key",
@@ -70,6 +72,7 @@ _KEYS = LexKey.encode_first("INV", "KEYS")
 _SEGMENT = bytes(LexKey.encode_first("INV", "SEGMENTS"))
 _DATA = bytes(LexKey.encode_first("DAT", "SEGMENTS"))
 _RUN = bytes(LexKey.encode_first("RUN"))
+_ERASED = bytes(LexKey.encode_first("ERA"))
 _TRANSACTION = bytes(LexKey.encode_first("TXN"))
 _U64 = struct.Struct(">Q")
 _LAST = (1 << 64) - 1
@@ -122,6 +125,11 @@ def run_key(id: bytes) -> bytes:
 def transaction_prefix(incarnation: bytes) -> bytes:
     """What the keys of all transactions of a partition begin with."""
     return _TRANSACTION + incarnation
+
+
+def erased_prefix(incarnation: bytes) -> bytes:
+    """What the keys begin with of the rows that tell what was erased of a partition; a number follows, as there."""
+    return _ERASED + incarnation
 
 
 def transaction_key(prefix: bytes, number: int) -> bytes:

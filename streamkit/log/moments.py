@@ -8,6 +8,7 @@ up to one timestamp are then a state in which no effect is without its cause. A 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 __all__ = ["SKEW", "Moments"]
 
@@ -18,13 +19,14 @@ SKEW = 60_000
 class Moments:
     """The latest timestamp that a process has seen in any partition of a store. Shared by its threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
         self._latest = 0
         self._lock = threading.RLock()
 
     def see(self, timestamp: int) -> None:
-        """Remember the timestamp of a transaction that was read or written."""
-        if timestamp > self._latest:
+        """Remember the timestamp of a transaction that was read or written. That of a wrong clock would hide others."""
+        if timestamp > self._latest and timestamp <= self._now() + SKEW:
             with self._lock:
                 self._latest = max(self._latest, timestamp)
 

@@ -17,6 +17,7 @@ from .packs import PackFile
 __all__ = [
     "ArchiveRow",
     "DataRow",
+    "ErasedRow",
     "FenceRow",
     "GraceRow",
     "Head",
@@ -239,6 +240,12 @@ class GraceRow(msgspec.Struct, frozen=True, array_like=True):
     """In their order. Of what was removed it may know less than a partition's own row, and never more."""
 
 
+class ErasedRow(msgspec.Struct, frozen=True, array_like=True):
+    """What one transaction has erased."""
+
+    erasures: tuple[Erasure, ...]
+
+
 class KeyRow(msgspec.Struct, frozen=True, array_like=True):
     """An idempotency key's use."""
 
@@ -258,12 +265,14 @@ class FenceRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token: int
 
 
-_Row = TypeVar("_Row", Settings, Head, ArchiveRow, GraceRow)
+_Row = TypeVar("_Row", Settings, Head, ArchiveRow, GraceRow, ErasedRow)
 _encoder = msgspec.msgpack.Encoder()
-_decoders: dict[type, Any] = {row: msgspec.msgpack.Decoder(row) for row in (Settings, Head, ArchiveRow, GraceRow)}
+_decoders: dict[type, Any] = {
+    row: msgspec.msgpack.Decoder(row) for row in (Settings, Head, ArchiveRow, GraceRow, ErasedRow)
+}
 
 
-def encode_row(key: bytes, row: Settings | Head | ArchiveRow | GraceRow) -> bytes:
+def encode_row(key: bytes, row: Settings | Head | ArchiveRow | GraceRow | ErasedRow) -> bytes:
     body = b"%c%b" % (VERSION, _encoder.encode(row))
     return _CRC.pack(crc32(body, crc32(key))) + body
 

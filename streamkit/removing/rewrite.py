@@ -19,6 +19,7 @@ from ..index.run_format import decode_inline, encode_inline, renew_section
 from ..index.sweep import sweep
 from ..index.upkeep import bring_forward, encode, move_head, store_file, timestamp_of
 from ..log.cleared_inbox import clear_inbox
+from ..log.erased import put_erasures
 from ..log.index_rows import decode_index_row, encode_index_row
 from ..log.keys import run_key
 from ..log.manifest import Manifest, RunFile, RunGone
@@ -61,6 +62,7 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
         head = partition.head
         if not head.erasing:
             return done
+        put_erasures(partition, head.erasing)
         ranges = Ranges(head.erasing)
         try:
             numbers = stored_in(partition, head, ranges)

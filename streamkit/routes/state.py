@@ -6,6 +6,7 @@ just that again, under the same idempotency key; and of two that run the same ro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
@@ -13,11 +14,11 @@ import msgspec
 
 from ..errors import CorruptData, SequenceMismatch, StreamkitError, UnsupportedVersion
 from ..model import Record
-from ..names import internal_name
+from ..names import InternalName, internal_name
 from ..run.reading import SpacePosition
 from ..store import Store
 
-__all__ = ["Batch", "Register", "RouteFailure", "RouteState", "RouteStatus"]
+__all__ = ["Batch", "Register", "RouteFailure", "RouteState", "RouteStatus", "forget_failures"]
 
 FORMAT = 1
 _SPACE = internal_name("routes")
@@ -167,3 +168,23 @@ def get_routes(store: Store) -> list[RouteStatus]:
         if state is not None:
             found.append(status_of(name, state, None))
     return found
+
+
+def forget_failures(store: Store, space: str, is_gone: Callable[[str, int], bool]) -> tuple[InternalName, list[str]]:
+    """Let each route from a space forget that it failed at an entry that is gone: the text may quote the entry. It
+    goes on then. Earlier states are trimmed. Gives (internal space, segments): what was trimmed may hold a text."""
+
+    def forgotten(failure: RouteFailure | None) -> RouteFailure | None:
+        return None if failure is not None and is_gone(failure.segment, failure.sequence) else failure
+
+    names = []
+    for name in list(store.get_segments(_SPACE)):
+        register = Register(store, name)
+        while (state := register.read()) is not None and state.source == space:
+            clean = msgspec.structs.replace(state, failure=forgotten(state.failure), resumed=forgotten(state.resumed))
+            if clean == state or register.write(clean):
+                break
+        if state is None or state.source == space:
+            store.trim(_SPACE, name, before=register.sequence)
+            names.append(name)
+    return _SPACE, names

@@ -115,3 +115,14 @@ def test_a_wrong_clock_does_not_keep_entries_out_of_backups(world: World, caplog
     assert "more than a minute ahead" in caplog.text
     world.store.produce("a", "s", [Record(b"x")])
     assert world.store.peek("a", "s").timestamp < 2_000_000  # a wrong clock does not spread
+
+
+def test_a_wrong_clock_hides_no_cause_in_another_space(world: World) -> None:
+    world.open(90_000.0).produce("b", "s", [Record(b"tomorrow")])
+    cause, effect = world.open(1_005.0), world.open(1_000.0)
+    assert effect.peek("b", "s").payload == b"tomorrow"
+    cause.produce("a", "s", [Record(b"x")])
+    react(effect, "a", "c", b"x")
+    assert effect.peek("c", "s").timestamp >= cause.peek("a", "s").timestamp
+    found = world.restored()
+    assert (b"x" in found["a"]) >= (b"x" in found["c"])

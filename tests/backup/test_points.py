@@ -217,6 +217,50 @@ def test_what_was_erased_later_does_not_come_back_with_an_older_point(
     assert [is_stored(secret) for secret in secrets] == [at not in (3, 5, 7) for at in range(10)]
 
 
+def test_an_erasure_is_known_when_its_transaction_is_trimmed(
+    subject: Subject, tmp_path: Path, elsewhere: Callable[..., Store]
+) -> None:
+    store, backups = subject.store, tmp_path / "backups"
+    for at in range(10):
+        store.produce("a", f"user-{at % 2}", [Record(b"%d" % at)])
+    store.backup(backups)
+    store.erase("a", "user-1")
+    store.trim("a", before=store.end_offset("a"))
+    store.produce("a", "user-0", [Record(b"10")])
+    store.maintain()
+    store.trim("a", before=store.end_offset("a"))
+    store.produce("a", "user-0", [Record(b"11")])
+    store.maintain()
+    store.backup(backups)
+    store.backup(backups)
+    restored = elsewhere(store.id)
+    assert restored.restore_backup(backups, point=1).erasures == 1
+    assert payloads(restored, "a") == [b"0", b"2", b"4", b"6", b"8"]
+    latest = elsewhere(store.id)
+    assert latest.restore_backup(backups, point=2).erasures == 0
+
+
+def test_an_erasure_is_known_that_a_restored_store_made_before_it_was_as_long_as_the_lost_one(
+    subject: Subject, tmp_path: Path, elsewhere: Callable[..., Store]
+) -> None:
+    store, backups = subject.store, tmp_path / "backups"
+    store.produce("a", "user-1", [Record(b"1")])
+    store.backup(backups)
+    for _ in range(20):
+        store.produce("a", "user-0", [Record(b"0")])
+    store.backup(backups)
+    again = elsewhere(store.id)
+    again.restore_backup(backups, point=1)
+    again.erase("a", "user-1")
+    for _ in range(30):
+        again.produce("a", "user-0", [Record(b"0")])
+    again.maintain()
+    again.backup(backups)
+    third = elsewhere(store.id)
+    assert third.restore_backup(backups, point=1).erasures == 1
+    assert payloads(third, "a") == []
+
+
 def test_a_damaged_row_is_found(subject: Subject, tmp_path: Path, elsewhere: Callable[..., Store]) -> None:
     store, backups = subject.store, tmp_path / "backups"
     for at in range(30):

@@ -75,6 +75,7 @@ UPWARD = {
     ("streamkit.store", "streamkit.backup.create"): "`backup()` and `backups()` of the facade",
     ("streamkit.store", "streamkit.backup.restore"): "`restore_backup()` of the facade",
     ("streamkit", "streamkit.views.view"): "`streamkit.View`, when it is asked for",
+    ("streamkit.store", "streamkit.groups.forget"): "groups keep texts that may quote what is erased",
     ("streamkit.store", "streamkit.members"): "`members()` of the facade",
     ("streamkit.store", "streamkit.routes"): "for the type checker",
     ("streamkit.store", "streamkit.routes.route"): "`route()` of the facade",

@@ -1,0 +1,35 @@
+"""What was erased of a partition, kept beside its log.
+
+The transaction that erases leaves the log once it is archived or trimmed. A backup must know of it nevertheless, so
+that no older point brings the entries back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from .floors import Erasure
+from .keys import erased_prefix, transaction_key
+from .partition import Partition
+from .rows import ErasedRow, decode_row, encode_row
+
+__all__ = ["erasures_of", "put_erasures"]
+
+
+def put_erasures(partition: Partition, erasures: Sequence[Erasure]) -> None:
+    """A row for each of their transactions; twice is as once."""
+    prefix = erased_prefix(partition.settings.incarnation)
+    by_number = attrgetter("number")
+    for number, group in groupby(sorted(erasures, key=by_number), by_number):
+        key = transaction_key(prefix, number)
+        partition.backend.put(partition.key, key, encode_row(key, ErasedRow(tuple(group))))
+
+
+def erasures_of(partition: Partition) -> Iterator[Erasure]:
+    """All that have a row, in the order of their transactions. CorruptData for a damaged row."""
+    prefix = erased_prefix(partition.settings.incarnation)
+    start, end = transaction_key(prefix, 0), transaction_key(prefix, 1 << 64)
+    for row in partition.backend.scan(partition.key, start, end):
+        yield from decode_row(ErasedRow, row.key, row.data).erasures

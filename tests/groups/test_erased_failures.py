@@ -1,0 +1,76 @@
+"""The text of a failure may quote the entry: it goes with the entry when that is erased, wherever it was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from harness.deep_search import files_below, found_in, rows_in_memory
+from streamkit import Record, Store
+from streamkit.groups import Delivery
+
+SECRET = b"secret-of-ann"
+
+
+def number(delivery: Delivery) -> None:
+    int(delivery.entry.payload)
+
+
+def quotes(store: Store) -> None:
+    """Groups that have failed at the entry: it is dead, it waits, it was done later, it died and was redriven."""
+    dead = store.group("jobs", "dead", max_deliveries=1)
+    dead.run(number, drain=True)
+    store.group("jobs", "waits", max_deliveries=9, retry_delay=3600.0).run(number, drain=True)
+    done = store.group("jobs", "done", max_deliveries=9, retry_delay=0.0)
+    done.run(lambda delivery: number(delivery) if delivery.attempt == 1 else None, drain=True)
+    again = store.group("jobs", "redriven", max_deliveries=1)
+    again.run(number, drain=True)
+    again.redrive()
+    again.run(lambda delivery: None, drain=True)
+    gone = store.group("jobs", "deleted", max_deliveries=1)
+    gone.run(number, drain=True)
+    gone.delete()
+    rejected = store.group("jobs", "rejected", mode="key_shared")
+    with rejected.consumer() as consumer:
+        for delivery in consumer.receive():
+            consumer.reject(delivery, f"no number: {delivery.entry.payload.decode()}")
+    together = store.group("jobs", "together", retry_delay=3600.0, lanes=1)
+    with suppress(ValueError), together.consumer() as consumer:
+        for delivery in consumer.receive():
+            number(delivery)
+    route = store.route("numbers", source="jobs", target="numbers", transform=lambda entry: b"%d" % int(entry.payload))
+    route.catch_up()
+    assert "secret" in str(route.status().error)
+
+
+@pytest.fixture(params=["memory", "remote", "file"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Callable[[], Iterable[tuple[str, bytes]]]]:
+    if request.param == "file":
+        return f"file://{tmp_path}", lambda: files_below(tmp_path)
+    url = f"memory://{uuid4().hex}{'?remote=1' if request.param == 'remote' else ''}"
+    return url, lambda: rows_in_memory(url)
+
+
+def test_no_text_of_a_failure_quotes_an_erased_entry(
+    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
+) -> None:
+    url, stored = place
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(SECRET)])
+        store.produce("jobs", "bob", [Record(b"nobody's"), Record(b"3")])
+        quotes(store)
+        assert len(found_in(stored(), SECRET)) > 2
+        assert store.erase("jobs", "ann").unreached == ()
+        assert found_in(stored(), SECRET) == []
+        letters = store.group("jobs", "dead").dead_letters()
+        assert [(letter.entry.segment, "nobody's" in letter.reason) for letter in letters] == [("bob", True)]
+        assert store.group("jobs", "waits").status().delayed == 1
+        assert store.group("jobs", "together").status().delayed == 2
+        (route,) = store.get_routes()
+        assert route.error is None
