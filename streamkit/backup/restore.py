@@ -16,6 +16,8 @@ import msgspec
 from ..backend import ABSENT, NEXT, Ambiguous, Backend, Conflict, Expect
 from ..clock import Clock
 from ..errors import CorruptData, PermanentError, Unavailable
+from ..log.erased import earlier_rows
+from ..log.floors import Erasure
 from ..log.keys import (
     ARCHIVE,
     CATALOG,
@@ -178,6 +180,9 @@ class _Restore:
         for name, data in ((bytes(ARCHIVE), part.archive), (bytes(GRACE), part.grace)):
             if data is not None:
                 self._put(key, name, data)
+        erasures = [Erasure(*one) for one in part.erasures]
+        for name, data in earlier_rows(settings.incarnation, erasures):
+            self._put(key, name, data)
         if part.partition and part.head is not None:
             self._put(key, bytes(HEAD), _head_row(part))
 

@@ -15,7 +15,10 @@ from .keys import erased_prefix, transaction_key
 from .partition import Partition
 from .rows import ErasedRow, decode_row, encode_row
 
-__all__ = ["erasures_of", "put_erasures"]
+__all__ = ["earlier_rows", "erasures_of", "put_erasures"]
+
+_TOGETHER = 5000
+"""As many as one transaction erases at most: a row has room for them."""
 
 
 def put_erasures(partition: Partition, erasures: Sequence[Erasure]) -> None:
@@ -25,6 +28,14 @@ def put_erasures(partition: Partition, erasures: Sequence[Erasure]) -> None:
     for number, group in groupby(sorted(erasures, key=by_number), by_number):
         key = transaction_key(prefix, number)
         partition.backend.put(partition.key, key, encode_row(key, ErasedRow(tuple(group))))
+
+
+def earlier_rows(incarnation: bytes, erasures: Sequence[Erasure]) -> Iterator[tuple[bytes, bytes]]:
+    """(key, data) of rows for erasures whose transactions are not known: those of a backup."""
+    zero = transaction_key(erased_prefix(incarnation), 0)
+    for at in range(0, len(erasures), _TOGETHER):
+        key = zero + at.to_bytes(8, "big")
+        yield key, encode_row(key, ErasedRow(tuple(erasures[at : at + _TOGETHER])))
 
 
 def erasures_of(partition: Partition) -> Iterator[Erasure]:

@@ -261,6 +261,22 @@ def test_an_erasure_is_known_that_a_restored_store_made_before_it_was_as_long_as
     assert payloads(third, "a") == []
 
 
+def test_a_restored_store_knows_what_was_erased_before_and_tells_another_backup(
+    tmp_path: Path, elsewhere: Callable[..., Store]
+) -> None:
+    store, here, there = elsewhere(), tmp_path / "here", tmp_path / "there"
+    store.produce("a", "user-1", [Record(b"1")])
+    store.backup(here)
+    store.erase("a", "user-1")
+    store.backup(there)
+    again = elsewhere(store.id)
+    again.restore_backup(there)
+    again.backup(here)
+    third = elsewhere(store.id)
+    assert third.restore_backup(here, point=1).erasures == 1
+    assert payloads(third, "a") == []
+
+
 def test_a_damaged_row_is_found(subject: Subject, tmp_path: Path, elsewhere: Callable[..., Store]) -> None:
     store, backups = subject.store, tmp_path / "backups"
     for at in range(30):
