@@ -1,4 +1,4 @@
-"""A real Chromium, headless: one a test session. It is installed by npm, and driven by playwright."""
+"""A real Chromium, headless. npm installs it, and playwright drives it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,29 @@ def npm_folder(name: str) -> tuple[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A `playwright` browser."""
-    from playwright.sync_api import sync_playwright
-
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of the browser, unpacked."""
     node, modules = npm_folder("chromium")
-    folder = tmp_path_factory.mktemp("chromium")
     unpacked = subprocess.run(
         [node, "executable.js"],
         cwd=modules.parent,
-        env={**os.environ, "TMPDIR": str(folder)},
+        env={**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("chromium"))},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
+    return unpacked.stdout.strip()
+
+
+@pytest.fixture
+def browser(chromium: str) -> Iterator[Any]:
+    """A `playwright` browser. While it is open, the thread has a running event loop: no test may keep it."""
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         # As root, Chromium has no sandbox of its own.
         found = playwright.chromium.launch(
-            executable_path=unpacked.stdout.strip(), args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         )
         yield found
         found.close()

@@ -89,6 +89,11 @@ def make_application(options: Options) -> Application:
         origins=options.allow_origins,
     )
     if application.service.keys is not None:
+        if not application.service.keys.path.exists():
+            raise PermanentError(
+                f"{options.keys} does not exist, so no request would be allowed; `streamkit keys create {options.keys} "
+                "--scope read` makes it"
+            )
         application.service.keys.read()  # a damaged file is told now
     return application
 

@@ -77,6 +77,17 @@ def test_a_segment_that_something_else_wrote_is_left_alone(served: Served) -> No
     served.store.produce("streams", "a", [Record(b"native")])
     assert {stream(served, method, "a", b"x").status for method in ("PUT", "POST")} == {409}
     assert served.store.peek("streams", "a").payload == b"native"
+    assert stream(served, "DELETE", "a").status == 204
+    assert stream(served, "PUT", "a", b"mine").status == 201
+    assert stream(served, "GET", "a").body == b"mine"
+
+
+def test_a_stream_whose_segment_was_deleted_by_other_means_can_be_created_again(served: Served) -> None:
+    stream(served, "PUT", "a", b"old")
+    served.store.delete_segment("streams", "a")
+    assert stream(served, "GET", "a").status == 404
+    assert stream(served, "PUT", "a", b"new").status == 201
+    assert stream(served, "GET", "a").body == b"new"
 
 
 @pytest.mark.parametrize("path", ["a%2Fb", "a/b//c", "%E2%82%AC", "..", "a%20b", "~YQ", "x" * 255])

@@ -285,6 +285,7 @@ def test_a_secret_that_is_short_is_refused() -> None:
 def test_without_keys_it_listens_on_this_machine_only(host: str, tmp_path: Path) -> None:
     with pytest.raises(PermanentError, match="without keys"):
         make_application(Options(url="memory://x", host=host))
+    KeyFile(tmp_path / "keys").create(["read"])
     make_application(Options(url="memory://x", host=host, keys=str(tmp_path / "keys")))
     for own in ("127.0.0.1", "localhost", "::1"):
         make_application(Options(url="memory://x", host=own))
@@ -310,3 +311,8 @@ def test_pages_of_other_sites_need_to_be_allowed(serve: Callable[..., Served]) -
     own = served.ask("GET", "spaces", headers={"Origin": "https://app.example"})
     assert own.headers["access-control-allow-origin"] == "https://app.example"
     assert "access-control-allow-origin" not in serve().ask("GET", "spaces", headers={"Origin": "https://a.b"}).headers
+
+
+def test_a_file_of_keys_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match=r"does not exist.*keys create"):
+        make_application(Options(url="memory://", keys=str(tmp_path / "missing.json")))

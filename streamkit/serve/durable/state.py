@@ -11,6 +11,7 @@ from ...errors import CorruptData, UnsupportedVersion
 from ...model import Entry, Record
 
 __all__ = [
+    "Foreign",
     "Fork",
     "Part",
     "Refused",
@@ -54,6 +55,10 @@ class Refused(Exception):
         self.headers = headers or {}
         self.code = code
         self.fields = fields or {}
+
+
+class Foreign(Refused):
+    """The segment's last entry is not one of this interface."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -173,7 +178,9 @@ def state_of(entry: Entry) -> State | None:
         return None
     text = entry.metadata.get(_STATE)
     if text is None:
-        raise Refused(409, "the last entry of this segment was not written by the Durable Streams interface")
+        raise Foreign(
+            409, "something else than the Durable Streams interface wrote to this segment; DELETE removes all of it"
+        )
     try:
         state = _decode(text)
     except msgspec.MsgspecError as error:

@@ -14,7 +14,7 @@ from .decide import Answer, is_live, matches
 from .expiry import Expiry
 from .forks import fork_of, source_segment
 from .requests import DEFAULT_TYPE, Append, Create, split_json
-from .state import Refused, State, control, message, state_of
+from .state import Foreign, Refused, State, control, message, state_of
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ class Streams:
     async def load(self, segment: str) -> Known:
         """The stream's state as it is committed now, in any process."""
         entry = await self.store.peek(self.space, segment)
-        known = Known(entry.sequence, state_of(entry))
+        sequence = entry.sequence
+        if not sequence:  # new, or all of it was removed by something else: its sequences go on
+            sequence = (await self.store.segment_status(self.space, segment)).last_sequence
+        known = Known(sequence, state_of(entry))
         self.remember(segment, *known)
         return known
 
@@ -165,7 +168,12 @@ class Streams:
         """
         check_path(segment)
         while True:
-            known = await self.load(segment)
+            try:
+                known = await self.load(segment)
+            except Foreign:
+                if not expired:
+                    await self._clear(segment)
+                return
             state = known.state
             if not expired:
                 state = self.live(segment, known)
@@ -181,6 +189,13 @@ class Streams:
         for name, before in removed.items():
             self.forget(name)
             await self.store.trim(self.space, name, before=before)
+
+    async def _clear(self, segment: str) -> None:
+        """Remove what something else wrote."""
+        sequence = (await self.store.segment_status(self.space, segment)).last_sequence
+        gone = State(DEFAULT_TYPE, sequence + 1, sequence + 1, gone=2)
+        await self.store.produce(self.space, segment, [control("delete", gone)], expected_sequence=sequence)
+        await self.store.trim(self.space, segment, before=sequence + 1)
 
     def _is_fresh(self, segment: str, state: State) -> bool:
         expiry = state.expiry(self.expiry.last_use(segment))

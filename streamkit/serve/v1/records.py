@@ -30,6 +30,7 @@ class _Placed(RecordIn, forbid_unknown_fields=True, kw_only=True):
     segment: str
 
 
+_FORM = 'a record is {"json": …}, {"text": …} or {"base64": …}, with `metadata` and `sequence` if you like'
 _decode_object = msgspec.json.Decoder(_Body).decode
 _decode_list = msgspec.json.Decoder(list[RecordIn]).decode
 _decode_record = msgspec.json.Decoder(RecordIn).decode
@@ -47,12 +48,12 @@ async def body_of(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise _invalid(error) from None
+        raise Problem("invalid-body", f"the body is not valid: {error}") from None
 
 
 def _invalid(error: Exception, line: int = 0) -> Problem:
     where = f"line {line} of the body" if line else "the body"
-    return Problem("invalid-body", f"{where} is not valid: {error}")
+    return Problem("invalid-body", f"{where} is not valid: {error}; {_FORM}")
 
 
 def check_count(request: Request, count: int) -> None:
