@@ -240,6 +240,8 @@ def _rows(process: Process) -> list[tuple[bytes, bytes]]:
     store = process.store
     return [
         (row.key, row.data)
-        for partition in store._partitions(None)
+        for name in store._names(None)
+        if (space := store._known(name)) is not None
+        for partition in space.partitions
         for row in partition.backend.scan(partition.key, b"", b"\xff")
     ]

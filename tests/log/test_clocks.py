@@ -354,7 +354,9 @@ def test_a_pack_that_is_merged_while_it_is_asked_for_is_found_in_the_merged_one(
 
 def merge_everything(store: Store) -> None:
     """Every run into one."""
-    (partition,) = store._partitions(SPACE)
+    space = store._known(SPACE)
+    assert space is not None
+    (partition,) = space.partitions
     head, etag = partition.head, partition.head_etag
     manifest = head.manifest
     merge = Merge(manifest.runs[-1].first, manifest.runs[0].last)

@@ -286,7 +286,9 @@ def _filled(kind: str, clock: ManualClock) -> tuple[Any, Partition]:
         with store.transaction("s") as trx:
             for at in range(20 if number % 7 == 3 else 1):
                 trx.produce(f"s{at}", [Record(b"%d" % number)])
-    (partition,) = store._partitions("s")
+    space = store._known("s")
+    assert space is not None
+    (partition,) = space.partitions
     return store, partition
 
 
