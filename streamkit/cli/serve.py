@@ -9,7 +9,7 @@ from uuid import UUID
 
 import typer
 
-from .options import Json, StoreId, Url, resolved_url
+from .options import Json, StoreId, Url, open_client, resolved_url
 from .output import print_line
 
 __all__ = ["keys", "serve"]
@@ -62,6 +62,7 @@ def serve(
         own = None if not named else UUID(named)
     except ValueError:
         raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
+    open_client(url).close()  # says now what is wrong with the URL
     options = Options(
         url=resolved_url(url),
         host=host,

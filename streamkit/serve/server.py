@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -50,8 +51,10 @@ def serve(options: Options, started: Callable[[str], object] | None = None, sock
     """Serve until SIGTERM or SIGINT. `started` is called with the server's address."""
     # A commit's thread waits for the interpreter while the loop is busy, and each commit does so several times.
     sys.setswitchinterval(_SWITCH_SECONDS)
+    application = make_application(options)
+    sockets = sockets or [listen(options.host, options.port)]
     server = make_server(
-        make_application(options),
+        application,
         options.host,
         options.port,
         started,
@@ -59,6 +62,22 @@ def serve(options: Options, started: Callable[[str], object] | None = None, sock
         private_key=options.private_key,
     )
     server.run(sockets)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. PermanentError if the address is not free or not of this machine."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host.strip("[]"), port))
+        listening.listen(4096)
+    except OSError as error:
+        listening.close()
+        raise PermanentError(
+            f"the server cannot listen on port {port} of {host}: {error.strerror}; choose another --host or --port "
+            "(0 takes a free port)"
+        ) from None
+    return listening
 
 
 def make_application(options: Options) -> Application:

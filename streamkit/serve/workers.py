@@ -13,7 +13,7 @@ from types import FrameType
 
 import msgspec
 
-from .server import Options, make_application, serve
+from .server import Options, listen, make_application, serve
 
 __all__ = ["serve_by_workers"]
 
@@ -24,11 +24,7 @@ _PAUSE = 0.5
 def serve_by_workers(options: Options, workers: int, started: Callable[[str], object]) -> None:
     """Serve by so many processes until SIGTERM or SIGINT."""
     make_application(options)  # says now what is wrong with the options
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    with socket.socket(family) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((options.host.strip("[]"), options.port))
-        listening.listen(4096)
+    with listen(options.host, options.port) as listening:
         listening.set_inheritable(True)
         _Supervisor(options, listening, workers).run(started)
 

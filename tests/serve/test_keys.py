@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -316,3 +318,17 @@ def test_pages_of_other_sites_need_to_be_allowed(serve: Callable[..., Served]) -
 def test_a_file_of_keys_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PermanentError, match=r"does not exist.*keys create"):
         make_application(Options(url="memory://", keys=str(tmp_path / "missing.json")))
+
+
+def test_a_port_that_is_in_use_is_refused_with_one_line(served: Served) -> None:
+    command = [sys.executable, "-m", "streamkit.cli", "serve", "--url", "memory://", "--port", str(served.port)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert "--port" in ended.stderr
+
+
+def test_a_url_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "streamkit.cli", "serve", "--url", "gopher://x"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
