@@ -41,6 +41,7 @@ __all__ = [
     "ArchiveWriter",
     "Backend",
     "Conflict",
+    "Discards",
     "Driver",
     "Etag",
     "Expect",
@@ -319,6 +320,19 @@ class Salvages(Protocol):
 
         A row whose newest version is damaged has an older one, or none; a row whose deletion is damaged is there.
         Values put with NEXT may be damaged: whoever reads them has checksums of its own.
+        """
+        ...
+
+
+@runtime_checkable
+class Discards(Protocol):
+    """A backend that can remove a partition whose rows cannot be read. It keeps rows together, so a damaged row hides
+    others. `delete` is enough for the other backends."""
+
+    def discard(self, partition: bytes) -> None:
+        """Remove all rows of a partition, readable or not. A partition that does not exist is fine; again is fine.
+
+        A process that has the partition open gets StoreClosed, or sees a partition without rows.
         """
         ...
 

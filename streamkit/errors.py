@@ -181,3 +181,7 @@ class UnsupportedVersion(PermanentError):
 
 class MissingDependency(PermanentError, ImportError):
     """An optional package is not installed. The message says which extra brings it."""
+
+
+UNREADABLE = (CorruptData, UnsupportedVersion)
+"""Errors that make one space unreadable and do not concern the others."""

@@ -9,8 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
-import msgspec
-
 from .arguments import (
     bounds_of,
     check_count,
@@ -23,7 +21,14 @@ from .arguments import (
     newest_of,
 )
 from .backend import Ambiguous
-from .errors import CorruptData, MissingDependency, OutcomeUnknown, TransientError, UnsupportedVersion
+from .errors import (
+    UNREADABLE,
+    CorruptData,
+    MissingDependency,
+    OutcomeUnknown,
+    StreamkitError,
+    TransientError,
+)
 from .following import Follower
 from .functions import check_function, completed
 from .handle import Handle
@@ -435,7 +440,8 @@ class Store:
         """Remove a space with all that is in it, its archive too. Made again it is another space: offsets of this one
         are InvalidOffset there. Who has it open gets StoreClosed, or CorruptData, and opens the store again.
 
-        One that does not exist is nothing to do. Interrupted, it is completed by the next call.
+        One that does not exist is nothing to do. Interrupted, it is completed by the next call. A damaged space is
+        deleted too. Processes that have it open may not notice then: stop them first.
         """
         from .removing.space import delete_space
 
@@ -446,7 +452,10 @@ class Store:
 
             self.delete_space(snapshots_of(space))
         self._shared.forget_space(space)
-        partitions = list(self._shared.unread_partitions(space))
+        try:
+            partitions = list(self._shared.unread_partitions(space))
+        except UNREADABLE:
+            partitions = self._damaged_partitions(space)
         if partitions:
             archived = any(partition.head.archived for partition in partitions)
 
@@ -457,32 +466,54 @@ class Store:
             delete_space(self._backend, space, partitions, delete_archive)
         self._shared.forget_space(space)
 
+    def _damaged_partitions(self, space: str) -> list[Partition]:
+        """The partitions of a space whose first head cannot be read: as many as its intact rows name."""
+        from .salvage.log import settings_of as intact_settings
+
+        make = self._shared.unread(space)
+        settings = intact_settings(self._backend, space) or settings_of(1, "committed", 86_400.0)
+        return [make(number, settings) for number in range(settings.partitions)]
+
     def size(self, space: str | None = None) -> StoreSize:
         """How much is kept, in one space or in all: entries, segments, bytes of payload, and stored bytes by tier.
 
         From statuses of segments, heads and the table of the archive: no entry is read. Erased entries count until
         they are trimmed. Transactions that the log holds twice, because they were just packed, count once.
         Internal spaces hold the state of groups, queues, views and routes. Only their stored bytes count, in a tier of
-        their own.
+        their own. `StoreSize.damaged` names the spaces of a store that cannot be read: they do not count.
+        CorruptData if `space` itself cannot be read.
         """
-        from .removing.report import Tier
-        from .removing.size import size_of
-
-        def measure(names: Iterable[str]) -> StoreSize:
-            known = [space for name in names if (space := self._known(name)) is not None]
-            partitions = [partition for space in known for partition in space.partitions]
-            archived = 0
-            for name in {partition.space for partition in partitions if partition.head.archived}:
-                snapshot = self._archive(name).table.snapshot()
-                archived += sum(file.size for file in snapshot.files) if snapshot is not None else 0
-            return size_of(partitions, archived)
+        from .removing.report import total_of
 
         names = self._names(space)
         if space is not None:
-            return measure(names)
-        found = measure(name for name in names if not isinstance(name, InternalName))
-        internal = measure(name for name in names if isinstance(name, InternalName))
-        return msgspec.structs.replace(found, tiers=(*found.tiers, Tier("internal", internal.stored_bytes)))
+            return self._measure(space)
+        damaged: list[str] = []
+        sizes: list[StoreSize] = []
+        internal = 0
+        for name in names:
+            try:
+                found = self._measure(name)
+            except UNREADABLE as error:
+                warn("the size of the store lacks the damaged space %r: %s", name, error)
+                damaged.append(name)
+                continue
+            if isinstance(name, InternalName):
+                internal += found.stored_bytes
+            else:
+                sizes.append(found)
+        return total_of(sizes, internal, damaged)
+
+    def _measure(self, space: str) -> StoreSize:
+        from .removing.size import size_of
+
+        known = self._known(space)
+        partitions = known.partitions if known is not None else []
+        archived = 0
+        if any(partition.head.archived for partition in partitions):
+            snapshot = self._archive(space).table.snapshot()
+            archived = sum(file.size for file in snapshot.files) if snapshot is not None else 0
+        return size_of(partitions, archived)
 
     def erase(
         self,
@@ -576,7 +607,7 @@ class Store:
         try:
             found = list(forget_failures(self, space))
             found.append(routes.forget_failures(self, space, lambda *place: bool(ranges.reason(*place))))
-        except (CorruptData, UnsupportedVersion) as error:
+        except UNREADABLE as error:
             text = f"groups and routes of space {space!r} may keep failures that quote what was erased: {error}"
             warn("%s", text)
             return Rewritten(unreached=(text,))
@@ -821,26 +852,41 @@ class Store:
         """Do all upkeep that is due, in one space or in all. Nothing needs it; it gives space back, and speeds reads.
 
         Index and packs are brought up to the log and merged, files that a stopped process has left are swept, and
-        what has been packed or archived for longer than the space's grace is removed from the log.
+        what has been packed or archived for longer than the space's grace is removed from the log. If spaces are
+        damaged, the others are maintained first. Then CorruptData names the damaged ones.
         """
-        spaces = [known for name in self._names(space) if (known := self._known(name)) is not None]
-        for known in spaces:
-            for committer in known.committers:
-                partition = committer.partition
-                partition.refresh()
-                self._finish_erasing(partition)
-                expire_floor(committer)
-                maintain(partition)
-                expire(committer)
-                thin(partition)
-            archived = [partition for partition in known.partitions if partition.archived_since(1)]
-            if archived:
-                from .archive.archiver import remove_space
-
-                remove_space(archived, self._archive(known.name), self._archiver_lease)
+        damaged: dict[str, StreamkitError] = {}
+        for name in self._names(space):
+            try:
+                self._maintain(name)
+            except UNREADABLE as error:
+                if space is not None:
+                    raise
+                damaged[name] = error
         from .views.publish import sweep_published
 
         sweep_published(self)
+        if damaged:
+            found = "; ".join(f"space {name!r}: {error}" for name, error in damaged.items())
+            raise CorruptData(f"{len(damaged)} damaged, all other spaces are maintained: {found}")
+
+    def _maintain(self, space: str) -> None:
+        known = self._known(space)
+        if known is None:
+            return
+        for committer in known.committers:
+            partition = committer.partition
+            partition.refresh()
+            self._finish_erasing(partition)
+            expire_floor(committer)
+            maintain(partition)
+            expire(committer)
+            thin(partition)
+        archived = [partition for partition in known.partitions if partition.archived_since(1)]
+        if archived:
+            from .archive.archiver import remove_space
+
+            remove_space(archived, self._archive(known.name), self._archiver_lease)
 
     def to_arrow(
         self,

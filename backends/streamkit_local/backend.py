@@ -232,6 +232,15 @@ class LocalBackend:
         if log is not None:
             log.scrub()
 
+    def discard(self, partition: bytes) -> None:
+        """See `Discards`."""
+        _check_address(partition, ())
+        self._requests["delete"] += 1
+        store = self._store()
+        if store is not None:
+            store.place.check_writable()
+            store.discard(partition)
+
     def salvage(self, partition: bytes) -> Salvaged:
         """See `Salvages`. The files are read as they are, without the locks and the marker of the store."""
         _check_address(partition, ())

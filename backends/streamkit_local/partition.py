@@ -20,7 +20,7 @@ from .reading import log_name
 from .recovery import begin_file
 from .state import Ranges, State, View
 
-__all__ = ["DRAFT", "create_log", "mark_log_deleted"]
+__all__ = ["DRAFT", "create_log", "draft_in", "mark_log_deleted"]
 
 DRAFT: Final = ".new-"
 """What the name of a directory begins with that is to become a partition's."""
@@ -28,10 +28,15 @@ _ABANDONED: Final = 3600
 """Seconds."""
 
 
+def draft_in(parent: str) -> str:
+    """A new path for a directory that is no partition. It is removed some time after its process was killed."""
+    return os.path.join(parent, f"{DRAFT}{secrets.token_hex(8)}")
+
+
 def create_log(path: str, partition: bytes) -> None:
     """Make the directory of a partition that is not there; another process may do the same at the same time."""
     parent = os.path.dirname(path)
-    draft = os.path.join(parent, f"{DRAFT}{secrets.token_hex(8)}")
+    draft = draft_in(parent)
     identity = secrets.token_hex(4).encode()
     _remove_drafts(parent)
     try:

@@ -12,9 +12,9 @@ from streamkit.errors import CorruptData, StreamkitError, Unavailable
 from streamkit.reentry import Mutex
 
 from .faults import damage, system_fault
-from .files import forget_files
+from .files import forget_files, remove_directory, sync_directory
 from .log import PartitionLog
-from .partition import DRAFT, create_log, mark_log_deleted
+from .partition import DRAFT, create_log, draft_in, mark_log_deleted
 from .place import Place
 from .syncing import claim_end_of
 
@@ -90,6 +90,28 @@ class OpenStore:
             return PartitionLog(path, partition, self._timeout, readonly=self.place.readonly)
         except FileNotFoundError:
             raise
+        except OSError as error:
+            raise system_fault(error, path) from error
+
+    def discard(self, partition: bytes) -> None:
+        """Remove the directory of a partition, whatever is in it. Processes that have it open get StoreClosed."""
+        path = os.path.join(self.place.path, directory_of(partition))
+        hidden = draft_in(self.place.path)
+        try:
+            with self._mutex():
+                log = self.logs.pop(partition, None)
+                self._set_aside.discard(partition)
+                if log is not None:
+                    log.close()
+                try:
+                    os.rename(path, hidden)
+                except FileNotFoundError:
+                    return
+            sync_directory(self.place.path)
+            with contextlib.suppress(OSError, StreamkitError):  # the files may be damaged or missing
+                mark_log_deleted(hidden, self._timeout)
+            forget_files(path)
+            remove_directory(hidden)
         except OSError as error:
             raise system_fault(error, path) from error
 

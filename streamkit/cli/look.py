@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from streamkit import Store
+from streamkit import CorruptData, Store
 
 from .options import Archive, Json, SpaceName, StoreId, Url, check_space, note_missing, open_client, open_store
 from .output import iso, print_line, print_note, record_line, status_fields, status_text
@@ -71,11 +71,21 @@ def status(
             print_line(record_line(status_fields(found)) if json else status_text(found))
             return
         names = list(opened.get_spaces()) if space is None else [space]
+        damaged = 0
         for name in names:
-            fields = space_summary(opened, name)
+            try:
+                fields = space_summary(opened, name)
+            except CorruptData as error:
+                if space is not None:
+                    raise
+                print_note(f"space {name!r} is damaged: {error}")
+                damaged += 1
+                continue
             print_line(record_line(fields) if json else _summary_text(fields))
         if not names:
             print_note(f"the store {opened.id} is empty")
+        if damaged:
+            raise CorruptData(f"{damaged} spaces cannot be read, and are named above; see `streamkit verify`")
 
 
 def space_summary(store: Store, space: str) -> dict[str, Any]:

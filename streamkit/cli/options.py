@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import typer
 
 import streamkit
-from streamkit import Client, PermanentError, Store
+from streamkit import Client, CorruptData, PermanentError, Store
 from streamkit.archive_url import archive_place
 from streamkit.names import check_name
 from streamkit.store import inner
@@ -134,7 +134,10 @@ def note_missing(store: Store, *spaces: str) -> None:
 
 
 def _is_missing(store: Store, space: str) -> bool:
-    return not any(inner(store).unread_partitions(check_name(space, "space")))
+    try:
+        return not any(inner(store).unread_partitions(check_name(space, "space")))
+    except CorruptData:
+        return False  # damaged, and there
 
 
 def _no_space(store: Store, space: str) -> str:

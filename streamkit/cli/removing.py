@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from streamkit import CorruptData, Store
 from streamkit.removing.report import EraseReport
 from streamkit.store import inner
 
@@ -148,12 +149,14 @@ def size(
     tiers = {tier.name: tier.bytes for tier in found.tiers}
     if json:
         fields = {"entries": found.entries, "segments": found.segments, "bytes": found.payload_bytes, "stored": tiers}
-        print_line(record_line(fields))
-        return
-    stored = ", ".join(f"{name} {count:,}" for name, count in tiers.items())
-    print_line(
-        f"{found.entries:,} entries  {found.segments:,} segments  {found.payload_bytes:,} bytes  stored: {stored}"
-    )
+        print_line(record_line({**fields, "damaged": found.damaged} if found.damaged else fields))
+    else:
+        stored = ", ".join(f"{name} {count:,}" for name, count in tiers.items())
+        print_line(
+            f"{found.entries:,} entries  {found.segments:,} segments  {found.payload_bytes:,} bytes  stored: {stored}"
+        )
+    if found.damaged:
+        raise CorruptData(f"damaged, and not counted: {', '.join(map(repr, found.damaged))}; see `streamkit verify`")
 
 
 def rm(
@@ -168,12 +171,19 @@ def rm(
     with open_store(url, store, archive) as opened:
         check_space(opened, space)
         if not yes:
-            found = opened.size(space) if segment is None else None
+            counts = _counts(opened, space) if segment is None else ""
             what = f"the space {space!r}" if segment is None else f"the segment {segment!r} of {space!r}"
-            counts = f" with {found.entries:,} entries" if found is not None else ""
             if not confirmed(f"Delete {what}{counts}?"):
                 raise typer.Exit(1)
         if segment is None:
             opened.delete_space(space)
         else:
             opened.delete_segment(space, segment)
+
+
+def _counts(store: Store, space: str) -> str:
+    try:
+        return f" with {store.size(space).entries:,} entries"
+    except CorruptData as error:
+        print_note(f"CorruptData: {error}")
+        return ", which cannot be read"

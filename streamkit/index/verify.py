@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from ..backend import Backend, Range
-from ..errors import CorruptData, StreamkitError, UnsupportedVersion
+from ..errors import UNREADABLE, StreamkitError
 from ..log.keys import CATALOG, HEAD, SPACES, partition_key, run_key, segment_name, space_key
 from ..log.manifest import RunFile, RunGone
 from ..log.pack_format import START, check_start
@@ -35,8 +35,6 @@ __all__ = [
 ]
 
 MakePartition = Callable[[int, Settings], Partition]
-UNREADABLE = (CorruptData, UnsupportedVersion)
-"""Errors that make one space unreadable and do not concern the others."""
 _TRIES = 20
 
 

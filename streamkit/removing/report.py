@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["EraseReport", "Rewritten", "StoreSize", "Tier", "TrimReport"]
+__all__ = ["EraseReport", "Rewritten", "StoreSize", "Tier", "TrimReport", "total_of"]
 
 
 class TrimReport(msgspec.Struct, frozen=True):
@@ -105,6 +106,8 @@ class StoreSize(msgspec.Struct, frozen=True):
     segments: int
     payload_bytes: int
     tiers: tuple[Tier, ...]
+    damaged: tuple[str, ...] = ()
+    """The spaces of the store that cannot be read. They are not counted."""
 
     @property
     def stored_bytes(self) -> int:
@@ -120,3 +123,18 @@ class StoreSize(msgspec.Struct, frozen=True):
     def stored(self) -> int:
         """The earlier name of `stored_bytes`."""
         return self.stored_bytes
+
+
+def total_of(sizes: Sequence[StoreSize], internal: int, damaged: Sequence[str]) -> StoreSize:
+    """The size of a store: those of its spaces, and the bytes of its internal spaces in a tier of their own."""
+    tiers = tuple(
+        Tier(name, sum(tier.bytes for size in sizes for tier in size.tiers if tier.name == name))
+        for name in ("log", "index", "archive")
+    )
+    return StoreSize(
+        sum(size.entries for size in sizes),
+        sum(size.segments for size in sizes),
+        sum(size.payload_bytes for size in sizes),
+        (*tiers, Tier("internal", internal)),
+        tuple(damaged),
+    )

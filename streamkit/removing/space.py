@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from ..backend import Backend, Scrubs
+from ..backend import Backend, Discards, Scrubs
+from ..errors import UNREADABLE
 from ..log.cleared_inbox import drop_inbox
 from ..log.ended import end_log
 from ..log.keys import CATALOG, HEAD, space_key
 from ..log.partition import Partition
 from ..retry import delete_rows
+from ..warn import warn
 
 __all__ = ["delete_space"]
 
@@ -22,24 +24,57 @@ _LATER = 0.002
 def delete_space(
     backend: Backend, space: str, partitions: Sequence[Partition], delete_archive: Callable[[], None]
 ) -> None:
-    """Interrupted, it is completed by the next call: the space is there until the end, and refuses to be written to."""
-    kept = [set(end_log(partition)) for partition in partitions]
+    """Interrupted, it is completed by the next call: the space is there until the end, and refuses to be written to.
+
+    A damaged partition is removed too. Its log may get no end: then a process that has it open is not told.
+    """
+    kept = [_end(partition) for partition in partitions]
     delete_archive()
     for partition, ends in reversed(list(zip(partitions, kept, strict=True))):
-        keys: list[bytes] = []
-        for row in list(backend.scan(partition.key, b"\x00", b"\xff" * 300, values=False)):
-            if row.key != bytes(HEAD) and row.key not in ends:
-                keys.append(row.key)
-        for at in range(0, len(keys), _KEYS):
-            delete_rows(backend, partition.key, keys[at : at + _KEYS])
+        damaged = ends is None or not _remove_rows(backend, partition, ends)
         if backend.limits.remote:
             drop_inbox(backend, space, partition.partition)
+        if not partition.partition:
+            # The catalog goes before the first head: a listed space without a head would read as a new one.
+            delete_rows(backend, bytes(CATALOG), [bytes(space_key(space))])
+            delete_archive()  # an archiver may have been at work until now
+        if damaged:
+            _discard(backend, partition)
+        else:
+            delete_rows(backend, partition.key, [bytes(HEAD)])
+    time.sleep(_LATER)
+
+
+def _end(partition: Partition) -> set[bytes] | None:
+    """End the log; the keys of the transactions that stay. None if the log cannot be read."""
+    try:
+        return set(end_log(partition))
+    except UNREADABLE as error:
+        warn("space %r is deleted, and processes that have it open may not notice: %s", partition.space, error)
+        return None
+
+
+def _remove_rows(backend: Backend, partition: Partition, ends: set[bytes]) -> bool:
+    """Remove all rows but the head and `ends`. False if the storage cannot read them."""
+    try:
+        _delete_all(backend, partition, {bytes(HEAD), *ends})
         if isinstance(backend, Scrubs):
             backend.scrub(partition.key)
-        if partition.partition:
-            delete_rows(backend, partition.key, [bytes(HEAD)])
-    if partitions:
-        delete_rows(backend, bytes(CATALOG), [bytes(space_key(space))])
-        delete_archive()  # an archiver may have been at work until now
-        delete_rows(backend, partitions[0].key, [bytes(HEAD)])
-        time.sleep(_LATER)
+    except UNREADABLE:
+        return False
+    return True
+
+
+def _discard(backend: Backend, partition: Partition) -> None:
+    """Remove the rows of a damaged partition, its head included."""
+    if isinstance(backend, Discards):
+        backend.discard(partition.key)
+    else:
+        _delete_all(backend, partition, set())
+
+
+def _delete_all(backend: Backend, partition: Partition, kept: set[bytes]) -> None:
+    rows = list(backend.scan(partition.key, b"\x00", b"\xff" * 300, values=False))
+    keys = [row.key for row in rows if row.key not in kept]
+    for at in range(0, len(keys), _KEYS):
+        delete_rows(backend, partition.key, keys[at : at + _KEYS])

@@ -99,6 +99,7 @@ UPWARD = {
     ("streamkit.store", "streamkit.removing.space"): "`delete_space()` of the facade",
     ("streamkit.store", "streamkit.salvage"): "for the type checker",
     ("streamkit.store", "streamkit.salvage.copy"): "`salvage()` of the facade",
+    ("streamkit.store", "streamkit.salvage.log"): "`delete_space()` of the facade: a damaged space goes too",
     ("streamkit.store", "streamkit.removing.trim"): "`trim()` of the facade",
     ("streamkit.store", "streamkit.groups"): "for the type checker",
     ("streamkit.store", "streamkit.groups.group"): "`group()` of the facade",

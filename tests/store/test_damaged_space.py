@@ -1,0 +1,156 @@
+"""A damaged space does not stop the work on the others, and it can be deleted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+import streamkit
+from harness.bit_flips import flipped
+from streamkit import CorruptData, Record, Store
+from streamkit.cli.app import run
+from streamkit.log.keys import partition_key
+
+ID = UUID(int=7)
+Place = Callable[[str, int], Path]
+"""The directory of a partition of a space."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    def place(space: str, partition: int = 0) -> Path:
+        name = blake2b(bytes(partition_key(space, partition)), digest_size=16).hexdigest()
+        return tmp_path / "stores" / str(ID) / name
+
+    return place
+
+
+def opened(tmp_path: Path) -> Store:
+    return streamkit.connect((tmp_path / "stores").as_uri()).store(ID)
+
+
+def fill(store: Store, *spaces: str) -> None:
+    for space in spaces:
+        for n in range(5):
+            store.produce(space, f"s{n}", [Record(b"payload %d" % n)])
+
+
+def flip(directory: Path, text: bytes = b"payload 2") -> None:
+    for path in directory.glob("*.log"):
+        data = path.read_bytes()
+        path.write_bytes(flipped(data, data.index(text)))
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, place: Place) -> Iterator[Store]:
+    """A store with three spaces; `orders`, which comes between the others, has a flipped bit."""
+    with opened(tmp_path) as store:
+        fill(store, "a", "orders", "z")
+    flip(place("orders", 0))
+    with opened(tmp_path) as store:
+        yield store
+
+
+def test_a_space_that_cannot_be_read_is_deleted_and_made_again(damaged: Store) -> None:
+    with pytest.raises(CorruptData):
+        damaged.segment_status("orders", "s1")
+    damaged.delete_space("orders")
+    assert list(damaged.get_spaces()) == ["a", "z"]
+    assert damaged.produce("orders", "s1", [Record(b"new")]).last_sequence == 1
+    assert damaged.verify().ok
+
+
+@pytest.mark.parametrize("partition", [0, 1, 3])
+def test_a_space_is_deleted_whichever_of_its_partitions_is_damaged(
+    tmp_path: Path, place: Place, partition: int
+) -> None:
+    with opened(tmp_path) as store:
+        store.create_space("orders", 4)
+        for n in range(40):
+            store.produce("orders", f"s{n}", [Record(b"payload 2")])
+        fill(store, "z")
+    flip(place("orders", partition))
+    with opened(tmp_path) as store:
+        store.delete_space("orders")
+        assert list(store.get_spaces()) == ["z"]
+    assert not any(place("orders", n).exists() and any(place("orders", n).glob(".new*")) for n in range(4))
+    with opened(tmp_path) as store:
+        fill(store, "orders")
+        assert store.verify().ok
+        assert len(list(store.consume_space("orders"))) == 5
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_space_is_deleted_although_the_head_of_a_log_is_cut_short(
+    tmp_path: Path, place: Place, partition: int
+) -> None:
+    with opened(tmp_path) as store:
+        store.create_space("orders", 2)
+        for n in range(20):
+            store.produce("orders", f"s{n}", [Record(b"payload")])
+    (place("orders", partition) / "head").write_bytes(b"")
+    with opened(tmp_path) as store:
+        store.delete_space("orders")
+        assert not list(store.get_spaces())
+        assert not place("orders", partition).exists()
+        assert store.verify().ok
+
+
+def test_a_late_write_to_a_deleted_damaged_space_is_not_in_the_space_that_is_made_again(
+    tmp_path: Path, place: Place
+) -> None:
+    with opened(tmp_path) as other:
+        fill(other, "orders")
+        flip(place("orders", 0))
+        with opened(tmp_path) as store:
+            store.delete_space("orders")
+        with contextlib.suppress(streamkit.StreamkitError):
+            other.produce("orders", "s1", [Record(b"late")])
+    with opened(tmp_path) as store:
+        assert not list(store.get_spaces())
+        fill(store, "orders")
+        assert [entry.payload for entry in store.consume_space("orders")] == [b"payload %d" % n for n in range(5)]
+        assert store.verify().ok
+
+
+def test_maintain_goes_on_with_the_other_spaces_and_names_the_damaged_one(damaged: Store) -> None:
+    watermarks = []
+    with pytest.raises(CorruptData, match="space 'orders'"):
+        damaged.maintain()
+    for space in ("a", "z"):
+        known = streamkit.store.inner(damaged).look_up(space)[0]
+        assert known is not None
+        watermarks.append(known.partitions[0].watermark)
+    assert watermarks == [5, 5]
+    with pytest.raises(CorruptData):
+        damaged.maintain("orders")
+
+
+def test_the_size_of_a_store_names_its_damaged_spaces_and_counts_the_others(damaged: Store) -> None:
+    found = damaged.size()
+    assert (found.entries, found.damaged) == (10, ("orders",))
+    with pytest.raises(CorruptData):
+        damaged.size("orders")
+    damaged.delete_space("orders")
+    assert damaged.size().damaged == ()
+
+
+def test_the_commands_go_on_with_the_other_spaces(
+    damaged: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STREAMKIT_URL", (tmp_path / "stores").as_uri())
+    monkeypatch.setenv("STREAMKIT_STORE", str(ID))
+    for command, printed in (("status", "5 entries"), ("size", "10 entries")):
+        assert run([command]) == 1
+        told = capsys.readouterr()
+        assert printed in told.out
+        assert "'orders'" in told.err
+    assert run(["maintain"]) == 1
+    assert "'orders'" in capsys.readouterr().err
+    assert run(["rm", "orders", "--yes"]) == 0
+    assert run(["status"]) == 0
