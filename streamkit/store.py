@@ -1011,12 +1011,15 @@ class Store:
         url: str | os.PathLike[str],
         *,
         keep: int | None = None,
+        skip_damaged: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> BackupReport:
         """Back up the whole store to `url`, while it is in use: a new point, a state of all spaces at one moment.
 
         `url`: as for `connect`, or a path. One URL may hold the backups of many stores. Only data that is new since the
         last point is copied. `keep`: the number of latest points to keep; the others are removed.
+        `skip_damaged`: leave out spaces that cannot be read, and name them in `BackupPoint.skipped`. No older point is
+        removed then, because it may hold their last copy. CorruptData names a damaged space otherwise.
         `progress(files, bytes)` is called after each copy. Stopped anywhere, it is completed by the next call.
         LeaseNotAcquired while another backup of the store runs; MissingDependency without the extra `archive` if a
         space is archived; Unavailable if the store changes faster than it can be copied.
@@ -1026,7 +1029,7 @@ class Store:
         self._handle.check_open()
         if keep is not None:
             check_count("keep", keep)
-        return backup_store(self, url, keep, progress)
+        return backup_store(self, url, keep, skip_damaged, progress)
 
     def backups(self, url: str | os.PathLike[str]) -> list[BackupPoint]:
         """The points of this store that are at `url`, the oldest first."""

@@ -7,7 +7,7 @@ transactions of each partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from os import PathLike
 
 from ..errors import Unavailable
@@ -17,6 +17,7 @@ from ..store import Store, inner
 from .copy_space import Copied, Moved, add_tail, copy_space
 from .cut import Cut, find_cut
 from .prune import remove_points, remove_unfinished
+from .readable import ReadableSpaces
 from .report import BackupPoint, BackupReport
 from .repository import Repository, open_repository
 
@@ -32,52 +33,67 @@ def backup_points(store: Store, url: str | PathLike[str]) -> list[BackupPoint]:
 
 
 def backup_store(
-    store: Store, url: str | PathLike[str], keep: int | None, progress: Callable[[int, int], None] | None
+    store: Store,
+    url: str | PathLike[str],
+    keep: int | None,
+    skip_damaged: bool,
+    progress: Callable[[int, int], None] | None,
 ) -> BackupReport:
     """Make a point of the store at `url`, and keep the latest `keep` ones. See `Store.backup`."""
     with open_repository(url, store.id, progress) as repository, repository.lease() as lease:
         points = repository.points()
         remove_unfinished(repository, points)
-        point = _Backup(store, repository, lease, points[-1].number if points else 0).run()
+        spaces = ReadableSpaces(store, skip_damaged)
+        point = _Backup(store, repository, lease, points[-1].number if points else 0, spaces).run()
         lease.check()
         repository.put_point(point)
-        removed = 0 if keep is None else remove_points(repository, [*points, point], keep)
+        # Older points may hold the last copy of a space that was skipped.
+        removed = 0 if keep is None or point.skipped else remove_points(repository, [*points, point], keep)
         return BackupReport(point, repository.files, repository.bytes, removed)
 
 
 class _Backup:
     """One point in the making."""
 
-    def __init__(self, store: Store, repository: Repository, lease: Lease, previous: int) -> None:
+    def __init__(
+        self, store: Store, repository: Repository, lease: Lease, previous: int, spaces: ReadableSpaces
+    ) -> None:
         self._store = store
         self._repository = repository
         self._lease = lease
         self._previous = previous
         self._number = previous + 1
+        self._spaces = spaces
         self._copied: dict[str, Copied] = {}
 
     def run(self) -> BackupPoint:
         for _ in range(_TRIES):
             self._copy_spaces()
             moment = self._moment()
-            cuts = find_cut(self._store, moment)
-            late = [space for space, cut in cuts.items() if not self._finish(space, cut)]
+            cuts = find_cut(self._store, self._spaces, moment)
+            late: list[str] = []
+            for space, cut in cuts.items():
+                with self._spaces.reading(space):
+                    if not self._finish(space, cut):
+                        late.append(space)
+            cuts = {space: cut for space, cut in cuts.items() if space not in self._spaces.skipped}
             if not late:
-                for space in self._copied.keys() - cuts.keys():
-                    self._drop(space)  # it was deleted meanwhile
+                self._drop_all_but(cuts)
                 transactions = sum(sum(cut.ends) for cut in cuts.values())
-                return BackupPoint(self._number, self._store.id, moment, len(cuts), transactions)
+                skipped = tuple(sorted(self._spaces.skipped))
+                return BackupPoint(self._number, self._store.id, moment, len(cuts), transactions, skipped)
             for space in late:
                 self._copied.pop(space, None)
         raise Unavailable("the store changes faster than it can be copied; back up again later")
 
     def _copy_spaces(self) -> None:
-        for space in inner(self._store).space_names():
+        for space in self._spaces.names():
             if space not in self._copied:
                 self._lease.check()
-                copied = copy_space(self._store, self._repository, space, self._number, self._previous)
-                if copied is not None:
-                    self._copied[space] = copied
+                with self._spaces.reading(space):
+                    copied = copy_space(self._store, self._repository, space, self._number, self._previous)
+                    if copied is not None:
+                        self._copied[space] = copied
 
     def _moment(self) -> int:
         """Now, and not before what was copied. Clocks may differ by a little; one that is wrong does not count."""
@@ -113,6 +129,9 @@ class _Backup:
                 return False
         return True
 
-    def _drop(self, space: str) -> None:
-        for index in range(len(self._copied[space].watermarks)):
-            self._repository.remove_part(self._number, space, index)
+    def _drop_all_but(self, spaces: Collection[str]) -> None:
+        """Remove the parts of spaces that were deleted meanwhile, or are damaged."""
+        if self._copied.keys() - spaces or self._spaces.skipped:
+            for part in list(self._repository.parts(self._number)):
+                if part.space not in spaces:
+                    self._repository.remove_part(self._number, part.space, part.partition)

@@ -16,6 +16,7 @@ from ..log.moments import SKEW
 from ..log.partition import Partition
 from ..store import Store, inner
 from ..warn import warn
+from .readable import ReadableSpaces
 
 __all__ = ["Cut", "find_cut"]
 
@@ -47,25 +48,26 @@ class _Wrong:
         return self.ends[key]
 
 
-def find_cut(store: Store, moment: int) -> dict[str, Cut]:
+def find_cut(store: Store, spaces: ReadableSpaces, moment: int) -> dict[str, Cut]:
     """The cut of each existing space at `moment` (ms)."""
     wrong = _Wrong()
-    found = _round(store, moment, wrong)
+    found = _round(store, spaces, moment, wrong)
     for _ in range(_ROUNDS):
-        again = _round(store, moment, wrong)
+        again = _round(store, spaces, moment, wrong)
         if again == found:
             return found
         found = again
     raise Unavailable("transactions with old timestamps arrive all the time: set the clocks of the writers")
 
 
-def _round(store: Store, moment: int, wrong: _Wrong) -> dict[str, Cut]:
+def _round(store: Store, spaces: ReadableSpaces, moment: int, wrong: _Wrong) -> dict[str, Cut]:
     cuts: dict[str, Cut] = {}
-    for space in inner(store).space_names():
-        partitions = inner(store).unread_partitions(space)
-        ends = [(partition.settings.incarnation, _end(partition, moment, wrong)) for partition in partitions]
-        if ends:
-            cuts[space] = Cut(ends[0][0], tuple(end for _, end in ends))
+    for space in spaces.names():
+        with spaces.reading(space):
+            partitions = inner(store).unread_partitions(space)
+            ends = [(partition.settings.incarnation, _end(partition, moment, wrong)) for partition in partitions]
+            if ends:
+                cuts[space] = Cut(ends[0][0], tuple(end for _, end in ends))
     return cuts
 
 

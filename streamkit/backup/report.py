@@ -21,6 +21,8 @@ class BackupPoint(msgspec.Struct, frozen=True):
     """Internal spaces included."""
     transactions: int
     """The sum of the last transaction numbers of all partitions."""
+    skipped: tuple[str, ...] = ()
+    """Damaged spaces that the point does not hold."""
 
 
 class BackupReport(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from streamkit import PermanentError, Store
 from streamkit.backup import BackupPoint
 
 from .options import Archive, Json, MaxTimestamp, StoreId, Url, open_client, open_store, resolved_url
-from .output import iso, print_line, record_line
+from .output import iso, print_line, print_note, record_line
 from .progress import progress
 
 __all__ = ["backup", "restore"]
@@ -34,6 +34,10 @@ def backup(
     keep: Annotated[
         int | None, typer.Option(metavar="N", help="Remove all points but the latest N.", show_default=False)
     ] = None,
+    skip_damaged: Annotated[
+        bool,
+        typer.Option("--skip-damaged", help="Leave out spaces that cannot be read, and name them; exit with 1."),
+    ] = False,
     points: Annotated[
         bool, typer.Option("--points", help="List the points of the backup, and back up nothing.")
     ] = False,
@@ -53,7 +57,9 @@ def backup(
             return
         _check_there(opened, url, archive)
         with progress("backing up", unit="B") as bar:
-            report = opened.backup(target, keep=keep, progress=lambda files, size: bar.advance(size))
+            report = opened.backup(
+                target, keep=keep, skip_damaged=skip_damaged, progress=lambda files, size: bar.advance(size)
+            )
     if json:
         print_line(record_line(msgspec.to_builtins(report)))
     else:
@@ -62,6 +68,9 @@ def backup(
             f"point {report.point.number} has {report.point.transactions:,} transactions of {report.point.spaces:,} "
             f"spaces; {report.files:,} files were copied, {report.bytes:,} bytes{removed}"
         )
+    if report.point.skipped:
+        _note_skipped(report.point)
+        raise typer.Exit(1)
 
 
 def _print_point(point: BackupPoint, json: bool) -> None:
@@ -71,6 +80,13 @@ def _print_point(point: BackupPoint, json: bool) -> None:
         print_line(
             f"{point.number}  {iso(point.timestamp)}  {point.spaces:,} spaces  {point.transactions:,} transactions"
         )
+        if point.skipped:
+            _note_skipped(point)
+
+
+def _note_skipped(point: BackupPoint) -> None:
+    names = ", ".join(map(repr, point.skipped))
+    print_note(f"CorruptData: point {point.number} lacks damaged spaces: {names}")
 
 
 def _check_there(opened: Store, url: str | None, archive: str | None) -> None:
@@ -146,6 +162,8 @@ def restore(
                 f"point {restored.point.number} of {iso(restored.point.timestamp)} is back: {restored.spaces:,} "
                 f"spaces, {restored.bytes:,} bytes; {restored.erasures:,} later erasures were made again"
             )
+        if restored.point.skipped:
+            _note_skipped(restored.point)
         return
     if space is None:
         raise typer.BadParameter("name the space to copy", param_hint="SPACE")

@@ -154,3 +154,51 @@ def test_the_commands_go_on_with_the_other_spaces(
     assert "'orders'" in capsys.readouterr().err
     assert run(["rm", "orders", "--yes"]) == 0
     assert run(["status"]) == 0
+
+
+# -- backups ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_backup_names_the_damaged_space_and_makes_no_point(damaged: Store, tmp_path: Path) -> None:
+    with pytest.raises(CorruptData, match=r"space 'orders' .*no new point.*skip_damaged"):
+        damaged.backup(tmp_path / "kept")
+    assert damaged.backups(tmp_path / "kept") == []
+
+
+def test_a_backup_can_skip_a_damaged_space_and_names_it_in_the_point(damaged: Store, tmp_path: Path) -> None:
+    point = damaged.backup(tmp_path / "kept", skip_damaged=True).point
+    assert (point.spaces, point.transactions, point.skipped) == (2, 10, ("orders",))
+    assert damaged.backups(tmp_path / "kept") == [point]
+    with streamkit.connect((tmp_path / "other").as_uri()) as client, client.store(ID) as restored:
+        assert restored.restore_backup(tmp_path / "kept").point.skipped == ("orders",)
+        assert list(restored.get_spaces()) == ["a", "z"]
+        assert restored.verify().ok
+
+
+def test_a_backup_that_skips_a_space_removes_no_older_point(tmp_path: Path, place: Place) -> None:
+    with opened(tmp_path) as store:
+        fill(store, "a", "orders")
+        store.backup(tmp_path / "kept")
+    flip(place("orders", 0))
+    with opened(tmp_path) as store:
+        fill(store, "a")
+        assert store.backup(tmp_path / "kept", keep=1, skip_damaged=True).removed == 0
+        assert [point.skipped for point in store.backups(tmp_path / "kept")] == [(), ("orders",)]
+        store.delete_space("orders")
+        assert store.backup(tmp_path / "kept", keep=1, skip_damaged=True).removed == 2
+    with streamkit.connect((tmp_path / "other").as_uri()) as client, client.store(ID) as restored:
+        restored.restore_backup(tmp_path / "kept")
+        assert restored.size().entries == 10
+
+
+def test_the_backup_command_skips_a_damaged_space_and_ends_with_1(
+    damaged: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STREAMKIT_URL", (tmp_path / "stores").as_uri())
+    monkeypatch.setenv("STREAMKIT_STORE", str(ID))
+    assert run(["backup", str(tmp_path / "kept")]) == 1
+    assert "--skip-damaged" in capsys.readouterr().err
+    assert run(["backup", str(tmp_path / "kept"), "--skip-damaged"]) == 1
+    told = capsys.readouterr()
+    assert "2 spaces" in told.out
+    assert "'orders'" in told.err

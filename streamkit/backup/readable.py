@@ -1,0 +1,38 @@
+"""The spaces that a backup copies: all of them, or all that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import UNREADABLE, CorruptData
+from ..store import Store, inner
+from ..warn import warn
+
+__all__ = ["ReadableSpaces"]
+
+
+class ReadableSpaces:
+    """The spaces of a store without those that were found damaged, if these are to be skipped."""
+
+    def __init__(self, store: Store, skip_damaged: bool) -> None:
+        self.skipped: set[str] = set()
+        self._store = store
+        self._skip = skip_damaged
+
+    def names(self) -> list[str]:
+        return [space for space in inner(self._store).space_names() if space not in self.skipped]
+
+    @contextmanager
+    def reading(self, space: str) -> Iterator[None]:
+        """Damage that the block finds is damage of `space`: the space is skipped, or CorruptData names it."""
+        try:
+            yield
+        except UNREADABLE as error:
+            if not self._skip:
+                raise CorruptData(
+                    f"space {space!r} is damaged, and the backup has no new point: {error}. To back up the other "
+                    "spaces now, pass skip_damaged=True (--skip-damaged)"
+                ) from error
+            warn("the backup skips the damaged space %r: %s", space, error)
+            self.skipped.add(space)
