@@ -56,6 +56,7 @@ __all__ = [
     "ServiceTime",
     "Value",
     "first_token",
+    "owner_of",
     "split_url",
     "unescape",
     "url_options",
@@ -335,6 +336,14 @@ class Discards(Protocol):
         A process that has the partition open gets StoreClosed, or sees a partition without rows.
         """
         ...
+
+
+def owner_of(partition: bytes) -> tuple[str, int] | None:
+    """The space and the number of a partition, for errors. None for a partition that belongs to the whole store."""
+    name, number = partition[:-9], partition[-9:]
+    if not name or number[0]:
+        return None
+    return name.decode(errors="replace"), int.from_bytes(number[1:], "big")
 
 
 def first_token(now: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -185,3 +186,13 @@ class MissingDependency(PermanentError, ImportError):
 
 UNREADABLE = (CorruptData, UnsupportedVersion)
 """Errors that make one space unreadable and do not concern the others."""
+
+
+def remedy_for(space: str) -> str:
+    """The next step for a space with a damaged log. Internal spaces cannot be salvaged."""
+    if space < " ":
+        return "restore the store from a backup"
+    return (
+        f"`streamkit salvage {shlex.quote(space)} NEW` copies all but the lost transactions to a new space; or restore "
+        "the space from a backup"
+    )

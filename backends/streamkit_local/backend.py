@@ -13,7 +13,7 @@ from streamkit.errors import CorruptData, LeaseLost, StoreClosed
 from streamkit.reentry import Mutex
 
 from . import leases
-from .faults import damage, system_fault
+from .faults import damage, of_partition, system_fault
 from .files import PRIVATE
 from .head import END
 from .log import PartitionLog
@@ -108,12 +108,21 @@ class LocalBackend:
         store = self._store()
         if store is None:
             return None
-        log = store.logs.get(partition) or store.log(partition)
-        if log is not None and log.words[END] != log.word:
-            log.refresh()
+        try:
+            log = store.logs.get(partition) or store.log(partition)
+            if log is not None and log.words[END] != log.word:
+                log.refresh()
+        except CorruptData as error:
+            raise of_partition(error, partition) from error
         return log
 
-    def _read(self, log: PartitionLog, work: Callable[[Reader, State, *A], T], *asked: *A) -> T:
+    def _read(self, partition: bytes, log: PartitionLog, work: Callable[[Reader, State, *A], T], *asked: *A) -> T:
+        try:
+            return self._read_log(log, work, *asked)
+        except CorruptData as error:
+            raise of_partition(error, partition) from error
+
+    def _read_log(self, log: PartitionLog, work: Callable[[Reader, State, *A], T], *asked: *A) -> T:
         for attempt in range(_TRIES):
             word = log.word
             try:
@@ -144,7 +153,7 @@ class LocalBackend:
         log = self._log(partition)
         if log is None:
             return [None] * len(keys)
-        found = [self._read(log, Reader.get, key) for key in keys]
+        found = [self._read(partition, log, Reader.get, key) for key in keys]
         for value in found:
             if value is not None:
                 requests["bytes_read"] += len(value.data)
@@ -165,7 +174,7 @@ class LocalBackend:
         found: list[bytes | None] = []
         word = log.word
         for key, start, length, _ in ranges:
-            part = self._read(log, Reader.get_part, key, start, length)
+            part = self._read(partition, log, Reader.get_part, key, start, length)
             found.append(part)
             if part is not None:
                 requests["bytes_read"] += len(part)
@@ -191,7 +200,7 @@ class LocalBackend:
             if log is None:
                 return
             size = min(left, _LIMITS.page)
-            rows, more = self._read(log, Reader.page, start, end, size, values)
+            rows, more = self._read(partition, log, Reader.page, start, end, size, values)
             self._requests["bytes_read"] += sum([len(row.data) for row in rows])
             yield from rows
             if not more:
@@ -208,9 +217,12 @@ class LocalBackend:
         requests["put"] += 1
         store = self._store(create=True)
         assert store is not None
-        log = store.logs.get(partition) or store.log(partition, create=True)
-        assert log is not None
-        etag = log.put(key, value, expect, durable=durable)
+        try:
+            log = store.logs.get(partition) or store.log(partition, create=True)
+            assert log is not None
+            etag = log.put(key, value, expect, durable=durable)
+        except CorruptData as error:
+            raise of_partition(error, partition) from error
         requests["bytes_written"] += len(value)
         return etag
 
@@ -221,9 +233,12 @@ class LocalBackend:
         if store is None:
             return
         store.place.check_writable()
-        log = store.log(partition)
-        if log is not None:
-            log.delete(keys)
+        try:
+            log = store.log(partition)
+            if log is not None:
+                log.delete(keys)
+        except CorruptData as error:
+            raise of_partition(error, partition) from error
 
     def scrub(self, partition: bytes) -> None:
         """Overwrite what was replaced or deleted in a partition, and is in its files still."""

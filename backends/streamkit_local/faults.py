@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 
-from streamkit.errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Unavailable
+from streamkit.backend import owner_of
+from streamkit.errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Unavailable, remedy_for
 
-__all__ = ["DENIED", "damage", "system_fault"]
+__all__ = ["DENIED", "damage", "of_partition", "system_fault"]
 
+_RESTORE = ": restore the store from a backup"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FILES = {errno.EMFILE, errno.ENFILE}
@@ -18,7 +20,16 @@ _PASSING = {errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.EINTR, err
 
 def damage(path: str, what: str) -> CorruptData:
     """The error for a file that is not as it was written."""
-    return CorruptData(f"{path} {what}: restore the store from a backup")
+    return CorruptData(f"{path} {what}{_RESTORE}")
+
+
+def of_partition(error: CorruptData, partition: bytes) -> CorruptData:
+    """The same error. It names the space of the partition, and how to salvage the space."""
+    owner, text = owner_of(partition), str(error)
+    if owner is None or not text.endswith(_RESTORE):
+        return error
+    space, number = owner
+    return CorruptData(f"space {space!r}, partition {number}: {text.removesuffix(_RESTORE)}: {remedy_for(space)}")
 
 
 def system_fault(error: OSError, path: str) -> StreamkitError:

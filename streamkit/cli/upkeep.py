@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import msgspec
 import typer
 
 from streamkit import PermanentError, Store, StreamkitError
+from streamkit.errors import remedy_for
 
 from .options import Archive, Json, StoreId, Url, check_space, open_client, open_store, resolved_url
 from .output import print_line, print_note, record_line
@@ -58,6 +60,11 @@ def verify(
         print_line(f"whole: {checked}")
     if not report.ok:
         print_note(f"CorruptData: {findings} findings")
+        for name in sorted({finding.space for finding in report.findings if finding.space >= " "}):
+            print_note(
+                f"space {name!r}: `streamkit repair {shlex.quote(name)}` builds a damaged index again. If the log is "
+                f"damaged, {remedy_for(name)}"
+            )
         raise typer.Exit(1)
 
 

@@ -129,7 +129,7 @@ def _shown(partition: Partition, start: tuple[int, int], end: int, bounds: Bound
                 yield from _overtaken(partition, number, bounds)
                 number, skip = floor_of(partition).number, 0
                 continue
-            raise CorruptData(f"{partition.where(missing)} is missing from the log")
+            raise partition.missing(missing)
 
 
 def _overtaken(partition: Partition, number: int, bounds: Bounds) -> Iterator[Batch]:

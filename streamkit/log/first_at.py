@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..errors import CorruptData
 from .partition import Partition
 
 __all__ = ["first_at"]
@@ -19,7 +18,7 @@ def first_at(partition: Partition, timestamp: int, first: int, end: int) -> int:
         if header is None:
             if partition.archived_since(middle) or partition.trimmed_since(middle):
                 return first_at(partition, timestamp, first, end)
-            raise CorruptData(f"{partition.where(middle)} is missing from the log")
+            raise partition.missing(middle)
         if header.timestamp < timestamp:
             found = middle + 1
         else:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from ..clock import Clock
-from ..errors import CorruptData
 from ..model import SegmentStatus
 from .notifier import Notifier
 from .partition import Partition
@@ -202,5 +201,5 @@ def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:
                 found[segment] = None
             after = number
         if after < until and not partition.archived_since(after + 1) and still_there(partition, after + 1):
-            raise CorruptData(f"{partition.where(after + 1)} is missing from the log")
+            raise partition.missing(after + 1)
     yield from found

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 from uuid import UUID
 
-from ..errors import CorruptData, OutcomeUnknown
+from ..errors import OutcomeUnknown
 from .held import archive_row
 from .partition import Partition
 from .record_format import VOID
@@ -122,7 +122,7 @@ def _is_at(partition: Partition, id: bytes, number: int) -> bool:
     if header is None:
         if partition.trimmed_since(number):
             _check_trimmed(partition, id, number + 1)
-        raise CorruptData(f"{partition.where(number)} is missing from the log")
+        raise partition.missing(number)
     if not _is_sure(partition, number):
         raise _trimmed(partition, id, number)
     return header.id == id
@@ -149,7 +149,7 @@ def _after_removed(partition: Partition, number: int) -> int:
         return partition.head.archived + 1
     if partition.trimmed_since(number):
         return partition.floor.number
-    raise CorruptData(f"{partition.where(number)} is missing from the log")
+    raise partition.missing(number)
 
 
 def _is_from(partition: Partition, id: bytes, first: int) -> bool:

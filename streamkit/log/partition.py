@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from ..backend import Etag
 from ..checksum import crc32
-from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion
+from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion, remedy_for
 from .answers import Answers
 from .archive_reader import ArchiveReader
 from .context import Context
@@ -156,8 +156,16 @@ class Partition:
         return f"space {self.space!r}, partition {self.partition}, transaction {number}"
 
     def with_location(self, error: StreamkitError, number: int) -> StreamkitError:
-        """The same error, saying where."""
-        return type(error)(f"{self.where(number)}: {error}")
+        """The same error, saying where; and what to do if it is damage."""
+        return type(error)(self._with_remedy(f"{self.where(number)}: {error}", error))
+
+    def _with_remedy(self, text: str, error: StreamkitError) -> str:
+        remedy = remedy_for(self.space)
+        return f"{text}: {remedy}" if isinstance(error, CorruptData) and remedy not in text else text
+
+    def missing(self, number: int) -> CorruptData:
+        """The error for a transaction that is not where it must be."""
+        return CorruptData(f"{self.where(number)} is missing from the log: {remedy_for(self.space)}")
 
     def archive(self) -> ArchiveReader:
         """The archive. CorruptData if this client cannot know where it is; MissingDependency without the extra."""
@@ -297,7 +305,13 @@ class Partition:
     def read_head(self) -> None:
         """Learn how far the index is by now, whoever brought it there. Where that is further than what is known here,
         go on from there."""
-        self._refresher.read_head()
+        try:
+            self._refresher.read_head()
+        except CorruptData as error:
+            if type(error) is not CorruptData or f"space {self.space!r}" in str(error):
+                raise
+            where = f"space {self.space!r}, partition {self.partition}"
+            raise CorruptData(self._with_remedy(f"{where}: {error}", error)) from error
 
     def check_space(self) -> None:
         """CorruptData if the space was deleted, or made again: for who is to write rows that no precondition guards."""
@@ -399,7 +413,8 @@ class Partition:
             header = self.decode_header(record, number)
             if header.number != number or number != self.number + 1:
                 raise CorruptData(
-                    f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}"
+                    f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}: "
+                    f"{remedy_for(self.space)}"
                 )
             if header.ended:
                 raise self.has_ended(number)

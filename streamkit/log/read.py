@@ -165,7 +165,7 @@ def _partition_batches(
         if reached > number:
             number, skip = reached, 0
         if number <= until and not partition.archived_since(number) and still_there(partition, number):
-            raise CorruptData(f"{partition.where(number)} is missing from the log")
+            raise partition.missing(number)
 
 
 def told(gap: Gap, gaps: Gaps) -> Batch | None:

@@ -368,7 +368,7 @@ def _at(partition: Partition, number: int) -> tuple[int, int, int] | None:
     if header is not None:
         return header.position, header.size, header.timestamp
     if end is None and not partition.archived_since(number) and not partition.trimmed_since(number):
-        raise CorruptData(f"{partition.where(number)} is missing from the log")
+        raise partition.missing(number)
     return end
 
 
@@ -430,7 +430,7 @@ def place_of(partition: Partition, number: int) -> tuple[int, int, int]:
         if partition.trimmed_since(number):
             return partition.floor.position, 0, 0
         if not partition.archived_since(number):
-            raise CorruptData(f"{partition.where(number)} is missing from the log")
+            raise partition.missing(number)
 
 
 def size_of_floor(partition: Partition, floor: Floor) -> int:

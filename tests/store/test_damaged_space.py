@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -202,3 +203,47 @@ def test_the_backup_command_skips_a_damaged_space_and_ends_with_1(
     told = capsys.readouterr()
     assert "2 spaces" in told.out
     assert "'orders'" in told.err
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+REMEDY = r"space 'orders', partition 0.*`streamkit salvage orders NEW` .* from a backup"
+
+
+def test_every_error_names_the_damaged_space_and_how_to_salvage_it(damaged: Store) -> None:
+    record = [Record(b"1")]
+    calls: dict[str, Callable[[], object]] = {
+        "consume": lambda: list(damaged.consume_space("orders")),
+        "status": lambda: damaged.segment_status("orders", "s1"),
+        "produce": lambda: damaged.produce("orders", "s1", record),
+        "trim": lambda: damaged.trim("orders", keep_entries=1),
+        "erase": lambda: damaged.erase("orders", "s1"),
+        "maintain": lambda: damaged.maintain(),
+        "size": lambda: damaged.size("orders"),
+    }
+    for call in calls.values():
+        with pytest.raises(CorruptData, match=REMEDY):
+            call()
+    (finding,) = damaged.verify().findings
+    assert re.search(REMEDY, finding.problem)
+
+
+def test_a_name_with_a_space_is_quoted_in_the_remedy(tmp_path: Path, place: Place) -> None:
+    with opened(tmp_path) as store:
+        fill(store, "new orders")
+    flip(place("new orders", 0))
+    with opened(tmp_path) as store, pytest.raises(CorruptData, match="`streamkit salvage 'new orders' NEW`"):
+        store.peek("new orders", "s1")
+
+
+def test_a_lost_transaction_in_rows_names_the_space_and_the_remedy() -> None:
+    with streamkit.connect("memory://") as client:
+        id = uuid4()
+        with client.store(id) as store:
+            fill(store, "orders")
+            backend = streamkit.store.inner(store).backend
+            key = bytes(partition_key("orders", 0))
+            rows = [row.key for row in backend.scan(key, b"TXN", b"TXO")]
+            backend.delete(key, rows[1:2])
+        with client.store(id) as store, pytest.raises(CorruptData, match=REMEDY):
+            list(store.consume_space("orders"))
