@@ -25,7 +25,7 @@ from .cost_services import Bill, Service, services, simulated_clients
 from .groups_page import publish
 from .simulation import Simulation
 
-_MODULES: tuple[Any, ...] = (commit, partition, refresher, chain, core, source)
+_MODULES: tuple[Any, ...] = (commit, partition, refresher, chain, core, group, source)
 SHAPES = ((16, 10), (16, 100), (1, 10), (1, 1), (8, 10))
 """(processes, batch)"""
 
@@ -91,17 +91,14 @@ class Case:
     def run(self) -> Result:
         random.seed(f"{self.service.name} {len(self.stores)} {self.batch}")
         shim: Any = _Timed(self.simulation)
-        opening = vars(group)["_opening"]
         try:
             for module in _MODULES:
                 vars(module)["threading"] = shim
-            vars(group)["_opening"] = self.simulation.lock()
             self.simulation.start(self._begin)
             self.simulation.run()
         finally:
             for module in _MODULES:
                 vars(module)["threading"] = threading
-            vars(group)["_opening"] = opening
         for client in self.clients:
             client.close()
         return self._result()
