@@ -16,7 +16,7 @@ from .log.context import Context
 from .log.floors import Changed
 from .log.index_reader import RunGone
 from .log.index_rows import decode_index_row
-from .log.keys import CATALOG, HEAD, SEGMENTS, partition_key, segment_key, segment_name, space_key
+from .log.keys import CATALOG, EPOCH, HEAD, SEGMENTS, partition_key, segment_key, segment_name, space_key
 from .log.partition import Partition, seed_of
 from .log.rows import Head, SegmentRow, Settings, decode_row, encode_row
 from .log.visible import shown
@@ -39,8 +39,6 @@ __all__ = [
 _LEAST = 0.1
 """Of what a space was created with: the share that a window or a grace is always. Who relies on one that others may
 have changed relies on much less: `Freshness` on a thirtieth of the grace, routes on a twentieth of the window."""
-_EPOCH = 1_735_689_600_000
-"""2025-01-01, in ms."""
 
 
 class SpaceSettings(msgspec.Struct, frozen=True):
@@ -122,7 +120,7 @@ def open_space(
 
 def new_incarnation() -> bytes:
     """8 bytes that no other space has, greater than those of before: so are the keys of its transactions, then."""
-    return ((time.time_ns() // 1_000_000 - _EPOCH) << 23 | int.from_bytes(urandom(3)) >> 1).to_bytes(8, "big")
+    return ((time.time_ns() // 1_000_000 - EPOCH) << 23 | int.from_bytes(urandom(3)) >> 1).to_bytes(8, "big")
 
 
 def create_space(backend: Backend, space: str, settings: Settings, *, exact: bool) -> None:

@@ -443,6 +443,7 @@ class Store:
         One that does not exist is nothing to do. Interrupted, it is completed by the next call. A damaged space is
         deleted too. Processes that have it open may not notice then: stop them first.
         """
+        from .index.verify import is_lost
         from .removing.space import delete_space
 
         check_name(space, "space")
@@ -464,6 +465,8 @@ class Store:
                     self._shared.delete_archive(space)
 
             delete_space(self._backend, space, partitions, delete_archive)
+        elif is_lost(self._backend, space):
+            delete_space(self._backend, space, self._damaged_partitions(space), lambda: None)
         self._shared.forget_space(space)
 
     def _damaged_partitions(self, space: str) -> list[Partition]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..errors import Unavailable
+from ..errors import CorruptData, Unavailable
+from ..index.verify import LOST, is_lost
 from ..log.first_at import first_at
 from ..log.moments import SKEW
 from ..log.partition import Partition
@@ -68,6 +69,8 @@ def _round(store: Store, spaces: ReadableSpaces, moment: int, wrong: _Wrong) -> 
             ends = [(partition.settings.incarnation, _end(partition, moment, wrong)) for partition in partitions]
             if ends:
                 cuts[space] = Cut(ends[0][0], tuple(end for _, end in ends))
+            elif is_lost(inner(store).backend, space):
+                raise CorruptData(LOST)
     return cuts
 
 

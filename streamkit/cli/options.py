@@ -15,6 +15,7 @@ import typer
 import streamkit
 from streamkit import Client, CorruptData, PermanentError, Store
 from streamkit.archive_url import archive_place
+from streamkit.index.verify import is_lost
 from streamkit.names import check_name
 from streamkit.store import inner
 
@@ -135,7 +136,8 @@ def note_missing(store: Store, *spaces: str) -> None:
 
 def _is_missing(store: Store, space: str) -> bool:
     try:
-        return not any(inner(store).unread_partitions(check_name(space, "space")))
+        there = any(inner(store).unread_partitions(check_name(space, "space")))
+        return not there and not is_lost(inner(store).backend, space)
     except CorruptData:
         return False  # damaged, and there
 

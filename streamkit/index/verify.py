@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -9,7 +10,7 @@ import msgspec
 
 from ..backend import Backend, Range
 from ..errors import UNREADABLE, StreamkitError
-from ..log.keys import CATALOG, HEAD, SPACES, partition_key, run_key, segment_name, space_key
+from ..log.keys import CATALOG, HEAD, SPACES, created_at, partition_key, run_key, segment_name, space_key
 from ..log.manifest import RunFile, RunGone
 from ..log.pack_format import START, check_start
 from ..log.packs import PackFile
@@ -24,11 +25,13 @@ from .run_format import decode_section
 from .salvage import had_head
 
 __all__ = [
+    "LOST",
     "Finding",
     "MakePartition",
     "VerifyReport",
     "examine",
     "find_settings",
+    "is_lost",
     "read_index",
     "verify_space",
     "verify_spaces",
@@ -36,6 +39,12 @@ __all__ = [
 
 MakePartition = Callable[[int, Settings], Partition]
 _TRIES = 20
+_CREATING = 60.0
+"""Seconds. A space is created in less."""
+LOST = (
+    "the catalog names the space, and its partition is missing. Its entries are lost if it had any: delete the space, "
+    "and restore it from a backup. If its creation was stopped, create it again"
+)
 
 
 class Spaces(Protocol):
@@ -98,6 +107,8 @@ def verify_space(backend: Backend, space: str, make: MakePartition, progress: Pr
         settings, findings = find_settings(backend, space)
     except UNREADABLE as error:
         findings = [Finding(space, 0, bytes(HEAD), str(error))]
+    if settings is not None and not findings and is_lost(backend, space):
+        findings = [Finding(space, 0, bytes(HEAD), LOST)]
     for number in range(settings.partitions if settings else 0):
         assert settings is not None
         try:
@@ -132,6 +143,20 @@ def find_settings(backend: Backend, space: str) -> tuple[Settings | None, list[F
     elif listed is not None and head is not None and listed != head:
         findings.append(Finding(space, 0, key, f"the catalog says {listed}, the space itself {head}"))
     return head or listed, findings
+
+
+def is_lost(backend: Backend, space: str) -> bool:
+    """Whether the catalog lists a space whose first partition has no row, and that no process is creating just now.
+
+    `create_space` writes the catalog first, so a process that was killed between the two rows leaves the same.
+    """
+    key = bytes(space_key(space))
+    value = backend.get(bytes(CATALOG), [key])[0]
+    first = bytes(partition_key(space, 0))
+    if value is None or next(backend.scan(first, b"\x00", b"\xff" * 300, limit=1, values=False), None) is not None:
+        return False
+    created = created_at(decode_row(Settings, key, value.data).incarnation)
+    return time.time() - created > _CREATING
 
 
 def examine(partition: Partition, progress: Progress | None = None) -> LogWalk:

@@ -31,6 +31,7 @@ __all__ = [
     "ARCHIVE",
     "CATALOG",
     "DATA",
+    "EPOCH",
     "FENCES",
     "GRACE",
     "HEAD",
@@ -39,6 +40,7 @@ __all__ = [
     "SEGMENTS",
     "SPACES",
     "USERS_SPACES",
+    "created_at",
     "data_key",
     "data_range",
     "erased_prefix",
@@ -67,6 +69,8 @@ FENCES = LexKey.encode("INV", "FENCES")
 KEYS = LexKey.encode("INV", "KEYS")
 RUNS = LexKey.encode("RUN")
 DATA = LexKey.encode("DAT", "SEGMENTS")
+EPOCH = 1_735_689_600_000
+"""2025-01-01, in ms: incarnations count from here."""
 _FENCE = bytes(LexKey.encode_first("INV", "FENCES"))
 _KEYS = LexKey.encode_first("INV", "KEYS")
 _SEGMENT = bytes(LexKey.encode_first("INV", "SEGMENTS"))
@@ -80,6 +84,11 @@ _LAST = (1 << 64) - 1
 
 def space_key(space: str) -> LexKey:
     return LexKey.encode("INV", "SPACES", space)
+
+
+def created_at(incarnation: bytes) -> float:
+    """When an incarnation was drawn, in seconds since 1970: see `space.new_incarnation`."""
+    return ((int.from_bytes(incarnation, "big") >> 23) + EPOCH) / 1000
 
 
 def partition_key(space: str, partition: int) -> LexKey:

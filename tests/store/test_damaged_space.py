@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -247,3 +249,38 @@ def test_a_lost_transaction_in_rows_names_the_space_and_the_remedy() -> None:
             backend.delete(key, rows[1:2])
         with client.store(id) as store, pytest.raises(CorruptData, match=REMEDY):
             list(store.consume_space("orders"))
+
+
+# -- a partition that is gone ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lost(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A store an hour later, in which the directory of `orders` is gone."""
+    with opened(tmp_path) as store:
+        fill(store, "a", "orders")
+    shutil.rmtree(place("orders", 0))
+    now = time.time() + 3600
+    monkeypatch.setattr("streamkit.index.verify.time.time", lambda: now)
+    with opened(tmp_path) as store:
+        yield store
+
+
+def test_verify_names_a_space_whose_partition_is_missing(lost: Store) -> None:
+    (finding,) = lost.verify().findings
+    assert finding.space == "orders"
+    assert "the catalog names the space, and its partition is missing" in finding.problem
+    assert not lost.verify("orders").ok
+
+
+def test_a_backup_refuses_or_skips_a_space_whose_partition_is_missing(lost: Store, tmp_path: Path) -> None:
+    with pytest.raises(CorruptData, match=r"space 'orders' .*its partition is missing"):
+        lost.backup(tmp_path / "kept")
+    assert lost.backup(tmp_path / "kept", skip_damaged=True).point.skipped == ("orders",)
+
+
+def test_a_space_whose_partition_is_missing_is_deleted_and_created_again(lost: Store) -> None:
+    lost.delete_space("orders")
+    assert list(lost.get_spaces()) == ["a"]
+    fill(lost, "orders")
+    assert lost.verify().ok
