@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from harness.cramped import cramped
 from harness.index_rows import read_head
 from streamkit import Client, Lease, Record, Store
+from streamkit.archive_url import archive_place
 from streamkit.backend import Backend
 from streamkit.errors import CorruptData, Fenced
 from streamkit.index.run_format import Block, decode_block, decode_tail
@@ -61,7 +62,7 @@ class World:
         return backend
 
     def open(self) -> Store:
-        archive = (self.folder / "archive").as_uri()
+        archive = archive_place((self.folder / "archive").as_uri())
         return Client("memory://", self.driver, 5.0, None, 64 << 20, self.clock, archive).store(self.id)
 
     def copy(self) -> World:
