@@ -484,7 +484,7 @@ def test_a_worker_whose_client_was_closed_opens_it_again(tmp_path: Path) -> None
         options, pieces = pieces_of(url, store)
         count = sum(1 for _ in store.consume_space(SPACE))
         for _ in range(2):
-            assert sum(batch.num_rows for piece in pieces for batch in rows.read_piece(piece, options, ())) == count
+            assert sum(batch.num_rows for batch in rows.read_pieces(pieces, options, ())) == count
             rows._clients[url, None].close()
 
 
@@ -494,11 +494,11 @@ def test_a_frame_is_not_read_from_a_store_that_was_made_in_its_place(tmp_path: P
         id: UUID = uuid4()
         fill(client.store(id), 10)
         options, pieces = pieces_of(url, client.store(id))
-        assert sum(batch.num_rows for batch in rows.read_piece(pieces[0], options, ()))
+        assert sum(batch.num_rows for batch in rows.read_pieces(pieces[:1], options, ()))
         client.delete_store(id)
         fill(client.store(id), 20)
         with pytest.raises(PermanentError, match="another one was made in its place"):
-            list(rows.read_piece(pieces[0], options, ()))
+            list(rows.read_pieces(pieces[:1], options, ()))
         # And the worker goes on with the new one.
         options, pieces = pieces_of(url, client.store(id))
-        assert sum(batch.num_rows for batch in rows.read_piece(pieces[0], options, ()))
+        assert sum(batch.num_rows for batch in rows.read_pieces(pieces[:1], options, ()))

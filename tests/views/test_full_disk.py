@@ -50,7 +50,7 @@ def test_a_full_disk_stops_a_view_and_loses_nothing(tmp_path: Path) -> None:
         definition.pages = 40
         view = store.view("large", definition, ["log"], tmp_path / "v", batch=10)
         for _ in range(2):
-            with pytest.raises(Unavailable, match="cannot be written"):
+            with pytest.raises(Unavailable, match="cannot be read or written"):
                 view.catch_up()
             status = view.status()
             assert (status.state, status.error) == ("behind", None), "it is no fault of an entry"
