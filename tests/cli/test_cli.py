@@ -491,7 +491,8 @@ def test_each_finding_is_a_line(cli: CommandLine, monkeypatch: pytest.MonkeyPatc
     report = VerifyReport(findings, transactions=3, entries=10, segments=2)
     monkeypatch.setattr(streamkit.Store, "verify", lambda self, space, progress: report)
     done = cli("verify", "--json")
-    assert (done.code, done.err) == (1, "CorruptData: 2 findings\n")
+    assert (done.code, done.err.splitlines()[0]) == (1, "CorruptData: 2 findings")
+    assert "streamkit salvage orders NEW" in done.err
     assert done.lines == [
         {"space": "orders", "partition": 0, "key": "54584e00", "problem": "it is missing"},
         {"space": "orders", "partition": 1, "key": "44415400", "problem": "a hole"},
