@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ..index.upkeep import gone_up_to
 from ..log.index_rows import decode_index_row
-from ..log.keys import data_range
+from ..log.keys import data_range, transaction_number
 from ..log.partition import Partition
 from ..log.record_format import decode_entries, decode_header, frames_with
 from ..log.records import all_records
@@ -41,7 +41,7 @@ def stored_in(partition: Partition, head: Head, ranges: Ranges) -> list[int]:
         if segment in lost:
             limit = max(limit, gone_up_to(head), _trimmed_up_to(partition, head, segment))
     if limit:
-        for number, record in all_records(partition, partition.packs, 1, limit):
+        for number, record in _records(partition, limit):
             if any(
                 first <= frame.first_sequence + frame.count - 1 and frame.first_sequence <= last
                 for frame in decode_header(record, partition.seed).frames
@@ -49,6 +49,17 @@ def stored_in(partition: Partition, head: Head, ranges: Ranges) -> list[int]:
             ):
                 found.add(number)
     return sorted(found)
+
+
+def _records(partition: Partition, last: int) -> Iterator[tuple[int, bytes]]:
+    """(number, record) of all that the log holds up to `last`. A number may come twice, with different entries.
+
+    A row that waits for its deletion, beside its packed transaction, may hold entries that the pack has dropped.
+    """
+    yield from all_records(partition, partition.packs, 1, last)
+    start, end = partition.transaction_key(1), partition.transaction_key(last + 1)
+    for row in partition.backend.scan(partition.key, start, end):
+        yield transaction_number(row.key), row.data
 
 
 def _pieces(partition: Partition, segment: str, first: int, last: int) -> Iterator[Piece]:
@@ -81,7 +92,7 @@ def stored_with(
     that `accepts` takes. RunGone if others merge a pack meanwhile."""
     needles = [text.encode() for pair in wanted.items() for text in pair]
     settings, seed = partition.settings, partition.seed
-    for _, record in all_records(partition, partition.packs, 1, hidden_up_to(partition)):
+    for _, record in _records(partition, hidden_up_to(partition)):
         for frame in frames_with(record, seed, needles):
             head, _, entries = decode_entries(partition.space, partition.partition, settings.partitions, frame, seed)
             if accepts(head.segment):
