@@ -1,4 +1,4 @@
-"""A root of one backend of each kind, of which every byte can be looked at."""
+"""A root of each kind of backend, whose every byte can be searched."""
 
 from __future__ import annotations
 

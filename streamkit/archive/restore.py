@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from ..clock import SYSTEM_CLOCK
 from ..errors import CorruptData, PermanentError, UnsupportedVersion
-from ..log.floors import Control, Floor, Removal, Removed
+from ..log.floors import Control, Removal, Removed
 from ..log.idempotency import all_uses
 from ..log.read import Batch, Bounds, merge, partition_batches
 from ..log.record_format import encode_body, encode_holes
 from ..log.request import Part, Request
-from ..log.rows import Head, Settings
+from ..log.rows import Settings
 from ..log.segments import indexed_segments
 from ..log.statuses import written
 from ..log.visible import shown
@@ -21,6 +20,7 @@ from ..model import Record, SegmentStatus
 from ..store import inner
 from .errors import mapped
 from .location import ArchiveLocation, space_name
+from .lost import LostPartition
 from .report import RestoreReport
 from .schema import check_installed
 from .table import space_of
@@ -63,21 +63,6 @@ def archived_spaces(store: Store) -> list[str]:
     return sorted(names)
 
 
-class _Lost:
-    """What the archive's reader must know of a partition whose log is not there."""
-
-    def __init__(self, space: str, partition: int, settings: Settings, archived: int) -> None:
-        self.space = space
-        self.partition = partition
-        self.settings = settings
-        self.head = Head(settings, archived=archived)
-        self.clock = SYSTEM_CLOCK
-        self.floor = Floor()
-
-    def refresh(self) -> int:
-        return self.head.archived
-
-
 def read_archived(archive: Archive, bounds: Bounds) -> list[Iterator[Batch]]:
     """For each partition of a space, its archived transactions."""
     return _read_archived(archive, bounds)[1]
@@ -91,7 +76,7 @@ def _read_archived(archive: Archive, bounds: Bounds) -> tuple[Settings, list[Ite
     if snapshot.archived and max(snapshot.archived) >= settings.partitions:
         raise CorruptData(f"{archive.table.url} has more partitions than the {settings.partitions} that it says")
     lost: list[Any] = [
-        _Lost(archive.space, partition, settings, snapshot.archived.get(partition, 0))
+        LostPartition(archive.space, partition, settings, snapshot.archived.get(partition, 0))
         for partition in range(settings.partitions)
     ]
     return settings, [archive.transactions(one, (1, 0), one.head.archived, bounds) for one in lost]

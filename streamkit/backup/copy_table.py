@@ -83,7 +83,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def write_table(store: Store, repository: Repository, space: str, copy: TableCopy) -> None:
-    """Write the copy of a table as that of `store`. Again is fine: what is there is not written again."""
+    """Write the copy of a table as that of `store`. Files that are there already are not written again."""
     table = _table(store, space)
     for file in copy.files:
         path = table.path_of(file.path)

@@ -88,7 +88,7 @@ class Consumer:
         self._sole: Delivery | None = None
         """Claimed when there was no other one, on what may be its last attempt; None once others came."""
         self._receiving = threading.RLock()
-        """Held from the look at what is held until what was claimed is held too."""
+        """Held while a claim is made, from the count of held deliveries to their increase."""
         self._acked: dict[Key, None] = {}
         self._acked_before: dict[Key, None] = {}
         """Earlier acknowledgements than those in `_acked`. Both together hold the latest 10,000."""

@@ -32,7 +32,7 @@ def indexed_segments(partition: Partition) -> Iterator[tuple[str, SegmentRow]]:
 
 
 def all_segments(partition: Partition) -> Iterator[str]:
-    """Each segment that ever had an entry, once: also one of which nothing is left. Indexed ones come first."""
+    """Each segment that ever had an entry, once, empty ones included. Indexed ones come first."""
     with partition.lock:
         recent = dict.fromkeys((*partition.tail, *partition.removals))
     for name, _ in indexed_segments(partition):

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ..clock import SYSTEM_CLOCK
+from ..archive.lost import LostPartition
 from ..errors import CorruptData, MissingDependency, PermanentError, UnsupportedVersion
-from ..log.floors import Floor
 from ..log.read import Bounds
-from ..log.rows import Head, Settings
+from ..log.rows import Settings
 from ..names import InternalName
 from ..store import inner
 from .log import IntactLog, Transaction
@@ -20,21 +19,6 @@ if TYPE_CHECKING:
     from ..store import Store
 
 __all__ = ["ArchivedPart"]
-
-
-class _Partition:
-    """The facts that the archive's reader needs about a partition with a damaged log."""
-
-    def __init__(self, space: str, partition: int, settings: Settings, archived: int) -> None:
-        self.space = space
-        self.partition = partition
-        self.settings = settings
-        self.head = Head(settings, archived=archived)
-        self.clock = SYSTEM_CLOCK
-        self.floor = Floor()
-
-    def refresh(self) -> int:
-        return self.head.archived
 
 
 class ArchivedPart:
@@ -62,7 +46,7 @@ class ArchivedPart:
         except PermanentError as error:
             self.problem = f"the archive cannot be read: {error}"
             self._lost = [(1, self.last)]
-        self._view: Any = _Partition(space, log.partition, settings, self.last)
+        self._view: Any = LostPartition(space, log.partition, settings, self.last)
 
     def transactions(self, first: int) -> Iterator[tuple[int, Transaction]]:
         """(number, transaction) of those that can be read, in order, from `first` on."""

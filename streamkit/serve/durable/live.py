@@ -118,7 +118,7 @@ class _Connection:
         return (_data(state, page) if page.messages else b"") + _control(state, page, self.cursor)
 
     def batch(self, batch: Batch) -> bytes | None:
-        """The events of what a batch of the ring has of the stream. None if the store has to be read again."""
+        """The events of the stream's entries in a batch of the ring. None if the store has to be read again."""
         items = batch.by_segment.get(self.segment)
         if items is None:
             return b""

@@ -18,7 +18,7 @@ PAGE_BYTES = 1 << 20
 
 
 class Page(NamedTuple):
-    """Messages in order, the offset behind the last of them, and whether it is the end of what there was."""
+    """Messages in order, the offset behind the last of them, and whether the stream ended there."""
 
     messages: list[bytes]
     next: int
