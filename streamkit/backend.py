@@ -151,8 +151,10 @@ class Backend(Protocol):
     """One store. Safe to share between threads. Opening it does no I/O; a store that nobody wrote to reads empty.
 
     A call that a signal handler or a finalizer makes while its own thread is in the middle of another one works, or
-    raises `streamkit.reentry.Reentered`; it never waits for itself. After close every call raises StoreClosed. After a
-    fork, the child's copy works or raises StoreClosed; it never disturbs the parent's.
+    raises `streamkit.reentry.Reentered`; it never waits for itself. The engine protects calls that it makes for such a
+    handler: it looks for a method of the backend's class on the thread's stack. A generator that `scan` returns is
+    therefore a method of that class. After close every call raises StoreClosed. After a fork, the child's copy works
+    or raises StoreClosed; it never disturbs the parent's.
     """
 
     @property

@@ -17,6 +17,7 @@ from .clock import SYSTEM_CLOCK, Clock
 from .errors import MissingDependency, PermanentError, StoreClosed, Unavailable
 from .log.policy import policy_of
 from .open_store import ArchiveRoot, OpenStore
+from .reentry import mark_backend
 from .retry import RetryingBackend
 from .seconds import check_poll, check_seconds
 from .statistics import Counters
@@ -156,6 +157,7 @@ class Client:
     ) -> None:
         self._scheme = url.partition("://")[0]
         self._driver = driver
+        mark_backend(driver)
         self._archive = archive
         self._timeout = timeout
         self._poll = poll
@@ -216,6 +218,7 @@ class Client:
 
     def _open(self, store_id: UUID) -> OpenStore:
         backend = self._driver.open(store_id)
+        mark_backend(backend)
         counters = Counters()
         poll = self._poll or policy_of(backend.limits).poll
         if backend.limits.remote:

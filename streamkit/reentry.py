@@ -8,8 +8,9 @@ from __future__ import annotations
 import inspect
 import threading
 from contextlib import AbstractContextManager
+from types import CodeType, FunctionType
 
-__all__ = ["Busy", "Mutex", "Reentered", "refused"]
+__all__ = ["Busy", "Mutex", "Reentered", "inside_backend", "mark_backend", "refused"]
 
 
 class Reentered(RuntimeError):
@@ -24,11 +25,30 @@ def refused() -> Reentered:
     )
 
 
+def mark_backend(backend: object) -> None:
+    """Mark the methods of a backend or a driver, inherited ones too, so that `inside_backend` recognizes them.
+
+    A client marks each driver and backend that it opens. A backend that hands out bound methods of another object,
+    with `__getattr__` for instance, marks that object itself.
+    """
+    for base in type(backend).__mro__:
+        for member in vars(base).values():
+            method = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if isinstance(method, FunctionType):
+                _marked.add(method.__code__)
+
+
+_marked: set[CodeType] = set()
+
+
 def inside_backend() -> bool:
-    """Whether this call was made in the middle of one to a backend, whose locks its own thread may hold."""
+    """Return True if a method of a marked backend is below this call, on the stack of the same thread.
+
+    That backend may hold locks, which other threads wait for.
+    """
     frame = inspect.currentframe()
     while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("streamkit_"):
+        if frame.f_code in _marked:
             return True
         frame = frame.f_back
     return False

@@ -69,7 +69,11 @@ class AzureBackend:
         encode_partition(partition)
         if limit < 0:
             raise ValueError(f"limit is zero (no limit) or more, not {limit}")
-        return self._reader.scan(partition, start, end, limit, values) if start < end else iter(())
+        return self._scan(partition, start, end, limit, values)
+
+    def _scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
+        if start < end:
+            yield from self._reader.scan(partition, start, end, limit, values)
 
     def put(
         self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 import streamkit
 from streamkit import Record, SequenceMismatch
-from streamkit.errors import Fenced
+from streamkit.backend import Value
+from streamkit.client import Client
+from streamkit.clock import SYSTEM_CLOCK
+from streamkit.errors import Fenced, OutcomeUnknown
 from streamkit.log import read
 from streamkit.log.fences import Fences
 from streamkit.reentry import Reentered
 from streamkit.store import Store
+from streamkit_memory.backend import MemoryBackend
+from streamkit_memory.driver import MemoryDriver
 
 KINDS = ("memory", "remote", "local")
 PATIENCE = 20.0
@@ -324,3 +330,90 @@ def test_a_guard_of_a_leader_that_was_succeeded_is_fenced(store: Store) -> None:
     trx = store.transaction("s", lease=old)
     with pytest.raises(Fenced), trx:
         trx.produce("a", [], expected_sequence=1)
+
+
+class Guarded(MemoryBackend):
+    """A third party's backend: one lock of its own. `held` is called by the main thread while it holds the lock."""
+
+    lock = threading.Lock()
+    held: Callable[[], object] | None = None
+
+    def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        with self._taken():
+            return super().get(partition, keys)
+
+    def put(self, *args: Any, **options: Any) -> str:
+        with self._taken():
+            return super().put(*args, **options)
+
+    @contextlib.contextmanager
+    def _taken(self) -> Iterator[None]:
+        assert self.lock.acquire(timeout=PATIENCE), "the thread waits for itself"
+        try:
+            held = type(self).held
+            if held is not None and threading.current_thread() is threading.main_thread():
+                type(self).held = None
+                held()
+            yield
+        finally:
+            self.lock.release()
+
+
+class GuardedDriver(MemoryDriver):
+    def open(self, store: UUID) -> MemoryBackend:
+        return Guarded(self._service, store, self._limits, self._clock, self._request)
+
+
+def test_a_handler_inside_a_third_partys_backend_is_refused_and_not_waited_for() -> None:
+    """The neighbour leads and waits for the backend's lock. The main thread holds it below the handler's call."""
+    with Client("guarded://", GuardedDriver(), 5.0, None, 64 << 20, SYSTEM_CLOCK) as client:
+        store = client.store(uuid4())
+        store.produce("s", "a", [Record(b"0")])
+        committer = store._shared.spaces["s"].committers[0]
+        neighbour = threading.Thread(target=lambda: store.produce("s", "a", [Record(b"neighbour")]))
+        refusals: list[BaseException] = []
+
+        def handle() -> None:
+            neighbour.start()
+            while committer._flight is None:
+                time.sleep(0.001)
+            try:
+                store.produce("s", "a", [Record(b"handler")])
+            except (Reentered, OutcomeUnknown) as error:
+                refusals.append(error)
+
+        Guarded.held = handle
+        store._shared.backend.get(b"", [b"a row"])
+        neighbour.join(PATIENCE)
+        assert not neighbour.is_alive()
+        assert refusals
+        assert [entry.payload for entry in store.consume_segment("s", "a")] == [b"0", b"neighbour"]
+
+
+def test_a_package_of_a_user_is_no_backend_whatever_its_name() -> None:
+    """Its call waits for the thread leader, as every other call does."""
+    billing: dict[str, Any] = {"__name__": "streamkit_billing.invoices"}
+    exec("def charge(produce):\n    return produce()\n", billing)
+    with Client("guarded://", GuardedDriver(), 5.0, None, 64 << 20, SYSTEM_CLOCK) as client:
+        store = client.store(uuid4())
+        store.produce("s", "a", [Record(b"0")])
+        committer = store._shared.spaces["s"].committers[0]
+        neighbour = threading.Thread(target=lambda: store.produce("s", "a", [Record(b"neighbour")]))
+
+        def free() -> None:
+            while not committer._queue:
+                time.sleep(0.001)
+            Guarded.lock.release()
+
+        freeing = threading.Thread(target=free)
+        Guarded.lock.acquire()
+        neighbour.start()
+        while committer._flight is None:
+            time.sleep(0.001)
+        freeing.start()
+        try:
+            billing["charge"](lambda: store.produce("s", "a", [Record(b"invoice")]))
+        finally:
+            for thread in (freeing, neighbour):
+                thread.join(PATIENCE)
+        assert [entry.payload for entry in store.consume_segment("s", "a")] == [b"0", b"neighbour", b"invoice"]
