@@ -27,6 +27,7 @@ def serve(
         str | None, typer.Option(metavar="URL", help="Accept JWT that are signed with a key at this URL.")
     ] = None,
     audience: Annotated[str | None, typer.Option(metavar="TEXT", help="Require this audience in a JWT.")] = None,
+    issuer: Annotated[str | None, typer.Option(metavar="TEXT", help="Require this issuer in a JWT.")] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Permit this name in the Host header.")
     ] = None,
@@ -72,6 +73,7 @@ def serve(
         jwt_secret=_text(jwt_secret),
         jwks=jwks,
         audience=audience,
+        issuer=issuer,
         allow_hosts=allow_host or [],
         allow_origins=allow_origin or [],
         certificate=_text(tls_certificate),

@@ -65,13 +65,14 @@ _OWN = {
     "too-many-requests": 429,
     "headers-too-large": 431,
     "draining": 503,
+    "token-keys-unavailable": 503,
 }
 """Refusals of the server itself."""
 
 CODES: Mapping[str, int] = {**{code: status for _, status, code in _ERRORS}, **_OWN}
 """The status of each code."""
 
-_RETRYABLE = frozenset({"too-many-requests", "draining", "body-timeout", "store-closed"})
+_RETRYABLE = frozenset({"too-many-requests", "draining", "body-timeout", "store-closed", "token-keys-unavailable"})
 _TITLES = {
     400: "the request is not valid",
     401: "no valid key was given",

@@ -35,6 +35,7 @@ class Options(msgspec.Struct, kw_only=True):
     """The file that holds it."""
     jwks: str | None = None
     audience: str | None = None
+    issuer: str | None = None
     allow_hosts: list[str] = []
     allow_origins: list[str] = []
     certificate: str | None = None
@@ -97,7 +98,7 @@ def make_application(options: Options) -> Application:
         if options.jwt_secret is not None:
             with open(options.jwt_secret, "rb") as file:
                 secret = file.read().strip()
-        tokens = Tokens(secret=secret, jwks=options.jwks, audience=options.audience)
+        tokens = Tokens(secret=secret, jwks=options.jwks, audience=options.audience, issuer=options.issuer)
     application = app(
         options.url,
         store=options.store,

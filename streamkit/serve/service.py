@@ -126,10 +126,7 @@ class Service:
             text = given.strip().decode("latin-1")
             access = None if self.keys is None else self.keys.access(text)
             if access is None and self.tokens is not None:
-                if self.tokens.is_remote:
-                    access = await asyncio.to_thread(self.tokens.access, text)
-                else:
-                    access = self.tokens.access(text)
+                access = await self.tokens.access(text)
             if access is not None:
                 return access
         raise refused()

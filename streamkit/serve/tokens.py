@@ -6,23 +6,39 @@ The claim `scope` (text with spaces, or a list) has the scopes, and the stores: 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import MissingDependency
 from .access import SCOPES, Access
 
+if TYPE_CHECKING:
+    from .jwks import KeySet
+
 __all__ = ["Tokens"]
 
-_SHARED = ["HS256", "HS384", "HS512"]
-_PUBLIC = ["RS256", "RS384", "RS512", "ES256", "ES384", "EdDSA", "PS256"]
+_SHARED = ("HS256", "HS384", "HS512")
 _LEAST = 32
+_STORE = "streamkit::"
 
 
 class Tokens:
-    """Verifies tokens by a shared secret, or by the keys of a JWKS URL. Exactly one of them is given."""
+    """Verifies tokens by a shared secret, or by the keys at a JWKS URL. Exactly one of them is given.
 
-    def __init__(self, *, secret: bytes | None = None, jwks: str | None = None, audience: str | None = None) -> None:
+    `audience`, `issuer`: what the claims `aud` and `iss` have to name; None: anything. `clock`: by which the keys of
+    the URL grow old.
+    """
+
+    def __init__(
+        self,
+        *,
+        secret: bytes | None = None,
+        jwks: str | None = None,
+        audience: str | None = None,
+        issuer: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         try:
             import jwt
         except ImportError as error:
@@ -32,50 +48,84 @@ class Tokens:
         if secret is not None and len(secret) < _LEAST:
             raise ValueError(f"the secret of tokens has {_LEAST} bytes or more, not {len(secret)}")
         self._jwt = jwt
+        # A token of the wrong form raises more than the errors of PyJWT.
+        self._refused: tuple[type[Exception], ...] = (
+            jwt.PyJWTError,
+            ValueError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+        )
         self._secret = secret
-        self._keys = None if jwks is None else jwt.PyJWKClient(jwks, cache_keys=True, lifespan=300, timeout=10)
+        self._keys: KeySet | None = None
+        if jwks is not None:
+            from .jwks import KeySet
+
+            self._keys = KeySet(jwks, clock)
         self._audience = audience
+        self._issuer = issuer
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether `access` may ask another server: then it is called in a thread."""
-        return self._keys is not None
-
-    def access(self, token: str) -> Access | None:
-        """The rights of a token; None if it is not valid or names no stores."""
-        options: Any = {"require": ["exp"], "verify_aud": self._audience is not None}
+    async def access(self, token: str) -> Access | None:
+        """The rights of a token; None if it is not valid or names no stores. A Problem if its key cannot be had."""
+        key: Any = self._secret
+        algorithms: tuple[str, ...] = _SHARED
+        if self._keys is not None:
+            kid = self._kid(token)
+            found = None if kid is _INVALID else await self._keys.find(kid)
+            if found is None:
+                return None
+            key, algorithms = found.key, found.algorithms
+        options: Any = {
+            "require": ["exp"],
+            "verify_aud": self._audience is not None,
+            "verify_iss": self._issuer is not None,
+        }
         try:
-            if self._keys is None:
-                key: Any = self._secret
-                algorithms = _SHARED
-            else:
-                key, algorithms = self._keys.get_signing_key_from_jwt(token).key, _PUBLIC
-            claims = self._jwt.decode(token, key, algorithms=algorithms, audience=self._audience, options=options)
-        except (self._jwt.PyJWTError, ValueError, TypeError):
+            claims = self._jwt.decode(
+                token, key, algorithms=algorithms, audience=self._audience, issuer=self._issuer, options=options
+            )
+        except self._refused:
             return None
         return access_of(claims)
+
+    def _kid(self, token: str) -> Any:
+        """The id of the key that a token names, None if it names none; _INVALID if it is no token."""
+        try:
+            return self._jwt.get_unverified_header(token).get("kid")
+        except self._refused:
+            return _INVALID
+
+
+_INVALID = object()
 
 
 def access_of(claims: dict[str, Any]) -> Access | None:
     """The rights of verified claims; None if they name no stores or no scopes."""
     said = claims.get("scope", ())
     words = said.split() if isinstance(said, str) else said if isinstance(said, list) else ()
+    if not _is_texts(list(words)):
+        return None
     scopes = frozenset(word for word in words if word in SCOPES)
-    named = [word.removeprefix("streamkit::") for word in words if isinstance(word, str) and "::" in word]
-    spaces, segments = claims.get("streamkit_spaces", []), claims.get("streamkit_segments", [])
+    named = [word.removeprefix(_STORE) for word in words if word.startswith(_STORE)]
+    spaces, segments = claims.get("streamkit_spaces"), claims.get("streamkit_segments")
     try:
         stores = frozenset() if "*" in named else frozenset(map(UUID, named))
     except ValueError:
         return None
-    if not scopes or not named or not _is_texts(spaces) or not _is_texts(segments):
+    if not scopes or not named or not _is_bound(spaces) or not _is_bound(segments):
         return None
     return Access(
         id=f"jwt:{claims.get('sub', '')}"[:100],
         scopes=scopes,
         stores=stores,
-        spaces=tuple(spaces),
-        segments=tuple(segments),
+        spaces=tuple(spaces or ()),
+        segments=tuple(segments or ()),
     )
+
+
+def _is_bound(value: Any) -> bool:
+    """Whether it is absent, or prefixes. An empty list is a mistake: it must not mean everything."""
+    return value is None or (_is_texts(value) and value != [])
 
 
 def _is_texts(value: Any) -> bool:
