@@ -124,6 +124,10 @@ class Leases:
             if now is not None and now.held == held:
                 self._write(blob, over, now.etag)
 
+    def is_held(self, name: str) -> bool:
+        seen = self._look(self._blob(name))
+        return seen is not None and not seen.free
+
     def _blob(self, name: str) -> Any:
         text = name.encode()
         if not 0 < len(text) <= _LONGEST:

@@ -98,6 +98,9 @@ class AzureBackend:
     def release(self, grant: Grant) -> None:
         self._leases.release(grant)
 
+    def is_held(self, name: str) -> bool:
+        return self._leases.is_held(name)
+
     def close(self) -> None:
         self._closed = True
 

@@ -17,6 +17,7 @@ from .faults import damage, of_partition, system_fault
 from .files import PRIVATE
 from .head import END
 from .log import PartitionLog
+from .partition import is_lost
 from .reading import Reader
 from .salvage import intact_rows
 from .sharing import enter, leave, register
@@ -261,6 +262,8 @@ class LocalBackend:
         _check_address(partition, ())
         path = os.path.join(self._root, str(self._id), directory_of(partition))
         try:
+            if is_lost(path):
+                return Salvaged({}, [f"{path} is missing"])
             return intact_rows(path, partition)
         except OSError as error:
             raise system_fault(error, path) from error
@@ -291,6 +294,16 @@ class LocalBackend:
         log = self._leases(create=False)
         if log is not None:
             leases.release(log, grant)
+
+    def is_held(self, name: str) -> bool:
+        self._requests["lease"] += 1
+        store = self._store()
+        log = None if store is None else store.leases(create=False)
+        if log is None:
+            return False
+        if log.words[END] != log.word:
+            log.refresh()
+        return leases.is_held(log, name, lambda key: self._read(b"", log, Reader.get, key))
 
     def close(self) -> None:
         self._closed = True

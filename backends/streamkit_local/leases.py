@@ -11,15 +11,16 @@ import hashlib
 import secrets
 import struct
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from streamkit.backend import Grant, first_token
+from streamkit.backend import Grant, Value, first_token
 from streamkit.errors import LeaseLost
 
 from .clock import clock_id
 from .log import PartitionLog
 
-__all__ = ["acquire", "release", "renew"]
+__all__ = ["acquire", "is_held", "release", "renew"]
 
 _LEASE: Final = struct.Struct("<QQ16s16sQ16sQ")
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -59,23 +60,37 @@ def acquire(log: PartitionLog, name: str, ttl: float) -> Grant | None:
 
     def work(row: bytes | None) -> tuple[bytes | None, Grant | None]:
         now, lease = _now(), _unpack(row)
-        if lease is not None and lease.deadline and lease.clock == mine and now < lease.deadline:
-            return None, None
-        if lease is not None and lease.deadline and lease.clock != mine:
-            as_it_is = lease._replace(observer=b"", observed=0)
-            before, since = _seen.get((log.path, key), (None, now))
-            if before != as_it_is:
-                since = now
-                _seen[log.path, key] = as_it_is, since
-            if lease.observer != mine and now < since + lease.ttl:
-                return _LEASE.pack(*lease._replace(observer=mine, observed=since + lease.ttl)), None
-            if lease.observer == mine and now < lease.observed:
-                return None, None
+        if lease is not None and now < (end := _end(log, key, lease, now)):
+            is_noted = mine in (lease.clock, lease.observer)
+            return None if is_noted else _LEASE.pack(*lease._replace(observer=mine, observed=end)), None
         _seen.pop((log.path, key), None)
         token = lease.token + 1 if lease is not None else first_token(time.time())
         return _LEASE.pack(*_Lease(token, now + length, mine, holder, length)), Grant(name, token, ttl, holder.hex())
 
     return log.update(key, work, durable=True)
+
+
+def _end(log: PartitionLog, key: bytes, lease: _Lease, now: int) -> int:
+    """When a lease ends, by this process's clock."""
+    mine = clock_id()
+    if not lease.deadline or lease.clock == mine:
+        return lease.deadline
+    if lease.observer == mine:
+        return lease.observed
+    as_it_is = lease._replace(observer=b"", observed=0)
+    before, since = _seen.get((log.path, key), (None, now))
+    if before != as_it_is:
+        since = now
+        _seen[log.path, key] = as_it_is, since
+    return since + lease.ttl
+
+
+def is_held(log: PartitionLog, name: str, read: Callable[[bytes], Value | None]) -> bool:
+    """True if a holder has the lease now. `read` gives a row."""
+    key = _key(name)
+    row = read(key)
+    lease = _unpack(None if row is None else row.data)
+    return lease is not None and (now := _now()) < _end(log, key, lease, now)
 
 
 def renew(log: PartitionLog, grant: Grant) -> Grant:

@@ -20,12 +20,14 @@ from .reading import log_name
 from .recovery import begin_file
 from .state import Ranges, State, View
 
-__all__ = ["DRAFT", "create_log", "draft_in", "mark_log_deleted"]
+__all__ = ["DRAFT", "create_log", "draft_in", "is_lost", "mark_log_deleted", "mark_made", "unmark_made"]
 
 DRAFT: Final = ".new-"
 """What the name of a directory begins with that is to become a partition's."""
 _ABANDONED: Final = 3600
 """Seconds."""
+_MADE: Final = ".made"
+"""The suffix of an empty file beside the directory of a partition. The file says that the directory was made once."""
 
 
 def draft_in(parent: str) -> str:
@@ -55,6 +57,31 @@ def create_log(path: str, partition: bytes) -> None:
         if not os.path.exists(os.path.join(path, "head")):
             raise
     sync_directory(parent)
+
+
+def mark_made(path: str) -> None:
+    """Record that the directory at `path` was made, so that its loss is noticed. Again is fine.
+
+    The directory is durable before this call. The mark need not be, and a full disk may refuse it: the next process
+    that opens the directory marks it again.
+    """
+    if os.path.exists(path + _MADE):
+        return
+    with contextlib.suppress(OSError):
+        os.close(create_file(path + _MADE))
+    if not os.path.exists(path):  # another process has discarded the partition meanwhile
+        unmark_made(path)
+
+
+def unmark_made(path: str) -> None:
+    """Forget that there was a directory at `path`."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path + _MADE)
+
+
+def is_lost(path: str) -> bool:
+    """True if the directory at `path` was made once and is gone."""
+    return os.path.exists(path + _MADE) and not os.path.exists(path)
 
 
 def _remove_drafts(parent: str) -> None:

@@ -14,7 +14,7 @@ from streamkit.reentry import Mutex
 from .faults import damage, system_fault
 from .files import forget_files, remove_directory, sync_directory
 from .log import PartitionLog
-from .partition import DRAFT, create_log, draft_in, mark_log_deleted
+from .partition import DRAFT, create_log, draft_in, is_lost, mark_log_deleted, mark_made, unmark_made
 from .place import Place
 from .syncing import claim_end_of
 
@@ -76,18 +76,25 @@ class OpenStore:
         raise Unavailable(f"{path} is removed by others as soon as it is made: try again")
 
     def _open_at(self, path: str, partition: bytes, create: bool) -> PartitionLog | None:
+        # Leases may be deleted by hand: the tokens of later ones are greater all the same.
+        is_marked = not path.endswith(LEASES)
         try:
             try:
-                return PartitionLog(path, partition, self._timeout, readonly=self.place.readonly)
+                log = PartitionLog(path, partition, self._timeout, readonly=self.place.readonly)
             except FileNotFoundError:
                 self.place.check()
                 if os.path.exists(path) and not os.path.exists(os.path.join(path, "head")):
                     raise damage(os.path.join(path, "head"), "is missing") from None
-            if not create:
-                return None
-            create_log(path, partition)
-            self.place.check()
-            return PartitionLog(path, partition, self._timeout, readonly=self.place.readonly)
+                if is_marked and is_lost(path):
+                    raise damage(path, "is missing") from None
+                if not create:
+                    return None
+                create_log(path, partition)
+                self.place.check()
+                log = PartitionLog(path, partition, self._timeout, readonly=self.place.readonly)
+            if is_marked and not self.place.readonly:
+                mark_made(path)
+            return log
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -103,10 +110,13 @@ class OpenStore:
                 self._set_aside.discard(partition)
                 if log is not None:
                     log.close()
+                unmark_made(path)
                 try:
                     os.rename(path, hidden)
                 except FileNotFoundError:
+                    sync_directory(self.place.path)
                     return
+                unmark_made(path)  # another process may have opened it just before
             sync_directory(self.place.path)
             with contextlib.suppress(OSError, StreamkitError):  # the files may be damaged or missing
                 mark_log_deleted(hidden, self._timeout)

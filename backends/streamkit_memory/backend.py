@@ -161,6 +161,13 @@ class MemoryBackend:
             if held is not None and held[0] == grant.token:
                 del self._service.leases[self._store, grant.name]
 
+    def is_held(self, name: str) -> bool:
+        self._request()
+        with self._service.lock():
+            self._count("lease", 1)
+            held = self._service.leases.get((self._store, name))
+            return held is not None and self._clock() < held[1]
+
     def close(self) -> None:
         self._closed = True
 

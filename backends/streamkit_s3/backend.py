@@ -167,6 +167,10 @@ class S3Backend:
         self._check_open()
         self._leases.release(grant)
 
+    def is_held(self, name: str) -> bool:
+        self._check_open()
+        return self._leases.is_held(name)
+
     def close(self) -> None:
         self._closed = True
 

@@ -73,6 +73,10 @@ class Leases:
     def release(self, grant: Grant) -> None:
         self._replace(grant, _Lease(grant.token, "", 0.0, uuid4().hex))
 
+    def is_held(self, name: str) -> bool:
+        found = self._read(name)
+        return found is not None and found.live
+
     def _replace(self, grant: Grant, lease: _Lease) -> str | None:
         """Write `lease` over the grant's; None if it is no longer the grant's."""
         holder, _, etag = grant.handle.partition(" ")

@@ -17,7 +17,11 @@ import streamkit
 from harness.bit_flips import flipped
 from streamkit import CorruptData, Record, Store
 from streamkit.cli.app import run
+from streamkit.client import Client
 from streamkit.log.keys import partition_key
+from streamkit.names import partition_of
+from streamkit.testing import Crash, Fault, FaultyDriver, ManualClock, Plan
+from streamkit_memory import MemoryDriver
 
 ID = UUID(int=7)
 Place = Callable[[str, int], Path]
@@ -254,33 +258,127 @@ def test_a_lost_transaction_in_rows_names_the_space_and_the_remedy() -> None:
 # -- a partition that is gone ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def lost(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """A store an hour later, in which the directory of `orders` is gone."""
+def remove(place: Place, tmp_path: Path, partitions: int, *gone: int) -> None:
+    """A store with the spaces `a` and `orders`. The directories of some partitions of `orders` are gone."""
     with opened(tmp_path) as store:
-        fill(store, "a", "orders")
-    shutil.rmtree(place("orders", 0))
-    now = time.time() + 3600
-    monkeypatch.setattr("streamkit.index.verify.time.time", lambda: now)
+        fill(store, "a")
+        store.create_space("orders", partitions)
+        for n in range(12):
+            store.produce("orders", f"s{n}", [Record(b"payload %d" % n)])
+    for partition in gone:
+        shutil.rmtree(place("orders", partition))
+
+
+def segment_on(partition: int, partitions: int) -> str:
+    """A segment of the partition."""
+    return next(name for n in range(12) if partition_of(name := f"s{n}", partitions) == partition)
+
+
+@pytest.fixture
+def lost(tmp_path: Path, place: Place) -> Iterator[Store]:
+    """A store in which the directory of `orders` is gone."""
+    remove(place, tmp_path, 1, 0)
     with opened(tmp_path) as store:
         yield store
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_space_whose_partition_is_missing_is_not_taken_for_a_new_one(
+    tmp_path: Path, place: Place, partition: int
+) -> None:
+    remove(place, tmp_path, 2, partition)
+    segment = segment_on(partition, 2)
+    calls: dict[str, Callable[[Store], object]] = {
+        "produce": lambda store: store.produce("orders", segment, [Record(b"x")]),
+        "create": lambda store: store.create_space("orders", 2) or store.segment_status("orders", segment),
+        "consume": lambda store: list(store.consume_space("orders")),
+        "segment": lambda store: list(store.consume_segment("orders", segment)),
+        "status": lambda store: store.segment_status("orders", segment),
+        "peek": lambda store: store.peek("orders", segment),
+        "end": lambda store: store.end_offset("orders"),
+        "size": lambda store: store.size("orders"),
+        "maintain": lambda store: store.maintain("orders"),
+        "backup": lambda store: store.backup(tmp_path / "kept"),
+    }
+    for call in calls.values():
+        with (
+            opened(tmp_path) as store,
+            pytest.raises(CorruptData, match=rf"partition {partition}: .* is missing: .*sal"),
+        ):
+            call(store)
+    assert not place("orders", partition).exists()
+
+
+def test_the_loss_is_noticed_of_a_store_that_an_earlier_release_has_made(tmp_path: Path, place: Place) -> None:
+    remove(place, tmp_path, 1)
+    for mark in place("orders", 0).parent.glob("*.made"):
+        mark.unlink()
+    with opened(tmp_path) as store:
+        assert store.peek("orders", "s1").sequence == 1
+    shutil.rmtree(place("orders", 0))
+    with opened(tmp_path) as store, pytest.raises(CorruptData, match="is missing"):
+        store.peek("orders", "s1")
 
 
 def test_verify_names_a_space_whose_partition_is_missing(lost: Store) -> None:
     (finding,) = lost.verify().findings
     assert finding.space == "orders"
-    assert "the catalog names the space, and its partition is missing" in finding.problem
+    assert "is missing" in finding.problem
     assert not lost.verify("orders").ok
 
 
+@pytest.mark.parametrize("partition", [1, 2])
+def test_verify_names_a_missing_partition_that_is_not_the_first(tmp_path: Path, place: Place, partition: int) -> None:
+    remove(place, tmp_path, 3, partition)
+    with opened(tmp_path) as store:
+        (finding,) = store.verify().findings
+        assert (finding.space, finding.partition) == ("orders", partition)
+
+
+def test_salvage_names_the_missing_partition_and_copies_the_others(tmp_path: Path, place: Place) -> None:
+    remove(place, tmp_path, 3, 1)
+    with opened(tmp_path) as store:
+        report = store.salvage("orders", "saved")
+        (damage,) = report.damage
+        assert damage.endswith("is missing")
+        assert 0 < report.entries < 12
+        assert len(list(store.consume_space("saved"))) == report.entries
+
+
 def test_a_backup_refuses_or_skips_a_space_whose_partition_is_missing(lost: Store, tmp_path: Path) -> None:
-    with pytest.raises(CorruptData, match=r"space 'orders' .*its partition is missing"):
+    with pytest.raises(CorruptData, match=r"space 'orders'.* is missing"):
         lost.backup(tmp_path / "kept")
     assert lost.backup(tmp_path / "kept", skip_damaged=True).point.skipped == ("orders",)
 
 
-def test_a_space_whose_partition_is_missing_is_deleted_and_created_again(lost: Store) -> None:
-    lost.delete_space("orders")
-    assert list(lost.get_spaces()) == ["a"]
-    fill(lost, "orders")
-    assert lost.verify().ok
+@pytest.mark.parametrize(("partitions", "gone"), [(1, [0]), (3, [0]), (3, [1]), (3, [0, 2]), (3, [0, 1, 2])])
+def test_a_space_whose_partition_is_missing_is_deleted_and_created_again(
+    tmp_path: Path, place: Place, partitions: int, gone: list[int]
+) -> None:
+    remove(place, tmp_path, partitions, *gone)
+    with opened(tmp_path) as store:
+        store.delete_space("orders")
+        assert list(store.get_spaces()) == ["a"]
+        store.create_space("orders", 3)
+        fill(store, "orders")
+        assert store.verify().ok
+        assert len(list(store.consume_space("orders"))) == 5
+
+
+def test_a_space_of_which_only_the_catalog_was_written_is_named_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any storage: its creation was stopped, or somebody deleted all rows of the partition."""
+    root = uuid4().hex
+    stopped = FaultyDriver(MemoryDriver(root), Plan.at(0, Fault.CRASH_AFTER, kind="put"))
+    with pytest.raises(Crash):
+        Client("memory://", stopped, 30.0, None, 64 << 20, ManualClock()).store(ID).create_space("orders", 2)
+    now = time.time() + 3600
+    monkeypatch.setattr("streamkit.index.verify.time.time", lambda: now)
+    with streamkit.connect(f"memory://{root}") as client, client.store(ID) as store:
+        fill(store, "a")
+        (finding,) = store.verify().findings
+        assert "the catalog names the space, and its partition is missing" in finding.problem
+        with pytest.raises(CorruptData, match=r"space 'orders' .*its partition is missing"):
+            store.backup("memory://kept")
+        store.delete_space("orders")
+        assert list(store.get_spaces()) == ["a"]
+        assert store.verify().ok
