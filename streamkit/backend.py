@@ -54,6 +54,7 @@ __all__ = [
     "Scrubs",
     "ServiceClock",
     "ServiceTime",
+    "ShowsLeases",
     "Value",
     "first_token",
     "owner_of",
@@ -336,6 +337,18 @@ class Discards(Protocol):
         """Remove all rows of a partition, readable or not. A partition that does not exist is fine; again is fine.
 
         A process that has the partition open gets StoreClosed, or sees a partition without rows.
+        """
+        ...
+
+
+@runtime_checkable
+class ShowsLeases(Protocol):
+    """A backend that tells whether a lease is held. Other backends are asked for the lease, which is then released."""
+
+    def is_held(self, name: str) -> bool:
+        """True if a holder has the lease `name` now, by the service's clock. Changes nothing.
+
+        A lease whose end cannot be told yet counts as held, as for `acquire`.
         """
         ...
 

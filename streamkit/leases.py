@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from .backend import Ambiguous, Backend, Grant
+from .backend import Ambiguous, Backend, Grant, ShowsLeases
 from .clock import Clock
 from .errors import LeaseLost, LeaseNotAcquired, TransientError, Unavailable
 from .names import check_name
 from .warn import warn
 
-__all__ = ["Lease", "LeaseGrant", "acquire", "check_grant", "release", "renew"]
+__all__ = ["Lease", "LeaseGrant", "acquire", "check_grant", "is_held", "release", "renew"]
 
 _LONGEST_PAUSE = 0.5
 _EARLY = 0.05
@@ -95,6 +95,20 @@ def release(backend: Backend, grant: LeaseGrant) -> None:
         return
     except Ambiguous as error:
         raise Unavailable(f"the answer to the release of the lease {grant.key!r} was lost; release it again") from error
+
+
+def is_held(backend: Backend, key: str) -> bool:
+    """True if somebody holds the lease now. A backend that cannot tell is asked for the lease, which goes back at once.
+
+    TransientError if it cannot be told.
+    """
+    if isinstance(backend, ShowsLeases):
+        return backend.is_held(key)
+    try:
+        release(backend, acquire(backend, key, 1.0))
+    except LeaseNotAcquired:
+        return True
+    return False
 
 
 def _lost_answer(key: str, ttl: float) -> Unavailable:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,27 +16,25 @@ from .errors import (
     Fenced,
     LeaseLost,
     LeaseNotAcquired,
-    OutcomeUnknown,
     SequenceMismatch,
     StreamkitError,
-    TransientError,
 )
-from .leases import Lease
+from .leases import Lease, is_held
 from .model import Entry, Record
 from .names import check_name, internal_name
 from .seconds import check_seconds
-
-if TYPE_CHECKING:
-    from .store import Store
+from .store import Store, inner
 
 __all__ = ["Member", "Members", "Membership"]
 
 _SPACE = internal_name("members")
 _LEAST_TTL = 1.0
 _ATTEMPTS = 5
-"""Attempts to note a member as gone while others write too."""
+"""Attempts to note members as gone while others write too."""
+_JOINS = 100
+"""One join in so many tidies."""
 _KEPT = 1000
-"""Records before those of who is there, after which they are removed."""
+"""Notes before those of present members, after which they are trimmed."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -72,6 +71,11 @@ class Members:
         self._first = 0
         """The first record that was there."""
         self._noted: dict[str, tuple[_Note, Entry]] = {}
+        """The latest note of each member that has neither left nor ended, and its entry."""
+        self._ended: set[str] = set()
+        """Members whose leases have ended, and of whom no note says so yet."""
+        self._lock = threading.RLock()
+        """Guards the fields."""
 
     def join(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> Membership:
         """Be there as `name` until `leave()`, the end of a `with`, or `ttl` seconds after the process stopped.
@@ -81,8 +85,7 @@ class Members:
         check_name(name, "member")
         check_seconds("ttl", ttl)
         found = _checked(metadata)
-        # `list` takes the lease of a member that is gone, and gives it back at once.
-        lease = self._store.lease(self._lease_name(name), ttl=max(ttl, _LEAST_TTL), wait=0.5)
+        lease = self._store.lease(self._lease_name(name), ttl=max(ttl, _LEAST_TTL))
         try:
             lease.__enter__()
         except LeaseNotAcquired as error:
@@ -92,20 +95,24 @@ class Members:
         except BaseException:
             lease.__exit__(None, None, None)
             raise
+        if not random.randrange(_JOINS):
+            with suppress(StreamkitError):  # a later join does it
+                self._tidy()
         return Membership(self, name, found, lease)
 
     def list(self) -> list[Member]:
-        """Who is there, by name. Costs a look at the log, and at the lease of each.
+        """The members that are there, by name. Costs a look at the log and one at each member's lease.
 
-        TransientError where that cannot be told, as from all that reads.
+        Writes nothing and takes no lease, so it keeps nobody from joining. TransientError if it cannot be told.
         """
         self._read()
         found = []
-        for name in sorted(self._noted):
-            if self._is_there(name) and (noted := self._noted.get(name)) is not None:  # another thread may read on
-                note, entry = noted
+        for name, noted in sorted(self._noted.copy().items()):
+            note, entry = noted
+            if is_held(inner(self._store).backend, self._lease_name(name)):
                 found.append(Member(name, dict(note.metadata), entry.timestamp))
-        self._trim()
+            else:
+                self._end(name, entry.sequence)
         return found
 
     def watch(self, *, timeout: float | None = None, every: float = 1.0) -> Iterator[Sequence[Member]]:
@@ -116,8 +123,6 @@ class Members:
         check_seconds("every", every, positive=True)
         if timeout is not None:
             check_seconds("timeout", timeout, endless=True)
-        from .store import inner
-
         clock = inner(self._store).clock
         before: Sequence[Member] | None = None
         heard = clock.monotonic()
@@ -140,54 +145,56 @@ class Members:
         self._store.produce(_SPACE, self.group, [_Note(name, gone=True).record()], lease=lease)
 
     def _read(self) -> None:
-        # What was trimmed tells of nobody who is there: who is noted here, and has gone since, is found out to have.
+        # Trimmed notes are of members that have left, or whose leases have ended.
         for entry in self._store.consume_segment(_SPACE, self.group, min_sequence=self._seen + 1, gaps="skip"):
             try:
                 note = msgspec.json.decode(entry.payload, type=_Note)
             except msgspec.DecodeError as error:
                 raise CorruptData(f"the members of {self.group!r} cannot be read: {error}") from error
-            if note.gone:
-                self._noted.pop(note.name, None)
-            else:
-                self._noted[note.name] = (note, entry)
-            self._first = self._first or entry.sequence
-            self._seen = entry.sequence
+            with self._lock:
+                if entry.sequence > self._seen:  # else another thread has read it
+                    self._apply(note, entry)
+
+    def _apply(self, note: _Note, entry: Entry) -> None:
+        self._ended.discard(note.name)
+        if note.gone:
+            self._noted.pop(note.name, None)
+        else:
+            self._noted[note.name] = (note, entry)
+        self._first = self._first or entry.sequence
+        self._seen = entry.sequence
+
+    def _end(self, name: str, sequence: int) -> None:
+        """The lease of the member with this note has ended, for good: a lease that was lost is not renewed again."""
+        with self._lock:
+            noted = self._noted.get(name)
+            if noted is not None and noted[1].sequence == sequence:
+                del self._noted[name]
+                self._ended.add(name)
+
+    def _tidy(self) -> None:
+        """Note the members that have ended, and trim what nobody reads any more."""
+        self.list()
+        for _ in range(_ATTEMPTS):
+            with self._lock:
+                ended, seen = sorted(self._ended), self._seen
+            if not ended:
+                break
+            # Somebody who joins under one of the names meanwhile writes first, and then this write is refused.
+            try:
+                gone = [_Note(name, gone=True).record() for name in ended]
+                self._store.produce(_SPACE, self.group, gone, expected_sequence=seen)
+            except SequenceMismatch:
+                pass
+            self._read()
+        self._trim()
 
     def _trim(self) -> None:
-        """What is before the records of who is there is read by nobody any more."""
-        first = min([entry.sequence for _, entry in list(self._noted.values())], default=self._seen + 1)
+        with self._lock:
+            first = min([entry.sequence for _, entry in self._noted.values()], default=self._seen + 1)
         if first - self._first >= _KEPT:
-            with suppress(StreamkitError):  # who looks next does it
-                self._store.trim(_SPACE, self.group, before=first)
-                self._first = first
-
-    def _is_there(self, name: str) -> bool:
-        """Whether someone holds the member's lease. The error says so where that cannot be told."""
-        for _ in range(_ATTEMPTS):
-            noted = self._noted.get(name)
-            if noted is None:  # another thread has read on
-                return False
-            if self._is_held(name):
-                return True
-            # No lease is held for this write, so that it keeps nobody from joining. One who joins meanwhile writes
-            # first, or after it: then this member is there again.
-            with suppress(TransientError, OutcomeUnknown):  # the next one who looks notes it
-                try:
-                    gone = _Note(name, gone=True).record()
-                    self._store.produce(_SPACE, self.group, [gone], expected_sequence=self._seen)
-                except SequenceMismatch:
-                    self._read()
-                    continue
-            self._noted.pop(name, None)
-            return False
-        return self._noted.get(name) is not noted
-
-    def _is_held(self, name: str) -> bool:
-        try:
-            with self._store.lease(self._lease_name(name), ttl=_LEAST_TTL):
-                return False
-        except LeaseNotAcquired:
-            return True
+            self._store.trim(_SPACE, self.group, before=first)
+            self._first = first
 
 
 def _checked(metadata: Mapping[str, str] | None) -> dict[str, str]:

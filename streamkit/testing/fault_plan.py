@@ -63,6 +63,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = MappingProxyType(
         "delete": (*_CHANGE, Fault.PARTIAL, Fault.CRASH_PARTIAL),
         "scrub": _ANY,
         "acquire": (*_CHANGE, Fault.CONFLICT),
+        "is_held": _ANY,
         "renew": (*_CHANGE, Fault.CONFLICT),
         "release": _CHANGE,
         "stores": _ANY,

@@ -32,6 +32,7 @@ from ..backend import (
     Value,
 )
 from ..errors import LeaseLost, StoreClosed, StreamkitError, Unavailable
+from ..leases import is_held
 from .fault_plan import DAMAGE, Fault, Plan
 from .injector import Injector, Turn, effect_of, name_of
 
@@ -163,6 +164,10 @@ class FaultyBackend:
             self.faults.end(turn, "None", turn.fault)
             return None
         return self.faults.perform(turn, lambda: self.inner.acquire(name, ttl))
+
+    def is_held(self, name: str) -> bool:
+        turn = self._begin("is_held", repr(name))
+        return self.faults.perform(turn, lambda: is_held(self.inner, name))
 
     def renew(self, grant: Grant) -> Grant:
         turn = self._begin("renew", repr(grant.name))

@@ -8,11 +8,12 @@ from uuid import uuid4
 import pytest
 from fix_stores import Subject
 
-from streamkit import Lease, LeaseNotAcquired, Store, TransientError
+from streamkit import LeaseNotAcquired, Store, TransientError
 from streamkit import members as presence
 from streamkit.client import Client
 from streamkit.members import Membership
 from streamkit.names import internal_name
+from streamkit.store import inner
 from streamkit.testing import At, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
 
@@ -76,9 +77,9 @@ def test_who_stops_is_gone_after_its_ttl(clock: ManualClock, stores: list[Store]
     assert member.lost.is_set() or member._lease.remaining() == 0
 
 
-@pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.UNAVAILABLE, Fault.LOST_REQUEST], ids=str)
+@pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.UNAVAILABLE], ids=str)
 def test_a_member_is_not_gone_because_nobody_could_ask(fault: Fault) -> None:
-    driver = FaultyDriver(MemoryDriver(uuid4().hex), Plan.at(2, fault, kind="acquire"))  # after one join, one look
+    driver = FaultyDriver(MemoryDriver(uuid4().hex), Plan.at(1, fault, kind="is_held"))
     clock = ManualClock()
     id = uuid4()
     with Client("memory://", driver, 30.0, None, 64 << 20, clock) as client:
@@ -107,17 +108,19 @@ def test_two_threads_ask_one_group_who_is_there(subject: Subject, monkeypatch: p
     here, there = subject.store.members("workers"), subject.stranger().members("workers")
     there.join("a")
     b = there.join("b")
-    lease = Store.lease
+    look = presence.is_held
 
-    def between(self: Store, *arguments: Any, **options: Any) -> Lease:
+    def between(backend: Any, key: str) -> bool:
         monkeypatch.undo()
         b.leave()
         assert [one.name for one in here.list()] == ["a"]  # as another thread does
-        subject.store.lease(here._lease_name("b"), 15.0).__enter__()  # it joins again, and has not said so yet
-        return lease(self, *arguments, **options)
+        there.join("b", {"joined": "again"})
+        assert [one.name for one in here.list()] == ["a", "b"]
+        return look(backend, key)
 
-    monkeypatch.setattr(Store, "lease", between)
-    assert [one.name for one in here.list()] == ["a"]
+    monkeypatch.setattr(presence, "is_held", between)
+    assert [one.name for one in here.list()] == ["a", "b"]
+    assert [one.metadata for one in here.list()] == [{}, {"joined": "again"}]
 
 
 def test_who_is_slow_in_leaving_does_not_take_the_next_one_of_its_name_along(
@@ -141,42 +144,113 @@ def test_who_is_slow_in_leaving_does_not_take_the_next_one_of_its_name_along(
 def test_who_joins_is_not_missed_because_somebody_slept_who_had_found_the_one_before_gone(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The join that notes who is gone sleeps before it writes that, and somebody joins under the name."""
     here, there = subject.store, subject.stranger()
     here.members("workers").join("a", {"host": "one"})._lease.__exit__(None, None, None)  # its process was killed
     produce, joined = Store.produce, list[Membership]()
 
     def sleep(self: Store, *arguments: Any, **options: Any) -> Any:
-        """The process sleeps before it writes, and somebody joins."""
-        monkeypatch.undo()
-        joined.append(there.members("workers").join("a", {"host": "two"}))
+        if "expected_sequence" in options:
+            monkeypatch.setattr(Store, "produce", produce)
+            monkeypatch.setattr(presence, "_JOINS", 1000)
+            joined.append(there.members("workers").join("a", {"host": "two"}))
         return produce(self, *arguments, **options)
 
+    monkeypatch.setattr(presence, "_JOINS", 1)  # each join notes who is gone
     monkeypatch.setattr(Store, "produce", sleep)
-    for members in (here.members("workers"), there.members("workers")):
-        assert [(one.name, one.metadata) for one in members.list()] == [("a", {"host": "two"})]
+    with here.members("workers").join("b"):
+        assert len(joined) == 1
+        for members in (here.members("workers"), there.members("workers")):
+            assert [(one.name, one.metadata) for one in members.list()] == [("a", {"host": "two"}), ("b", {})]
     joined[0].leave()
     assert here.members("workers").list() == []
 
 
-@pytest.mark.parametrize("others", [0, 1, 9])
-def test_a_list_keeps_nobody_from_joining(subject: Subject, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
-    """Also if more join while it notes who is gone than it has patience for."""
-    here, there = subject.store, subject.stranger()
-    here.members("workers").join("a", {"host": "one"})._lease.__exit__(None, None, None)  # its process was killed
-    produce, joined = Store.produce, list[Membership]()
+def counted(store: Store) -> dict[str, int]:
+    kinds = ("get", "read", "scan", "put", "delete", "lease")
+    return {kind: inner(store).backend.requests.get(kind, 0) for kind in kinds}
 
-    def meanwhile(self: Store, *arguments: Any, **options: Any) -> Any:
-        if self is here and len(joined) < others + 1:
-            number = len(joined)
-            joined.append(there.members("workers").join("a" if number == others else f"b{number}"))
-        return produce(self, *arguments, **options)
 
-    monkeypatch.setattr(Store, "produce", meanwhile)
-    names = [one.name for one in here.members("workers").list()]
+def test_a_list_reads_the_log_and_one_lease_for_each_member_and_writes_nothing(subject: Subject) -> None:
+    writer, reader = subject.store, subject.stranger()
+    names = [f"worker-{at}" for at in range(5)]
+    for name in names:
+        writer.members("workers").join(name)
+    members = reader.members("workers")
+    end = writer.end_offset(internal_name("members"))
+    for _ in range(2):
+        before = counted(reader)
+        assert [one.name for one in members.list()] == names
+        after = counted(reader)
+        assert after["lease"] - before["lease"] == 5
+        assert (after["put"], after["delete"]) == (0, 0)
+    assert writer.end_offset(internal_name("members")) == end
+
+
+def test_a_list_takes_no_lease_of_a_member_that_is_gone() -> None:
+    driver = FaultyDriver(MemoryDriver(uuid4().hex), Plan())
+    with Client("memory://", driver, 30.0, None, 64 << 20, ManualClock()) as client:
+        members = client.store(uuid4()).members("workers")
+        members.join("a")._lease.__exit__(None, None, None)  # its process was killed
+        calls = len(driver.faults.trace)
+        assert members.list() == []
+        assert {call.kind for call in driver.faults.trace[calls:]} <= {"get", "read", "scan", "is_held"}
+
+
+def test_a_member_that_has_ended_is_asked_for_once(subject: Subject) -> None:
+    subject.store.members("workers").join("a")._lease.__exit__(None, None, None)  # its process was killed
+    reader = subject.stranger()
+    members = reader.members("workers")
+    assert members.list() == []
+    before = counted(reader)["lease"]
+    assert members.list() == []
+    assert counted(reader)["lease"] == before
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_list_keeps_nobody_from_joining(subject: Subject, monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
+    """Somebody joins at each step of the list, in no time."""
+    here, there = subject.store.members("workers"), subject.stranger()
+    if again:
+        here.join("a", {"host": "one"})._lease.__exit__(None, None, None)  # its process was killed
+    here.join("b")
+    look, joined = presence.is_held, list[Membership]()
+
+    def between(backend: Any, key: str) -> bool:
+        found = look(backend, key)
+        if not joined:
+            joined.append(there.members("workers").join("a", {"host": "two"}))
+        return found
+
+    monkeypatch.setattr(presence, "is_held", between)
+    assert [one.name for one in here.list()] == ["b"]  # it began before
     monkeypatch.undo()
-    assert set(names) <= {one.name for one in joined}
-    for members in (here.members("workers"), there.members("workers")):
-        assert [one.name for one in members.list()] == sorted({one.name for one in joined})
+    for members in (here, there.members("workers")):
+        assert [(one.name, one.metadata) for one in members.list()] == [("a", {"host": "two"}), ("b", {})]
+
+
+def test_a_backend_that_cannot_show_a_lease_is_asked_for_it() -> None:
+    class Plain:
+        """A backend that has only what every backend must have."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "is_held":
+                raise AttributeError(name)
+            return getattr(self._inner, name)
+
+    class PlainDriver(MemoryDriver):
+        def open(self, store: Any) -> Any:
+            return Plain(super().open(store))
+
+    with Client("memory://", PlainDriver(uuid4().hex), 30.0, None, 64 << 20, ManualClock()) as client:
+        members = client.store(uuid4()).members("workers")
+        with members.join("a"):
+            assert [one.name for one in members.list()] == ["a"]
+        members.join("b")._lease.__exit__(None, None, None)  # its process was killed
+        assert members.list() == []
 
 
 @pytest.mark.parametrize(
@@ -193,6 +267,7 @@ def test_metadata_that_is_no_text_is_refused_before_anything_is_written(
 
 def test_what_is_remembered_of_who_has_gone_does_not_grow(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "_KEPT", 10)
+    monkeypatch.setattr(presence, "_JOINS", 1)
     here, there = subject.store.members("workers"), subject.stranger().members("workers")
     with there.join("early", {"n": "0"}):
         assert [one.name for one in there.list()] == ["early"]
@@ -206,6 +281,7 @@ def test_what_is_remembered_of_who_has_gone_does_not_grow(subject: Subject, monk
     for _ in range(2):
         for _ in range(6):
             here.join("again").leave()
+            here.join("killed")._lease.__exit__(None, None, None)
         assert here.list() == there.list() == subject.stranger().members("workers").list() == []
     kept = subject.store.segment_status(internal_name("members"), "workers")
     assert (kept.last_sequence > 60, kept.last_sequence - kept.first_sequence < 25) == (True, True)

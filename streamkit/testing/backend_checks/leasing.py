@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from uuid import uuid4
 
-from ...backend import Grant
+from ...backend import Grant, ShowsLeases
 from ...errors import LeaseLost
 from .subject import Subject, hold, refuses, same
 
@@ -100,6 +100,29 @@ class Leasing(Subject):
         self.backend.release(first)
         same(self.backend.acquire("leader", LONG), None, "the lease of the second holder")
         other.release(other.renew(second))
+
+    def test_a_look_at_a_lease_tells_whether_it_is_held(self) -> None:
+        """A look at a lease was wrong, or it changed the lease. A backend without `is_held` passes."""
+        other = self.stranger()
+        if not isinstance(other, ShowsLeases):
+            return
+        same(other.is_held("leader"), False, "a look at a lease that nobody has had")
+        grant = self.backend.renew(self.taken("leader"))
+        same([other.is_held("leader"), other.is_held("lead")], [True, False], "looks at a lease and at a free one")
+        self.backend.release(self.backend.renew(grant))
+        same(other.is_held("leader"), False, "a look at a lease that was released")
+        self.backend.release(self.taken("leader"))
+        asked = self.clock()
+        self.taken("leader", self.lease_ttl)
+        granted = again = self.clock()
+        while other.is_held("leader"):
+            late = again - granted - self.lease_ttl
+            hold(late < self.lease_grace, f"the lease is still shown as held {late:.2f} s after its end")
+            self.sleep(self.lease_ttl / 10)
+            again = self.clock()
+        passed = self.clock() - asked
+        hold(passed >= self.lease_ttl, f"a lease of {self.lease_ttl} s is shown as free after {passed:.3f} s")
+        self.backend.release(self.taken("leader"))
 
     def test_a_renewed_lease_goes_on(self) -> None:
         """A lease that was renewed in time ended at its first ttl."""

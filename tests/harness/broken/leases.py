@@ -20,9 +20,11 @@ __all__ = [
     "LeaseForEveryone",
     "LeaseIsARow",
     "LeaseSeenAndTaken",
+    "LooksByTaking",
     "ReleasesTheSuccessor",
     "RenewalForgotten",
     "ShortLease",
+    "ShownForEver",
     "TokensStartOver",
 ]
 
@@ -117,6 +119,34 @@ class EndlessLease(Sound):
     def acquire(self, name: str, ttl: float) -> Grant | None:
         grant = self.inner.acquire(name, 1e9)
         return grant and grant._replace(ttl=ttl)
+
+
+class LooksByTaking(Sound):
+    """A look at a lease takes it."""
+
+    caught_by = "test_a_look_at_a_lease_tells_whether_it_is_held"
+
+    def is_held(self, name: str) -> bool:
+        return self.inner.acquire(name, 60.0) is None
+
+
+class ShownForEver(Sound):
+    """A look at a lease does not know when the lease ends."""
+
+    caught_by = "test_a_look_at_a_lease_tells_whether_it_is_held"
+
+    def acquire(self, name: str, ttl: float) -> Grant | None:
+        grant = self.inner.acquire(name, ttl)
+        if grant is not None:
+            self.shared[self.store, name] = True
+        return grant
+
+    def release(self, grant: Grant) -> None:
+        self.shared.pop((self.store, grant.name), None)
+        self.inner.release(grant)
+
+    def is_held(self, name: str) -> bool:
+        return (self.store, name) in self.shared
 
 
 class ShortLease(Sound):
