@@ -402,19 +402,34 @@ class Store:
         self._erase_snapshots(space, {segment: 1})
         return report
 
-    def set_retention(self, space: str, retention: Retention) -> None:
-        """How much the space keeps from now on; at any time, in place of what was set before. The space is created.
+    def set_retention(self, space: str, retention: Retention, *, expected: SpaceSettings | None = None) -> None:
+        """Set how much the space keeps from now on, in place of what was set before. A missing space is created.
 
-        Readers go by it at once, and storage by the next upkeep. TypeError or ValueError for what is no retention.
+        Readers see the new retention at once; the next upkeep frees the storage. With `expected`, from
+        `space_settings`, the space must have exactly these settings, else SpaceExists is raised and nothing changes.
+        TypeError or ValueError for an invalid retention.
         """
-        from .log.floors import Control
+        from .log.floors import Control, Retained
         from .removing.limits import stored
 
         check_name(space, "space")
         kept = stored(retention)
+        if expected is not None and not isinstance(expected, SpaceSettings):
+            raise TypeError(f"expected is what store.space_settings(…) returned, not {type(expected).__name__}")
         self._handle.check_open()
-        for committer in self._shared.ready(space, ()).committers:
-            committer.commit(Request((), control=Control(retention=kept)))
+        known = self._shared.ready(space, ())
+        request = Request((), control=Control(retention=kept))
+        if expected is not None:
+            request.condition = lambda: known.described() == expected
+        known.committers[0].commit(request)
+        wanted: Retained | None = kept
+        while wanted is not None:
+            for committer in known.committers[1:]:
+                committer.commit(Request((), control=Control(retention=wanted)))
+            # Calls at the same time may reach the partitions in different orders: all follow the first partition.
+            known.partitions[0].refresh()
+            now = known.partitions[0].retention
+            wanted = now if now != wanted else None
 
     def change_space(
         self, space: str, *, idempotency_window: float | None = None, archive_grace: float | None = None

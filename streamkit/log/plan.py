@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import Fenced, SequenceMismatch, StreamkitError, TransactionIdMismatch
+from ..errors import Fenced, SequenceMismatch, SpaceExists, StreamkitError, TransactionIdMismatch
 from .answers import WINDOW
 from .idempotency import find_use, first_result
 from .partition import Partition
@@ -96,6 +96,12 @@ class Plan:
             if request.key in self._keys:
                 return
             if self._answer(request, request.key):
+                return
+        if request.condition is not None:
+            if any(other.control is not None for other in self.ready):
+                return  # a neighbour may change the settings
+            if not request.condition():
+                self.unconfirmed.append((request, _other_settings(self.partition.space)))
                 return
         retention = self.partition.retention
         if retention is not None and retention.when_full != "reject":
@@ -228,6 +234,10 @@ def _fenced(space: str, name: str, token: int, highest: int) -> Fenced:
         f"the lease {name!r} with token {token} was succeeded by one with token {highest}, which has written to the "
         f"space {space!r}: stop, this holder is not the leader any more"
     )
+
+
+def _other_settings(space: str) -> SpaceExists:
+    return SpaceExists(f"the settings of space {space!r} are no longer the expected ones; read them again")
 
 
 def mismatch(space: str, segment: str, expected: int, actual: int, by_then: int | None = None) -> SequenceMismatch:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from ..errors import OutcomeUnknown
@@ -53,6 +53,8 @@ class Request:
     """Its thread has begun to lead; it is not only named as the next one."""
     control: Control | None = None
     """What it removes; its parts have no bodies then."""
+    condition: Callable[[], bool] | None = None
+    """It is refused with SpaceExists unless this holds for the partition's settings, as they are before it."""
     withdrawn = False
     """Its caller has given up: it must not be written any more."""
     id: bytes | None = None

@@ -51,6 +51,18 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         if self.segments and not segment.startswith(self.segments):
             raise Problem("forbidden", "the key is for other segments")
 
+    def check_lease(self, name: str) -> None:
+        """A Problem unless the key is for this lease. For a key with prefixes its name is `space` or `space/segment`."""
+        space, _, segment = name.partition("/")
+        if (self.spaces and not space.startswith(self.spaces)) or (
+            self.segments and not segment.startswith(self.segments)
+        ):
+            raise Problem(
+                "forbidden",
+                "the key is for other leases: one with prefixes takes leases that are named like what it is for, "
+                "`space` or `space/segment`",
+            )
+
     def check_all_segments(self) -> None:
         """A Problem unless the key is for all segments of its spaces."""
         if self.segments:

@@ -175,6 +175,31 @@ def test_a_key_for_other_segments_is_refused(guarded: Guarded, method: str, path
     assert send(guarded, fresh(guarded, "admin", segments=["a"]), method, path, body).status == 403
 
 
+def test_a_key_with_prefixes_takes_leases_that_are_named_like_what_it_is_for(guarded: Guarded) -> None:
+    spaces = fresh(guarded, "write", spaces=["shop-"])
+    both = fresh(guarded, "write", spaces=["shop-"], segments=["order-"])
+    everything = fresh(guarded, "write")
+    for key, name, status in (
+        (spaces, "shop-eu", 201),
+        (spaces, "shop-us%2Fany", 201),
+        (spaces, "other", 403),
+        (spaces, "other%2Fshop-", 403),
+        (both, "shop-eu%2Forder-1", 201),
+        (both, "shop-eu2", 403),
+        (both, "shop-eu%2Fstock-1", 403),
+        (everything, "leader", 201),
+    ):
+        assert guarded.ask(key, "POST", f"leases/{name}").status == status, name
+    taken = guarded.ask(everything, "POST", "leases/mine").json["token"]
+    headers = {"Lease-Token": taken}
+    for method in ("PUT", "DELETE"):
+        assert guarded.ask(spaces, method, "leases/mine", None, headers).status == 403
+    # A write with the lease of somebody else would fence its holder.
+    write = "spaces/shop-eu/segments/a/entries"
+    assert guarded.ask(spaces, "POST", write, {"text": "x"}, headers).status == 403
+    assert guarded.ask(everything, "POST", write, {"text": "x"}, headers).status == 201
+
+
 def test_lists_hold_only_what_a_key_is_for(guarded: Guarded) -> None:
     store = guarded.served.store
     for space in ("list-a", "list-b"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 from fix_serve import Served
@@ -33,6 +34,53 @@ def test_a_retention_is_changed_if_it_is_the_one_that_was_read(served: Served) -
     assert served.ask("PATCH", "spaces/none", {}).status == 404
 
 
+def test_of_changes_at_once_that_name_the_same_settings_one_wins(served: Served) -> None:
+    served.ask("PUT", SPACE, {"partitions": 2})
+    for _ in range(5):
+        tag = served.ask("GET", SPACE).headers["etag"]
+
+        def change(number: int, tag: str = tag) -> int:
+            body = {"max_age": 60.0 + number + float(int(tag[1:9], 16) % 1000)}
+            return served.ask("PATCH", SPACE, body, {"If-Match": tag}).status
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sorted(pool.map(change, range(8))) == [200] + [412] * 7
+
+
+def test_if_match_is_a_list_and_knows_no_weak_tags(served: Served) -> None:
+    served.ask("PUT", SPACE)
+    tag = served.ask("GET", SPACE).headers["etag"]
+    for header, status in ((f'"other", {tag}', 200), ("*", 200), (f"W/{tag}", 412), ("x", 412), ('"other"', 412)):
+        tag = served.ask("GET", SPACE).headers["etag"]
+        found = served.ask("PATCH", SPACE, {"max_entries": 7}, {"If-Match": header})
+        assert found.status == status, header
+        served.ask("PATCH", SPACE, {})
+
+
+def test_a_space_that_exists_with_another_retention_is_refused(served: Served) -> None:
+    kept = {"retention": {"max_entries": 5}}
+    assert served.ask("PUT", SPACE, kept).status == 201
+    assert served.ask("PUT", SPACE, kept).status == 200
+    assert served.ask("PUT", SPACE).status == 200
+    other = served.ask("PUT", SPACE, {"retention": {"max_entries": 6}})
+    assert (other.status, other.json["type"]) == (409, "urn:streamkit:space-exists")
+    assert served.ask("GET", SPACE).json["retention"]["max_entries"] == 5
+    served.store.produce("full", "a", [Record(b"1")])
+    assert served.ask("PUT", "spaces/full", kept).status == 409
+
+
+def test_a_space_is_not_created_with_a_bad_retention(served: Served) -> None:
+    for wrong in ({"max_entries": 0}, {"max_age": -1}, {"per": "store"}, {"when_full": "x"}):
+        assert served.ask("PUT", SPACE, {"retention": wrong}).status == 400
+    assert served.ask("GET", SPACE).status == 404
+
+
+def test_a_creation_that_was_cut_before_its_retention_is_completed_by_the_next_one(served: Served) -> None:
+    served.store.create_space("s")
+    made = served.ask("PUT", SPACE, {"retention": {"max_entries": 5}})
+    assert (made.status, made.json["retention"]["max_entries"]) == (200, 5)
+
+
 def test_lists_come_in_pages(served: Served) -> None:
     for name in ("a/1", "a/2", "a/3", "b"):
         served.store.produce(name, "x", [Record(b"1")])
@@ -56,7 +104,10 @@ def test_the_status_of_a_segment_has_its_last_sequence_as_tag(served: Served) ->
     served.store.produce("s", "a", [Record(b"1")])
     head = served.ask("HEAD", path)
     assert (head.status, head.headers["etag"], head.body) == (200, '"1"', b"")
-    assert served.ask("GET", path, headers={"If-None-Match": '"1"'}).status == 304
+    for header, status in (
+        ('"1"', 304), ('W/"1"', 304), ('"0", "1"', 304), ("*", 304), ('"0"', 200), ('"11"', 200), ("1", 200), ("", 200),
+    ):  # fmt: skip
+        assert served.ask("GET", path, headers={"If-None-Match": header}).status == status, header
     assert served.ask("GET", path).json["last_sequence"] == 1
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 from ..names import name_of
 from ..problems import Problem
 from ..responses import Answer
+from ..tags import has_tag_weakly
 from .control import Control
 from .forks import source_segment
 from .live import cursor_after, next_page, serve_events
@@ -232,7 +233,7 @@ def _page_answer(request: Request, segment: str, state: State, after: int, page:
     stream = hashlib.blake2b(f"{state.base}:{segment}".encode(), digest_size=9).hexdigest()
     etag = f'"{stream}:{after}:{page.next}{":c" if closed else ""}"'
     headers |= {"ETag": etag, "Cache-Control": "private, no-cache" if page.at_tail else _FIXED}
-    if cursor is None and etag in (request.text_header(b"if-none-match") or ""):
+    if cursor is None and has_tag_weakly(request.joined(b"if-none-match") or b"", etag.encode()):
         return _answer(304, headers)
     return _answer(200, headers, body_of(state, page.messages), state.content_type)
 

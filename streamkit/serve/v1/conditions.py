@@ -44,11 +44,13 @@ def idempotency_key(request: Request) -> str | None:
 
 
 def lease_grant(request: Request) -> LeaseGrant | None:
-    """The lease that fences a write, from its header Lease-Token; None if it has none."""
+    """The lease of a request, from its header Lease-Token; None if it has none. A Problem if the key is for others."""
     text = request.header(b"lease-token")
     if text is None:
         return None
     try:
-        return LeaseGrant.decode(text.decode("latin-1"))
+        grant = LeaseGrant.decode(text.decode("latin-1"))
     except ValueError:
         raise Problem("invalid-request", "the Lease-Token is not one that a lease was given") from None
+    request.access.check_lease(grant.key)
+    return grant

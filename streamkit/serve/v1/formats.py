@@ -7,6 +7,7 @@ import msgspec
 from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer
+from ..tags import has_tag_weakly
 from .pages import Found
 from .values import Page, SeveralPage
 
@@ -36,7 +37,7 @@ def send_page(request: Request, page: Page | SeveralPage, found: Found, line: bo
     if tag is not None:
         headers = [(b"etag", f'"{tag}"'.encode()), (b"cache-control", b"no-cache")]
         held = request.joined(b"if-none-match")
-        if held is not None and f'"{tag}"'.encode() in held:
+        if held is not None and has_tag_weakly(held, f'"{tag}"'.encode()):
             return Answer(304, b"", headers)
     else:
         headers = [(b"cache-control", b"no-store")]

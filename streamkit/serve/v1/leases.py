@@ -42,6 +42,7 @@ def _out(grant: LeaseGrant) -> LeaseOut:
 async def acquire(request: Request) -> Answer:
     """Take a lease; 409 if someone else holds it."""
     request.query(())
+    request.access.check_lease(request.name(1))
     body = await request.body()
     given = await body_of(request, _lease_in) if body else LeaseIn()
     return json_answer(_out(await request.store().acquire_lease(request.name(1), given.ttl)), 201)

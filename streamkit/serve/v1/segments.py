@@ -7,6 +7,7 @@ from ...store import Store
 from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer
+from ..tags import has_tag_weakly
 from .parameters import listing
 from .values import SegmentsOut, status_out
 from .writing import base_of
@@ -42,7 +43,7 @@ async def get_segment(request: Request) -> Answer:
         raise Problem("not-found", f"the space has no segment {segment!r}", headers=((b"etag", b'"0"'),))
     tag = b'"%d"' % status.last_sequence
     held = request.joined(b"if-none-match")
-    if held is not None and tag in [part.strip() for part in held.split(b",")]:
+    if held is not None and has_tag_weakly(held, tag):
         return Answer(304, b"", ((b"etag", tag),))
     return json_answer(status_out(status, base_of(store, space)), headers=((b"etag", tag),))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 
 import msgspec
 
-from ...errors import StoreClosed
+from ...errors import SpaceExists, StoreClosed
+from ...removing.limits import stored
 from ...retention import Retention
 from ...space import SpaceSettings
 from ...store import Store
@@ -14,6 +16,7 @@ from ..names import encode_name
 from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer, no_content
+from ..tags import has_tag
 from .parameters import listing
 from .records import body_of
 from .values import RetentionIn, SettingsIn, SizeOut, SpaceName, SpacesOut, StoresOut, TierOut
@@ -115,6 +118,7 @@ async def create_space(request: Request) -> Answer:
     store, space = request.store(), request.name(1)
     body = await request.body()
     given = await body_of(request, _settings_in) if body else SettingsIn()
+    retention = None if given.retention is None else _retention(given.retention)
     before = await store.space_settings(space)
     await store.create_space(
         space,
@@ -123,13 +127,32 @@ async def create_space(request: Request) -> Answer:
         idempotency_window=given.idempotency_window,
         archive_grace=given.archive_grace,
     )
-    if before is None and given.retention is not None:
-        await store.set_retention(space, _retention(given.retention))
+    if retention is not None:
+        await _give_retention(request, retention)
     return _described(await _settings(request), 201 if before is None else 200)
 
 
+async def _give_retention(request: Request, retention: Retention) -> None:
+    """Set the retention of a new space. SpaceExists if it has another one, or entries that this one could drop.
+
+    A process may have ended between the creation and this, so an empty space without a retention counts as new.
+    """
+    store, space = request.store(), request.name(1)
+    while True:
+        settings = await _settings(request)
+        if settings.retention == retention:
+            return
+        used = [name async for name in store.get_segments(space, limit=1)]
+        if used or settings.retention != Retention():
+            raise SpaceExists(f"the space {space!r} exists with another retention; PATCH changes it")
+        with contextlib.suppress(SpaceExists):
+            await store.set_retention(space, retention, expected=settings)
+
+
 def _retention(given: RetentionIn) -> Retention:
-    return Retention(given.max_age, given.max_entries, given.max_bytes, given.per, given.when_full)
+    retention = Retention(given.max_age, given.max_entries, given.max_bytes, given.per, given.when_full)
+    stored(retention)  # checks it before anything is written
+    return retention
 
 
 async def change_space(request: Request) -> Answer:
@@ -138,15 +161,25 @@ async def change_space(request: Request) -> Answer:
     store, space = request.store(), request.name(1)
     given = await body_of(request, _retention_in)
     settings = await _settings(request)
-    match = request.header(b"if-match")
-    if match is not None and match != b"*" and match.decode("latin-1") != _tag(settings):
-        raise Problem(
-            "precondition-failed",
-            "the settings of the space are not those that If-Match names; read them again",
-            headers=((b"etag", _tag(settings).encode()),),
-        )
-    await store.set_retention(space, _retention(given))
+    match = request.joined(b"if-match")
+    if match is None or match == b"*":
+        await store.set_retention(space, _retention(given))
+        return _described(await _settings(request))
+    if not has_tag(match, _tag(settings).encode()):
+        raise _other_settings(settings)
+    try:
+        await store.set_retention(space, _retention(given), expected=settings)
+    except SpaceExists:
+        raise _other_settings(await _settings(request)) from None
     return _described(await _settings(request))
+
+
+def _other_settings(settings: SpaceSettings) -> Problem:
+    return Problem(
+        "precondition-failed",
+        "the settings of the space are not those that If-Match names; read them again",
+        headers=((b"etag", _tag(settings).encode()),),
+    )
 
 
 async def delete_space(request: Request) -> Answer:
