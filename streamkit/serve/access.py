@@ -52,15 +52,14 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
             raise Problem("forbidden", "the key is for other segments")
 
     def check_lease(self, name: str) -> None:
-        """A Problem unless the key is for this lease. For a key with prefixes its name is `space` or `space/segment`."""
-        space, _, segment = name.partition("/")
-        if (self.spaces and not space.startswith(self.spaces)) or (
-            self.segments and not segment.startswith(self.segments)
-        ):
+        """A Problem unless the key is for this lease. Its name begins with a prefix of the key: `space`; for a key
+        with prefixes of segments it is `space/segment`."""
+        names = [name[at + 1 :] for at, letter in enumerate(name) if letter == "/"] if self.segments else [name]
+        if not name.startswith(self.spaces or "") or not any(one.startswith(self.segments or "") for one in names):
             raise Problem(
                 "forbidden",
-                "the key is for other leases: one with prefixes takes leases that are named like what it is for, "
-                "`space` or `space/segment`",
+                "the key is for other leases: the name of a lease begins like the spaces that the key is for, and has "
+                "the form space/segment if the key is for some segments",
             )
 
     def check_all_segments(self) -> None:

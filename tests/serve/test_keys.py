@@ -187,6 +187,11 @@ def test_a_key_with_prefixes_takes_leases_that_are_named_like_what_it_is_for(gua
         (both, "shop-eu%2Forder-1", 201),
         (both, "shop-eu2", 403),
         (both, "shop-eu%2Fstock-1", 403),
+        (both, "other%2Forder-1", 403),
+        (fresh(guarded, "write", spaces=["a/b"]), "a%2Fb%2Fc", 201),
+        (fresh(guarded, "write", spaces=["a/b"], segments=["c"]), "a%2Fb%2Fd%2Fc", 201),
+        (fresh(guarded, "write", segments=["c"]), "any%2Fc", 201),
+        (fresh(guarded, "write", segments=["c"]), "c", 403),
         (everything, "leader", 201),
     ):
         assert guarded.ask(key, "POST", f"leases/{name}").status == status, name
