@@ -6,7 +6,7 @@ An erasure that was stopped is done again; it finds what is clean already. In th
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import ne
 from os import urandom
@@ -68,7 +68,7 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
             numbers = stored_in(partition, head, ranges)
             done = done.plus(Rewritten(records=_clean_log(partition, numbers, ranges)))
             made: list[bytes] = []
-            after, changed = _clean_files(partition, head, numbers, ranges, made)
+            after, changed = _clean_files(partition, head, numbers, ranges, made, frozenset())
         except RunGone:
             partition.read_head()
             continue
@@ -90,14 +90,52 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
 
 
 def clear_leftovers(partition: Partition) -> Rewritten:
-    """Remove files of stopped upkeeps, and deleted rows whose bytes are still on disk."""
+    """Remove what nothing refers to any more: parts of files, files of stopped upkeeps, and deleted rows whose bytes
+    are still on disk."""
+    done = _drop_dead_parts(partition)
     for _ in range(_TRIES):
         if sweep(partition) is not None:
             break
     else:
         raise Unavailable(f"space {partition.space!r}: the head is written to all the time; erase again later")
     unreached = _scrub(partition)
-    return Rewritten(unreached=(unreached,)) if unreached else Rewritten()
+    return done.plus(Rewritten(unreached=(unreached,))) if unreached else done
+
+
+def _drop_dead_parts(partition: Partition) -> Rewritten:
+    for _ in range(_TRIES):
+        partition.read_head()
+        head = partition.head
+        made: list[bytes] = []
+        try:
+            dead = _with_dead_parts(partition, head)
+            if not dead:
+                return Rewritten()
+            after, changed = _clean_files(partition, head, (), Ranges(()), made, dead)
+        except RunGone:
+            continue
+        if move_head(partition, head, after, made):
+            return changed
+    raise Unavailable(f"space {partition.space!r}: the head is written to all the time; erase again later")
+
+
+def _with_dead_parts(partition: Partition, head: Head) -> set[bytes]:
+    """The files that the head names, with bytes in them that it does not name.
+
+    An upkeep puts a run and a pack into one file. A later one merges either of them into another file, and the bytes
+    stay for as long as the rest of the file is needed.
+    """
+    parts: dict[bytes, list[RunFile | PackFile]] = {}
+    named: set[RunFile | PackFile] = {*head.manifest.files(), *head.packs}
+    for part in named:
+        parts.setdefault(part.id, []).append(part)
+    ends = {id: max(part.start + part.length for part in those) for id, those in parts.items()}
+    dead = {id for id, those in parts.items() if sum(part.length for part in those) < ends[id]}
+    whole = [id for id in parts if id not in dead]
+    # The last byte that is named, and the one behind it if there is one.
+    tails = [Range(run_key(id), ends[id] - 1, 2, parts[id][0].etag or None) for id in whole]
+    found = read_ranges(partition.backend, partition.key, tails) if tails else []
+    return dead | {id for id, tail in zip(whole, found, strict=True) if len(tail) > 1}
 
 
 def _scrub(partition: Partition) -> str | None:
@@ -137,13 +175,18 @@ def _rewrite_row(partition: Partition, key: bytes, value: Value, ranges: Ranges)
 
 
 def _clean_files(
-    partition: Partition, head: Head, numbers: Sequence[int], ranges: Ranges, made: list[bytes]
+    partition: Partition,
+    head: Head,
+    numbers: Sequence[int],
+    ranges: Ranges,
+    made: list[bytes],
+    dead: Collection[bytes],
 ) -> tuple[Head, Rewritten]:
     """`head` with files that hold nothing that is erased, and how many are new. A file has a run, or packed
-    transactions, or both."""
+    transactions, or both. The files `dead` are replaced in any case."""
     manifest, packed = head.manifest, partition.open_packs(head)
     inside = {pack.id: _within(numbers, pack) for pack in head.packs}
-    bad = {pack.id for pack in head.packs if any(map(packed.holds, inside[pack.id]))}
+    bad = {*dead, *(pack.id for pack in head.packs if any(map(packed.holds, inside[pack.id])))}
     bad |= {file.id for file in manifest.files() if _may_hold(partition, file, ranges)}
     runs = {(file.id, file.start): file for file in manifest.files() if file.id in bad}
     new_runs = {place: _new_run(partition, file, ranges, made) for place, file in runs.items()}
