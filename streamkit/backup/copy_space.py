@@ -132,8 +132,10 @@ def _removed(head: Head) -> tuple[int, ...]:
 
 def _copy_rows(partition: Partition, repository: Repository, head: Head, before: Part | None) -> list[Chunk]:
     """The transactions up to the watermark that are rows of their own, and in no file."""
-    packs = partition.open_packs(msgspec.structs.replace(head, pack=b""))
     first = max(1, min(head.floor.number, head.watermark + 1))
+    if first > head.watermark:
+        return []
+    packs = partition.open_packs(msgspec.structs.replace(head, pack=b""))
     start, end = partition.transaction_key(first), partition.transaction_key(head.watermark + 1)
     rows = partition.backend.scan(partition.key, start, end, values=False)
     needed = [number for row in rows if not packs.holds(number := transaction_number(row.key))]

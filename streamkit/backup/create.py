@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from os import PathLike
 
-from ..errors import Unavailable
+from ..errors import UNREADABLE, StoreClosed, Unavailable
 from ..leases import Lease
 from ..log.moments import SKEW
 from ..store import Store, inner
@@ -111,7 +111,7 @@ class _Backup:
             return False
         if any(number > cut.ends[partition] for partition, number in copied.archived.items()):
             return False
-        for partition in inner(self._store).unread_partitions(space):
+        for partition in self._spaces.partitions(space):
             self._lease.check()
             index = partition.partition
             part = self._repository.part(self._number, space, index)
@@ -120,7 +120,11 @@ class _Backup:
             before = self._repository.part(self._previous, space, index) if self._previous else None
             if before is not None and before.incarnation != part.incarnation:
                 before = None
-            partition.refresh()
+            try:
+                partition.refresh()
+            except (StoreClosed, *UNREADABLE):
+                self._spaces.forget(space)  # it was deleted, or the next round finds the damage
+                return False
             try:
                 self._repository.put_part(
                     self._number, add_tail(partition, self._repository, part, cut.ends[index], before)

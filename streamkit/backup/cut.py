@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..errors import CorruptData, Unavailable
+from ..errors import UNREADABLE, CorruptData, StoreClosed, Unavailable
 from ..index.verify import LOST, is_lost
 from ..log.first_at import first_at
 from ..log.moments import SKEW
@@ -65,13 +65,32 @@ def _round(store: Store, spaces: ReadableSpaces, moment: int, wrong: _Wrong) -> 
     cuts: dict[str, Cut] = {}
     for space in spaces.names():
         with spaces.reading(space):
-            partitions = inner(store).unread_partitions(space)
-            ends = [(partition.settings.incarnation, _end(partition, moment, wrong)) for partition in partitions]
-            if ends:
-                cuts[space] = Cut(ends[0][0], tuple(end for _, end in ends))
-            elif is_lost(inner(store).backend, space):
-                raise CorruptData(LOST)
+            cut = _cut(store, spaces, space, moment, wrong)
+            if cut is not None:
+                cuts[space] = cut
     return cuts
+
+
+def _cut(store: Store, spaces: ReadableSpaces, space: str, moment: int, wrong: _Wrong) -> Cut | None:
+    """The cut of one space. None if it is gone, or its deletion has begun."""
+    for is_known in (True, False):
+        if not is_known:
+            spaces.forget(space)
+        partitions = spaces.partitions(space)
+        try:
+            ends = tuple(_end(partition, moment, wrong) for partition in partitions)
+        except (StoreClosed, *UNREADABLE) as error:
+            if is_known:
+                continue  # it was deleted, and may have been made again, since its partitions were read
+            inner(store)  # StoreClosed if the store itself is closed
+            if isinstance(error, StoreClosed):
+                return None
+            raise
+        if ends:
+            return Cut(partitions[0].settings.incarnation, ends)
+        if not is_known and is_lost(inner(store).backend, space):
+            raise CorruptData(LOST)
+    return None
 
 
 def _end(partition: Partition, moment: int, wrong: _Wrong) -> int:
@@ -80,4 +99,7 @@ def _end(partition: Partition, moment: int, wrong: _Wrong) -> int:
         return end
     if partition.timestamp > moment + SKEW:
         return wrong.end(partition)
-    return first_at(partition, moment + 1, 1, end) - 1
+    head = partition.head
+    # Mostly the answer is in the tail, which is in memory.
+    first = head.watermark + 1 if head.timestamp <= moment else 1
+    return first_at(partition, moment + 1, first, end) - 1

@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import UNREADABLE, CorruptData
+from ..log.partition import Partition
 from ..store import Store, inner
 from ..warn import warn
 
 __all__ = ["ReadableSpaces"]
+
+_BYTES = 64 << 20
+_PARTITIONS = 1000
+"""The tails and the partitions that are kept in memory."""
 
 
 class ReadableSpaces:
@@ -19,6 +24,21 @@ class ReadableSpaces:
         self.skipped: set[str] = set()
         self._store = store
         self._skip = skip_damaged
+        self._partitions: dict[str, list[Partition]] = {}
+
+    def partitions(self, space: str) -> list[Partition]:
+        """The partitions of a space, none if it is gone. The same ones again, so that they only read what is new."""
+        found = self._partitions.get(space)
+        if found is None:
+            kept = [partition.tail_bytes for partitions in self._partitions.values() for partition in partitions]
+            if sum(kept) > _BYTES or len(kept) > _PARTITIONS:
+                self._partitions.clear()
+            found = self._partitions[space] = list(inner(self._store).unread_partitions(space))
+        return found
+
+    def forget(self, space: str) -> bool:
+        """Read a space anew: it may be another one of its name by now. True if its partitions were known."""
+        return self._partitions.pop(space, None) is not None
 
     def names(self) -> list[str]:
         return [space for space in inner(self._store).space_names() if space not in self.skipped]

@@ -7,10 +7,13 @@ from uuid import uuid4
 
 import pytest
 
+import streamkit
 from harness.processes import Service
 from streamkit import Record, Store
 from streamkit.backup import cut
+from streamkit.log.ended import end_log
 from streamkit.log.partition import Partition
+from streamkit.store import inner
 from streamkit.testing import ManualClock
 
 
@@ -126,3 +129,61 @@ def test_a_wrong_clock_hides_no_cause_in_another_space(world: World) -> None:
     assert effect.peek("c", "s").timestamp >= cause.peek("a", "s").timestamp
     found = world.restored()
     assert (b"x" in found["a"]) >= (b"x" in found["c"])
+
+
+@pytest.mark.parametrize("ahead", [59.0, 61.0, 300.0, 36_000.0])
+def test_a_process_with_an_early_clock_that_goes_on_writing_neither_blocks_a_backup_nor_loses_entries(
+    world: World, ahead: float
+) -> None:
+    """Up to a minute its entries, and those of the processes that read them, are in a later point."""
+    early, right = world.open(999.0 + ahead), world.open(999.0)
+    for at in range(3):
+        right.produce("a", "s", [Record(b"a%d" % at)])
+        early.produce("b", "s", [Record(b"b%d" % at)])
+        react(right, "b", "c", b"b%d" % at)
+    before = {space: [*world.store.consume_space(space)] for space in "abc"}
+
+    def meanwhile(asked: int) -> None:
+        early.produce("b", "s", [Record(b"%d" % asked)])
+        right.produce("b", "s", [Record(b"right %d" % asked)])
+        world.open(1_000.0).produce("a", "s", [Record(b"%d" % asked)])
+        react(early, "a", "c", b"%d" % asked)
+
+    world.meanwhile = meanwhile  # type: ignore[method-assign]
+    found = world.restored()
+    assert len(world.asked) <= 9, "three rounds"
+    for space, payloads in found.items():
+        written = [entry.payload for entry in world.store.consume_space(space)]
+        assert payloads == written[: len(payloads)], "it has no entry without the earlier ones"
+        due = [entry for entry in before[space] if ahead > 60 or entry.timestamp < 1_000_000]
+        assert len(payloads) >= len(due), "it has all that was there when the backup began"
+
+
+def test_a_space_whose_deletion_has_begun_is_left_out(world: World, tmp_path: Path) -> None:
+    doomed = world.open(1_000.0)
+    end_log(next(inner(doomed).unread_partitions("b")))  # the process that deletes it was killed
+    assert world.restored() == {"a": [b"before"], "b": [], "c": [b"before"]}
+
+
+def test_a_space_that_is_made_again_while_its_end_is_asked_for_is_no_damage(world: World) -> None:
+    def meanwhile(asked: int) -> None:
+        if asked == 2:  # the end of "b" is known
+            world.store.delete_space("b")
+            world.open(990.0).produce("b", "s", [Record(b"again")])
+
+    world.meanwhile = meanwhile  # type: ignore[method-assign]
+    assert world.restored() == {"a": [b"before"], "b": [b"again"], "c": [b"before"]}
+
+
+def test_the_tail_of_a_partition_is_read_once_for_a_point(tmp_path: Path) -> None:
+    url, id = f"memory://{uuid4().hex}?remote=1", uuid4()
+    with streamkit.connect(url) as client, client.store(id) as store:
+        for at in range(80):
+            store.produce(f"s{at % 4}", "s", [Record(b"x")])
+        with streamkit.connect(url) as other, other.store(id) as reader:
+            before = dict(inner(reader).backend.requests)
+            assert reader.backup(tmp_path / "backups").point.transactions == 80
+            after = inner(reader).backend.requests
+    asked = {kind: after[kind] - before.get(kind, 0) for kind in ("get", "read", "scan")}
+    assert asked["read"] <= 4 * 30, "one batch for each partition"
+    assert asked["get"] + asked["scan"] <= 4 * 10 + 3

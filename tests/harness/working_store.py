@@ -65,10 +65,12 @@ def send(store: Store, limit: int) -> int:
 
 
 class At:
-    """Threads at work until they are stopped, each with its own client."""
+    """Threads at work, each with its own client. Each does as many steps as it is given: how much there is in the end
+    does not depend on how slow the machine is."""
 
     def __init__(self, open_store: Callable[[], Store], works: list[Callable[[Store, int], Any]]) -> None:
-        self._stop = threading.Event()
+        self._given = 0
+        self._changed = threading.Condition()
         self.errors: list[BaseException] = []
         self.steps: Counter[int] = Counter()
         self.threads = [
@@ -78,11 +80,36 @@ class At:
     def _work(self, open_store: Callable[[], Store], work: Callable[[Store, int], Any], at: int) -> None:
         try:
             store = open_store()
-            while not self._stop.is_set():
+            while self._may_go_on(at):
                 work(store, self.steps[at])
-                self.steps[at] += 1
+                with self._changed:
+                    self.steps[at] += 1
+                    self._changed.notify_all()
         except BaseException as error:
-            self.errors.append(error)
+            with self._changed:
+                self.errors.append(error)
+                self._changed.notify_all()
+
+    def _may_go_on(self, at: int) -> bool:
+        """Wait for a step. False if there are to be no more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._given < 0 or self.steps[at] < self._given)
+            return self._given >= 0
+
+    def give(self, steps: int) -> None:
+        """Let each thread do so many more steps, and wait until one step is done."""
+        with self._changed:
+            before = self.steps.total()
+            self._given += steps
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.errors or self.steps.total() > before)
+
+    def wait(self) -> None:
+        """Wait until all given steps are done."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.errors or all(self.steps[at] >= self._given for at in range(len(self.threads)))
+            )
 
     def __enter__(self) -> At:
         for thread in self.threads:
@@ -90,7 +117,9 @@ class At:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
+        with self._changed:
+            self._given = -1
+            self._changed.notify_all()
         for thread in self.threads:
             thread.join()
 
@@ -107,7 +136,7 @@ def at_work(open_store: Callable[[], Store]) -> At:
             pay,
             lambda store, at: booking(store).catch_up(),
             lambda store, at: (store.route("audit", "orders", "audit").catch_up(), send(store, 5)),
-            lambda store, at: store.maintain() if at % 10 == 0 else store.segment_status("orders", "order-0"),
+            lambda store, at: store.maintain() if at % 4 == 0 else store.segment_status("orders", "order-0"),
         ],
     )
 
