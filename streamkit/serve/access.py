@@ -26,6 +26,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[str, ...] = ()
     """Prefixes of the names of segments."""
     priority: int = 0
+    expires: float = 0.0
+    """In seconds since the epoch; 0: never."""
 
     def check(self, scope: str) -> None:
         """A Problem unless the key has the scope."""

@@ -81,6 +81,10 @@ class Application:
                 answer = await route.handler(request)
             except Gone:
                 return
+            except asyncio.CancelledError:
+                if isinstance(request.opened, OpenStream) and request.opened.was_cut:
+                    return
+                raise
             except Exception as error:
                 problem = problem_of(error)
                 if problem.code == "store-closed" and route is not None:

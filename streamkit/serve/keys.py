@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import os
 import secrets
 import tempfile
@@ -18,6 +19,8 @@ from .access import SCOPES, Access
 from .problems import Problem
 
 __all__ = ["Key", "KeyFile", "ticket_for"]
+
+_log = logging.getLogger("streamkit.serve")
 
 _LOOK = 1.0
 """Seconds after which the file is looked at again."""
@@ -48,6 +51,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             spaces=self.spaces,
             segments=self.segments,
             priority=self.priority,
+            expires=self.expires,
         )
 
 
@@ -146,6 +150,10 @@ class KeyFile:
             return None
         return found[1]
 
+    def has(self, id: str) -> bool:
+        """Whether the key with this id is in the file, and has not expired."""
+        return self._find(id) is not None
+
     def ticket_access(self, ticket: str, path: bytes) -> Access | None:
         """The rights of a ticket; None if it is not for `path`, or has expired."""
         parts = ticket.split("_")
@@ -178,9 +186,13 @@ class KeyFile:
             stamp = (status.st_mtime_ns, status.st_ino)
         except FileNotFoundError:
             stamp = (0, 0)
-        if stamp != self._stamp:
+        if stamp == self._stamp:
+            return
+        try:
             self._keys = {key.id: (key, key.access) for key in self.read()}
-            self._stamp = stamp
+        except (OSError, ValueError) as error:
+            _log.error("the file of keys cannot be read, so the keys that were read before go on: %s", error)
+        self._stamp = stamp
 
 
 def _digest(secret: str) -> str:

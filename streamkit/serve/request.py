@@ -211,7 +211,12 @@ class Request:
         self.service.gate.open_stream(self.access)
         self._is_counted = True
         stream = OpenStream(
-            self._send, self._receive, self.service.ticker, self.method == "HEAD", self.scope.get("streamkit.abort")
+            self._send,
+            self._receive,
+            self.service.ticker,
+            self.method == "HEAD",
+            self.scope.get("streamkit.abort"),
+            self.access,
         )
         self.opened = stream
         await stream.start(status, (*headers, *self.service.headers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from uuid import UUID
@@ -18,7 +19,7 @@ from .limits import Limits
 from .metrics import Metrics
 from .problems import Problem
 from .rings import Rings
-from .tokens import Tokens
+from .tokens import TOKEN, Tokens
 from .waiting import Ticker
 
 __all__ = ["Service"]
@@ -51,7 +52,7 @@ class Service:
         """Of pages of other sites that may use it."""
         self.gate = Gate(limits)
         self.metrics = Metrics()
-        self.ticker = Ticker(limits.heartbeat_seconds, limits.write_seconds)
+        self.ticker = Ticker(limits.heartbeat_seconds, limits.write_seconds, self.is_valid)
         self.rings = Rings(limits.ring_bytes)
 
     @property
@@ -130,6 +131,12 @@ class Service:
             if access is not None:
                 return access
         raise refused()
+
+    def is_valid(self, access: Access) -> bool:
+        """Whether a caller still has the rights that its request began with."""
+        if access.expires and access.expires <= time.time():
+            return False
+        return self.keys is None or access is EVERYTHING or access.id.startswith(TOKEN) or self.keys.has(access.id)
 
     def reopen(self, store_id: UUID) -> None:
         """Have the next request open a store again: what it has open of it was deleted by another process."""

@@ -27,6 +27,8 @@ HEADERS = (
 HEARTBEAT = b":\n\n"
 _ENOUGH = 256 << 10
 """Bytes of one write to a connection that is behind."""
+_RETRY = 500, 1_500
+"""Milliseconds after which a client connects again if its connection breaks: spread, as all break if a process does."""
 _SPREAD = 5_000
 """Milliseconds over which the clients of a process that ends come back to the others."""
 
@@ -42,6 +44,11 @@ def goodbye(reason: str, **fields: object) -> bytes:
     """The last event of a stream, with the time after which the client connects again."""
     retry = random.randrange(100, _SPREAD)
     return b"retry: %d\n%b" % (retry, event("bye", msgspec.json.encode({"reason": reason, **fields})))
+
+
+def _with_retry(events: bytes) -> bytes:
+    """`events`, the last of which says when to connect again. Else a browser waits 3 s, or as long as a bye said."""
+    return b"%bretry: %d\n\n" % (events[:-1], random.randrange(*_RETRY))
 
 
 class Cursor(Protocol):
@@ -72,16 +79,19 @@ async def follow(request: Request, rings: Sequence[Ring], cursor: Cursor) -> Non
     stream = await request.stream(200, HEADERS)
     for ring in rings:
         ring.listen(stream, cursor.segment)
+    is_first = True
     try:
-        while not service.is_draining:
+        while not (service.is_draining or stream.is_over):
             if data:
-                await stream.write(data)
+                await stream.write(_with_retry(data) if is_first else data)
+                is_first = False
             if is_end:
-                await stream.write(cursor.caught_up())
+                await stream.write(_with_retry(cursor.caught_up()) if is_first else cursor.caught_up())
+                is_first = False
                 await _live(service, stream, rings, places, cursor)
             places = [ring.end for ring in rings]
             data, is_end = await cursor.page()
-        await stream.write(goodbye("drain"))
+        await stream.write(goodbye("drain" if service.is_draining else "rotate"))
     except StreamkitError as error:
         problem = problem_of(error)
         await stream.write(goodbye("error", type=f"urn:streamkit:{problem.code}", detail=problem.detail))
@@ -92,7 +102,7 @@ async def follow(request: Request, rings: Sequence[Ring], cursor: Cursor) -> Non
 
 async def _live(service: Service, stream: OpenStream, rings: Sequence[Ring], places: list[int], cursor: Cursor) -> None:
     """Write what comes in the rings from the batches number `places` on, until it falls behind or the process ends."""
-    while True:
+    while not (service.is_draining or stream.is_over):
         written: list[bytes] = []
         size = 0
         for at, ring in enumerate(rings):
@@ -113,8 +123,6 @@ async def _live(service: Service, stream: OpenStream, rings: Sequence[Ring], pla
                         break
         if written:
             await stream.write(written[0] if len(written) == 1 else b"".join(written))
-        elif service.is_draining:
-            return
         elif all(place == ring.end for place, ring in zip(places, rings, strict=True)):
             if stream.is_silent:
                 await stream.write(HEARTBEAT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from .access import Access
 from .responses import Gone, Headers, Receive, Send
 from .waiting import Ticker, Waiter
 
@@ -18,17 +19,41 @@ class OpenStream(Waiter):
     `wake`: news, a silence that is due to be broken (`is_silent`), the client's leaving (then it raises Gone).
     """
 
-    __slots__ = ("_abort", "_bodiless", "_send", "_task", "_ticker", "is_silent", "writing_since", "written_at")
+    __slots__ = (
+        "_abort",
+        "_bodiless",
+        "_send",
+        "_task",
+        "_ticker",
+        "access",
+        "is_over",
+        "is_silent",
+        "was_cut",
+        "writing_since",
+        "written_at",
+    )
 
     def __init__(
-        self, send: Send, receive: Receive, ticker: Ticker, bodiless: bool, abort: Callable[[], object] | None
+        self,
+        send: Send,
+        receive: Receive,
+        ticker: Ticker,
+        bodiless: bool,
+        abort: Callable[[], object] | None,
+        access: Access,
     ) -> None:
         super().__init__(receive)
+        self.access = access
+        """The rights that it was opened with."""
+        self.is_over = False
+        """These rights have ended: the key was revoked, or it has expired."""
         self._send = send
         self._ticker = ticker
         self._bodiless = bodiless
         self._abort = abort
         self._task = asyncio.current_task()
+        self.was_cut = False
+        """The client did not read, and was given up."""
         self.is_silent = False
         """Nothing was written for as long as the heartbeat says."""
         self.writing_since: float | None = None
@@ -58,7 +83,7 @@ class OpenStream(Waiter):
 
     def cut(self) -> None:
         """Give up a client that does not read."""
-        self.gone = True
+        self.gone = self.was_cut = True
         if self._abort is not None:
             self._abort()
         if self._task is not None:

@@ -16,7 +16,10 @@ from .access import SCOPES, Access
 if TYPE_CHECKING:
     from .jwks import KeySet
 
-__all__ = ["Tokens"]
+__all__ = ["TOKEN", "Tokens"]
+
+TOKEN = "jwt:"
+"""The id of a caller with a token begins so."""
 
 _SHARED = ("HS256", "HS384", "HS512")
 _LEAST = 32
@@ -115,11 +118,12 @@ def access_of(claims: dict[str, Any]) -> Access | None:
     if not scopes or not named or not _is_bound(spaces) or not _is_bound(segments):
         return None
     return Access(
-        id=f"jwt:{claims.get('sub', '')}"[:100],
+        id=f"{TOKEN}{claims.get('sub', '')}"[:100],
         scopes=scopes,
         stores=stores,
         spaces=tuple(spaces or ()),
         segments=tuple(segments or ()),
+        expires=float(claims["exp"]),
     )
 
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from .responses import Gone, Receive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .access import Access
     from .streams import OpenStream
 
 __all__ = ["Ticker", "Waiter"]
@@ -77,14 +80,15 @@ class Waiter:
 
 
 class Ticker:
-    """Looks at all open streams each second: which one is silent for too long, and which client does not read.
+    """Looks at all open streams each second: is one silent for too long, does its client read, may it still.
 
     Runs only while there are streams.
     """
 
-    def __init__(self, heartbeat: float, stalled: float) -> None:
+    def __init__(self, heartbeat: float, stalled: float, is_valid: Callable[[Access], bool]) -> None:
         self._heartbeat = heartbeat
         self._stalled = stalled
+        self._is_valid = is_valid
         self._streams: set[OpenStream] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -108,7 +112,14 @@ class Ticker:
 
     def _tick(self) -> None:
         now = asyncio.get_running_loop().time()
+        valid: dict[tuple[str, float], bool] = {}
         for stream in list(self._streams):
+            caller = stream.access.id, stream.access.expires
+            if caller not in valid:
+                valid[caller] = self._is_valid(stream.access)
+            if not valid[caller]:
+                stream.is_over = True
+                stream.wake()
             since = stream.writing_since
             if since is not None:
                 if self._stalled and now - since >= self._stalled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from fix_serve import Reply, Served
 
 from streamkit import PermanentError, Record
-from streamkit.serve import Tokens
+from streamkit.serve import Limits, Tokens
 from streamkit.serve.access import SCOPES
 from streamkit.serve.keys import KeyFile
 from streamkit.serve.server import Options, make_application
@@ -231,6 +232,91 @@ def test_a_key_ends_when_it_expires_or_is_revoked(guarded: Guarded, monkeypatch:
     assert guarded.ask(key, "GET", "spaces").status == 401
     with pytest.raises(ValueError, match="has no key"):
         guarded.keys.revoke("nothing")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["spaces/s/entries", "spaces/s/segments/a/entries", "entries?space=s", "spaces/s/statuses"],
+)
+@pytest.mark.parametrize("how", ["revoked", "expired", "a token that expired"])
+def test_the_streams_of_a_key_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, how: str) -> None:
+    keys = KeyFile(tmp_path / "keys.json")
+    key = keys.create(["read"], ttl=100)
+    stays = keys.create(["read"])
+    limits = Limits(heartbeat_seconds=0.2)
+    served = Served("memory://streams-of-keys", keys=keys.path, tokens=Tokens(secret=SECRET), limits=limits)
+    try:
+        if how == "a token that expired":
+            key = token(scope="read streamkit::*")
+        ending = served.events(path, {"Authorization": f"Bearer {key}"})
+        staying = served.events(path, {"Authorization": f"Bearer {stays}"})
+        for events in (ending, staying):
+            events.until("caught-up")
+        if how == "revoked":
+            keys.revoke(key.split("_")[1])
+        else:
+            now = time.time()
+            monkeypatch.setattr("streamkit.serve.keys.time.time", lambda: now + 101)
+        assert ending.until("bye")[-1].data == {"reason": "rotate"}
+        assert list(ending) == []
+        served.store.produce("s", "a", [Record(b"1")])
+        assert staying.until("statuses" if "statuses" in path else "entries")
+    finally:
+        served.close()
+
+
+def test_a_stream_of_a_revoked_key_ends_although_entries_come_all_the_time(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys.json")
+    key = keys.create(["read"])
+    served = Served("memory://busy-streams", keys=keys.path, limits=Limits(heartbeat_seconds=0.2))
+    end = threading.Event()
+
+    def write() -> None:
+        while not end.is_set():
+            served.store.produce("s", "a", [Record(b"1")])
+
+    writing = threading.Thread(target=write)
+    try:
+        events = served.events("spaces/s/entries", {"Authorization": f"Bearer {key}"})
+        events.until("caught-up")
+        writing.start()
+        events.until("entries")
+        keys.revoke(key.split("_")[1])
+        assert events.until("bye")[-1].data == {"reason": "rotate"}
+    finally:
+        end.set()
+        writing.join()
+        served.close()
+
+
+def test_the_live_reads_of_the_protocol_end_with_their_key(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys.json")
+    key = keys.create(["read", "write"])
+    served = Served("memory://protocol-and-keys", keys=keys.path, limits=Limits(heartbeat_seconds=0.2))
+    headers = {"Authorization": f"Bearer {key}"}
+    try:
+        assert served.ask("PUT", "/v1/stream/a", b"x", {"Content-Type": "text/plain", **headers}).status == 201
+        events = served.events("/v1/stream/a?offset=now&live=sse", headers)
+        next(events)
+        begun = time.monotonic()
+        keys.revoke(key.split("_")[1])
+        list(events)
+        assert time.monotonic() - begun < 30, "it went on until the connection was a minute old"
+    finally:
+        served.close()
+
+
+def test_a_file_of_keys_that_is_damaged_later_changes_nothing(guarded: Guarded, caplog: Any) -> None:
+    key = fresh(guarded, "read")
+    assert guarded.ask(key, "GET", "spaces").status == 200
+    good = guarded.keys.path.read_bytes()
+    for damaged in (b"", b"{", b'{"version":2,"keys":[]}'):
+        guarded.keys.path.write_bytes(damaged)
+        guarded.served.application.service.keys._looked = 0.0  # type: ignore[union-attr]
+        assert guarded.ask(key, "GET", "spaces").status == 200
+        assert guarded.ask("sk_x_y", "GET", "spaces").status == 401
+    assert "cannot be read" in caplog.text
+    guarded.keys.path.write_bytes(good)
 
 
 def test_a_wrong_key_is_refused_and_told_nothing(guarded: Guarded) -> None:

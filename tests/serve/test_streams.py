@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
 from fix_serve import Served
 
 from streamkit import Record
@@ -49,7 +50,19 @@ def test_a_silent_stream_has_a_heartbeat(serve: Callable[..., Served]) -> None:
     assert next(events).name == ":"
 
 
-def test_a_stream_of_a_client_that_does_not_read_is_cut(serve: Callable[..., Served]) -> None:
+def test_a_stream_tells_a_browser_when_to_connect_again(served: Served) -> None:
+    served.store.produce("orders", "42", [Record(b"1")])
+    for path in (ENTRIES, "spaces/empty/entries"):
+        events, first = served.events(path), []
+        while (line := events.response.readline()) != b"\n":
+            first.append(line)
+        (retry,) = [int(line.split()[1]) for line in first if line.startswith(b"retry: ")]
+        assert 500 <= retry < 1500
+
+
+def test_a_stream_of_a_client_that_does_not_read_is_cut(
+    serve: Callable[..., Served], capfd: pytest.CaptureFixture[str]
+) -> None:
     served = serve(limits=Limits(write_seconds=0.2))
     for _ in range(8):
         served.store.produce("orders", "42", [Record(b"x" * (4 << 20))])
@@ -61,6 +74,8 @@ def test_a_stream_of_a_client_that_does_not_read_is_cut(serve: Callable[..., Ser
             break
         time.sleep(0.01)
     assert len(served.application.service.ticker) == 0
+    served.close()
+    assert capfd.readouterr().err == "", "a client that does not read fills the log"
 
 
 def test_a_stream_that_falls_behind_the_ring_loses_nothing(serve: Callable[..., Served]) -> None:

@@ -166,7 +166,7 @@ async def serve_events(
     ring.listen(out, segment)
     streams.expiry.watch(segment, state)
     try:
-        while not request.service.is_draining:
+        while not (request.service.is_draining or out.is_over):
             at = ring.end  # whatever is not on the page comes in this batch, or in a later one
             state = await streams.find(segment)
             page = await read_page(streams, segment, state, connection.after)
@@ -194,7 +194,7 @@ async def _live(request: Request, out: OpenStream, ring: Ring, connection: _Conn
                 return True
         if at < ring.end:
             continue
-        if request.service.is_draining or ring.error is not None or loop.time() >= end:
+        if request.service.is_draining or out.is_over or ring.error is not None or loop.time() >= end:
             return True
         if out.is_silent:
             await out.write(HEARTBEAT)

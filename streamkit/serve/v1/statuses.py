@@ -32,7 +32,7 @@ async def watch_statuses(request: Request) -> None:
     ring.listen(stream)
     try:
         at = await _snapshot(request, stream, ring, space)
-        while not request.service.is_draining and ring.error is None:
+        while not (request.service.is_draining or stream.is_over) and ring.error is None:
             if at < ring.first:
                 at = await _snapshot(request, stream, ring, space)
             elif at < ring.end:
@@ -43,7 +43,7 @@ async def watch_statuses(request: Request) -> None:
                 if stream.is_silent:
                     await stream.write(sse.HEARTBEAT)
                 await stream.wait()
-        await stream.write(sse.goodbye("drain" if ring.error is None else "error"))
+        await stream.write(sse.goodbye("error" if ring.error else "rotate" if stream.is_over else "drain"))
     finally:
         ring.unlisten(stream)
 
