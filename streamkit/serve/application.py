@@ -100,7 +100,8 @@ class Application:
             if answer is not None:
                 status = answer.status
                 more = service.headers if not service.origins else (*service.headers, *_cors(request, service.origins))
-                await answer.send(send, more, bodiless=request.method == "HEAD")
+                at_once = request.scope.get("streamkit.answer")
+                await answer.send(send, more, bodiless=request.method == "HEAD", at_once=at_once)
             elif isinstance(request.opened, OpenStream):
                 status = 200
                 await request.opened.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -49,9 +50,13 @@ def _uuid(raw: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+_node = lru_cache(1024)(_uuid)
+"""There are few nodes, and many transactions of each."""
+
+
 def name_of_transaction(trx: TRX) -> TransactionName:
     """The name of `trx` for JSON."""
-    return TransactionName(_uuid(trx.raw_id), _uuid(trx.raw_node), trx.number)
+    return TransactionName(_uuid(trx.raw_id), _node(trx.raw_node), trx.number)
 
 
 _validate = msgspec.json.Decoder(Raw).decode

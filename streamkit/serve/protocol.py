@@ -1,13 +1,15 @@
-"""uvicorn's protocol, with what it lacks: limits of headers and of their time, and an end of stalled connections."""
+"""uvicorn's protocol with additions: limits of headers and of their time, and whole answers in one write."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from .limits import Limits
 from .problems import Problem
+from .responses import Headers
 
 __all__ = ["protocol_of"]
 
@@ -17,6 +19,32 @@ def _refusal(problem: Problem, reason: bytes) -> bytes:
     headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body)), (b"connection", b"close")]
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])
     return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (answer.status, reason, lines, answer.body)
+
+
+def _answer(cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> bool:
+    """Write a whole answer at once: uvicorn would write the head and the body one by one, each a packet of its own.
+
+    False, and nothing is written, if it is uvicorn's turn: the client reads too slowly, has left, or closes the
+    connection after this answer; or a header is malformed.
+    """
+    if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or not cycle.keep_alive:
+        return False
+    head = [STATUS_LINE[status]]
+    for name, value in (*cycle.default_headers, *headers):
+        if name == b"connection":
+            return False
+        head += name, b": ", value, b"\r\n"
+    head.append(b"\r\n")
+    data = b"".join(head)
+    lines = len(head) // 4 + 2
+    if data.count(b"\n") != lines or data.count(b"\r") != lines or b"\0" in data:
+        return False
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cycle.transport.writelines((data, body))
+    cycle.message_event.set()
+    cycle.on_response()
+    return True
 
 
 def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
@@ -31,6 +59,7 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
         """One connection. `_head` counts the bytes of headers that are not complete yet."""
 
         _head = 0
+        _is_in_head = False
         _late: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -54,23 +83,27 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
             if self._late is not None:
                 self._head += len(data)
             super().data_received(data)
+            if self._is_in_head:
+                self._expect_head()  # mostly the headers come at once, and no timer is needed
             if self._late is not None and limits.header_bytes and self._head > limits.header_bytes:
                 self.transport.write(too_large)
                 self.transport.close()
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self._expect_head()
+            self._is_in_head = True
 
         def on_headers_complete(self) -> None:
             self._stop_waiting()
             self._head = 0
+            self._is_in_head = False
             self.scope["streamkit.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
             if limits.header_bytes and sum([len(n) + len(v) for n, v in self.headers]) > limits.header_bytes:
                 self.transport.write(too_large)
                 self.transport.close()
                 return
             super().on_headers_complete()
+            self.scope["streamkit.answer"] = partial(_answer, self.cycle)  # type: ignore[typeddict-unknown-key]
 
         def on_body(self, body: bytes) -> None:
             if not self.transport.is_closing():

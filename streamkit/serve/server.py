@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import socket
 import sys
@@ -62,6 +63,9 @@ def serve(options: Options, started: Callable[[str], object] | None = None, sock
         certificate=options.certificate,
         private_key=options.private_key,
     )
+    # Requests leave few cycles. Collections after every 700 objects took a seventh of a server's time.
+    gc.freeze()
+    gc.set_threshold(10_000)
     server.run(sockets)
 
 

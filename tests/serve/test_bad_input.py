@@ -295,6 +295,16 @@ def test_half_a_request_is_not_waited_for(serve: Callable[..., Served], data: by
     assert list(served.store.get_spaces()) == []
 
 
+def test_half_of_a_later_request_is_not_waited_for(serve: Callable[..., Served]) -> None:
+    served = serve(limits=Limits(header_seconds=0.1))
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"POST /v1")
+        with suppress(ConnectionResetError):
+            assert connection.recv(1000) == b""
+
+
 def test_half_a_body_is_not_written(serve: Callable[..., Served]) -> None:
     served = serve()
     with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
