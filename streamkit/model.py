@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from .lexkey import LexKey, Unsigned
-from .log.offsets import Offset
+from .log.offsets import Offset, encode_one
 from .metadata import NO_METADATA
 
 __all__ = ["TRX", "Entry", "Origin", "Record", "SegmentStatus"]
@@ -129,7 +129,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         origin = self.origin
         here = (self.trx.number, origin.index + self.sequence - origin.first_sequence + 1)
         if origin.partitions == 1:
-            return Offset(self.space, self.timestamp, 0, (here,), True, origin.incarnation).encode()
+            return encode_one(self.space, self.timestamp, *here, origin.incarnation)
         positions = list(origin.others or UNSEEN * origin.partitions)
         positions[origin.partition] = here
         if not origin.whole:
@@ -195,7 +195,7 @@ class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
             return Offset.beginning(self.space).encode()
         here = (at.number, at.index)
         if at.partitions == 1:
-            return Offset(self.space, at.timestamp, 0, (here,), True, at.incarnation).encode()
+            return encode_one(self.space, at.timestamp, *here, at.incarnation)
         positions = list(at.others or UNSEEN * at.partitions)
         positions[at.partition] = here
         return Offset(self.space, at.timestamp, at.partition, tuple(positions), False, at.incarnation).encode()

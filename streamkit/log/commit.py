@@ -417,7 +417,7 @@ class Committer:
                 requests[:] = self._take()
                 alone = len(requests) == 1 and not self._submitted
             flight = None
-            if alone and inbox is None:
+            if len(requests) == 1 and inbox is None and (alone or not requests[0].abandoned):
                 flight = self._prepare_lone(requests[0])
             if flight is None:
                 segments = _segments(requests)

@@ -18,7 +18,7 @@ import streamkit
 from streamkit import Entry, InvalidOffset, LexKey, Record, Store
 from streamkit.backend import ABSENT
 from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
-from streamkit.log.offsets import Offset
+from streamkit.log.offsets import Offset, encode_one
 from streamkit.log.rows import Head, Settings, encode_row
 from streamkit.testing import ManualClock
 
@@ -52,6 +52,14 @@ def test_what_an_offset_holds_comes_back(offset: Offset) -> None:
     assert Offset.decode(bytes(encoded), offset.space) == offset
     assert Offset.decode(json.loads(json.dumps(encoded.hex())), offset.space) == offset
     assert Offset.decode(encoded.hex().upper(), offset.space) == offset
+
+
+@given(NAMES, U64, PAIRS, INCARNATIONS)
+def test_the_offset_of_one_partition_is_the_same_by_the_shorter_way(
+    space: str, timestamp: int, pair: tuple[int, int], incarnation: bytes
+) -> None:
+    offset = Offset(space, timestamp, 0, (pair,), True, incarnation)
+    assert encode_one(space, timestamp, *pair, incarnation) == offset.encode()
 
 
 @given(OFFSETS, st.data())
