@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...aio.reading import items
 from ...errors import EntriesRemoved
 from .state import Part, Refused, State, is_data
 
 if TYPE_CHECKING:
+    from ...store import Store
     from .streams import Streams
 
 __all__ = ["PAGE_BYTES", "Page", "body_of", "read_page", "walk"]
@@ -25,43 +27,48 @@ class Page(NamedTuple):
     at_tail: bool
 
 
-async def walk(streams: Streams, parts: Iterable[Part], after: int) -> AsyncGenerator[tuple[int, bytes], None]:
+def walk(streams: Streams, parts: Iterable[Part], after: int) -> AsyncGenerator[tuple[int, bytes], None]:
     """Each message whose offset is above `after`, with its offset."""
+    return items(streams.store.calls, _walk(streams.store.sync, streams.space, parts, after))
+
+
+def _walk(store: Store, space: str, parts: Iterable[Part], after: int) -> Iterator[tuple[int, bytes]]:
+    """The same, for a thread."""
     for part in parts:
-        first, last = max(part.after, after) + 1, part.until
+        first, last, shift = max(part.after, after) + 1, part.until, part.shift
         if first > last:
             continue
-        entries = streams.store.consume_segment(
-            streams.space, part.segment, min_sequence=first - part.shift, max_sequence=last - part.shift
-        )
+        entries = store.consume_segment(space, part.segment, min_sequence=first - shift, max_sequence=last - shift)
         try:
-            async for entry in entries:
+            for entry in entries:
                 if is_data(entry):
-                    yield entry.sequence + part.shift, entry.payload
+                    yield entry.sequence + shift, entry.payload
         except EntriesRemoved as error:
             raise Refused(410, "messages behind this offset were removed", code="removed") from error
-        finally:
-            await entries.aclose()
 
 
 async def read_page(streams: Streams, segment: str, state: State, after: int) -> Page:
     """The messages behind the offset `after`, up to about PAGE_BYTES."""
     parts = state.parts(segment)
     after = max(after, parts[0].after)
-    messages: list[bytes] = []
-    size, at = 0, after
-    if after < state.tail:
-        found = walk(streams, parts, after)
-        try:
-            async for offset, payload in found:
-                messages.append(payload)
-                size += len(payload)
-                at = offset
-                if size >= PAGE_BYTES:
-                    break
-        finally:
-            await found.aclose()
+    if after >= state.tail:
+        return Page([], after, True)
+    store = streams.store
+    messages, at = await store.calls.call(_page, _walk(store.sync, streams.space, parts, after), after)
     return Page(messages, at, at >= state.tail)
+
+
+def _page(found: Iterator[tuple[int, bytes]], at: int) -> tuple[list[bytes], int]:
+    """The messages, and the offset behind them. All are read in one thread."""
+    messages: list[bytes] = []
+    size = 0
+    for offset, payload in found:
+        messages.append(payload)
+        at = offset
+        size += len(payload)
+        if size >= PAGE_BYTES:
+            break
+    return messages, at
 
 
 def body_of(state: State, messages: list[bytes]) -> bytes:
