@@ -1,4 +1,4 @@
-"""Tables in docs/groups.md, which stand between two marks there."""
+"""Tables in pages of docs/, which stand between two marks there. Most of them are in docs/groups.md."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ __all__ = ["publish"]
 PAGE = Path(__file__).parent.parent / "docs" / "groups.md"
 
 
-def publish(command: str, lines: list[str]) -> None:
-    """Put `lines` where the page has the mark of `command`. ValueError if it has none."""
+def publish(command: str, lines: list[str], page: Path | None = None) -> None:
+    """Put `lines` where the page, docs/groups.md by default, has the mark of `command`. ValueError if it has none."""
+    page = page or PAGE
     begin, end = f"<!-- figures: python -m {command} --publish -->", "<!-- end of figures -->"
-    before, mark, rest = PAGE.read_text().partition(begin)
+    before, mark, rest = page.read_text().partition(begin)
     _, closed, after = rest.partition(end)
     if not (mark and closed):
         raise ValueError(f"there is no {begin} with {end} after it")
-    PAGE.write_text("\n".join([f"{before}{begin}", *lines, f"{end}{after}"]))
+    page.write_text("\n".join([f"{before}{begin}", *lines, f"{end}{after}"]))

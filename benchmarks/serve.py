@@ -1,245 +1,289 @@
-"""The server: `python -m benchmarks.serve [--quick]` measures it over loopback, and prints a table.
+"""The server: `python -m benchmarks.serve [--quick] [--publish]` measures it over loopback, beside two other servers.
 
-The load generator is a process of its own. Beside the POSTs stands a bare uvicorn application of the same shape, which
-reads the body and answers as many bytes: what it takes is the price of HTTP alone. CPU is that of the server's process,
-in microseconds an operation: on a machine that is shared it says more than the rate.
+The load generator is a process of its own. All servers run at the same time. In each round each of them has its turn,
+in rotating order, so that a disturbance meets all of them. A figure is the median of the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import multiprocessing
-import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
-from uuid import UUID
 
-STORE = UUID("7d9f2c1e-0000-4000-8000-000000000000")
-PAYLOAD = {"n": 1, "text": "x" * 80}
+from .groups_page import publish
+from .machine import describe
+from .serve_beside import ROOT, Server, bare, reference, streamkit
+from .serve_load import MARK, Sample, asked, request, watched
 
-_BARE = """
-import sys
-import uvicorn
-ANSWER = b"x" * 500
-async def app(scope, receive, send):
-    if scope["type"] != "http":
-        return
-    while (await receive()).get("more_body"):
-        pass
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"500")]
-    await send({"type": "http.response.start", "status": 201, "headers": headers})
-    await send({"type": "http.response.body", "body": ANSWER})
-config = uvicorn.Config(app, port=int(sys.argv[1]), log_level="warning", access_log=False, lifespan="off", ws="none")
-uvicorn.Server(config).run()
-"""
+JSON = "Content-Type: application/json\r\n"
+RECORD = {"json": {"n": 1, "text": MARK.decode() + "x" * 78}}
+MESSAGE = json.dumps(RECORD["json"]).encode()
+SPACES = "/v1/stores/_/spaces"
+EVENTS = "Accept: text/event-stream\r\n"
+PAGE_MESSAGES = 5_000
 
 
-class Row(NamedTuple):
-    """One figure."""
+class Goal(NamedTuple):
+    """One row of what the server is to reach."""
 
     work: str
-    rate: float
+    figure: float
     unit: str
-    p50: float
-    p99: float
-    cpu: float
-    """Microseconds of the server's process."""
+    limit: float
+    at_least: bool = False
+
+    def cells(self) -> tuple[str, ...]:
+        reached = self.figure >= self.limit if self.at_least else self.figure <= self.limit
+        sign = "≥" if self.at_least else "≤"
+        wanted = f"{sign} {self.limit:,.10g} {self.unit}"
+        return self.work, f"{_number(self.figure)} {self.unit}", wanted, "yes" if reached else "**no**"
 
 
-class Server:
-    """A process that serves, and its CPU seconds."""
-
-    def __init__(self, command: list[str], port: int) -> None:
-        self.port = port
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                asyncio.run(_connect(port))
-                return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-
-    def cpu(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def memory(self) -> float:
-        """MB that are resident."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * resource.getpagesize() / 1e6
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait()
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-async def _connect(port: int) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.close()
+class Bench:
+    """Runs loads in a process beside the servers."""
+
+    def __init__(self, pool: Any, rounds: int, scale: int) -> None:
+        self._pool = pool
+        self._rounds = rounds
+        self.scale = scale
+
+    def run(self, load: Callable[..., Sample], *arguments: Any) -> Sample:
+        found: Sample = self._pool.apply(load, arguments)
+        return found
+
+    def rounds(self, turns: Mapping[str, Callable[[], Any]], rounds: int = 0) -> dict[str, list[Any]]:
+        """What each turn gives, round by round."""
+        names = list(turns)
+        found: dict[str, list[Any]] = {name: [] for name in names}
+        for number in range(rounds or self._rounds):
+            at = number % len(names)
+            for name in names[at:] + names[:at]:
+                found[name].append(turns[name]())
+        return found
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
-    writer.write(data)
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    assert head[9:11] == b"20", head
-    at = head.index(b"content-length: ") + 16
-    return await reader.readexactly(int(head[at : head.index(b"\r", at)]))
+def _rate(samples: Sequence[Sample], each: int = 1) -> float:
+    return median([len(sample.seconds) * each / sample.took for sample in samples])
 
 
-def _posting(port: int, connections: int, total: int, records: int) -> list[float]:
-    """Seconds of each POST."""
-    body = json.dumps({"records": [{"json": PAYLOAD}] * records}).encode()
-    seconds: list[float] = []
-
-    async def client(number: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        path = f"/v1/stores/_/spaces/s/segments/s{number}/entries"
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-        for _ in range(total // connections):
-            begun = time.perf_counter()
-            await _ask(reader, writer, data)
-            seconds.append(time.perf_counter() - begun)
-        writer.close()
-
-    _run(lambda: asyncio.gather(*[client(number) for number in range(connections)]))
-    return seconds
+def _p50(samples: Sequence[Sample]) -> float:
+    return median([sample.at(0.5) for sample in samples])
 
 
-def _paging(port: int, total: int) -> list[float]:
-    """Seconds of each page of 1,000."""
-    seconds: list[float] = []
-
-    async def client() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        path = "/v1/stores/_/spaces/s/entries?limit=1000&max_bytes=8000000"
-        for _ in range(total):
-            begun = time.perf_counter()
-            await _ask(reader, writer, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            seconds.append(time.perf_counter() - begun)
-        writer.close()
-
-    _run(client)
-    return seconds
+# -- Durable Streams, beside the others ------------------------------------------------------------------------------
 
 
-def _watching(port: int, watchers: int, total: int) -> list[float]:
-    """Seconds from before a POST to the arrival at each watcher."""
-    seconds: list[float] = []
+def beside(bench: Bench, servers: Mapping[str, Server]) -> list[tuple[str, ...]]:
+    """Rows: the work, a figure of each server, and how many times ours is the reference server's."""
+    rows: list[tuple[str, ...]] = []
+    names = [f"/v1/stream/{number}" for number in range(64)]
 
-    async def main() -> None:
-        begun = [0.0]
-        arrived = asyncio.Event()
-        count = [0]
+    def row(work: str, unit: str, figure: Callable[[Sequence[Sample]], float], load: Any, *arguments: Any) -> None:
+        found = bench.rounds(
+            {name: lambda server=server: bench.run(load, server.port, *arguments) for name, server in servers.items()}
+        )
+        figures = {name: figure(samples) for name, samples in found.items()}
+        ratio = figures["streamkit"] / figures["reference server"]
+        if unit == "ms":
+            ratio = 1 / ratio
+        rows.append((work, *[f"{_number(value)} {unit}" for value in figures.values()], f"{ratio:.2f}"))
 
-        async def watch(ready: asyncio.Future[None]) -> None:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
-            path = "/v1/stores/_/spaces/live/entries?from=end"
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
-            while True:
-                line = await reader.readline()
-                if not line:
-                    return
-                if line.startswith(b"event: caught-up"):
-                    ready.set_result(None)
-                elif line.startswith(b"data: ["):
-                    seconds.append(time.perf_counter() - begun[0])
-                    count[0] += 1
-                    if count[0] == watchers:
-                        arrived.set()
+    for server in servers.values():
+        for name in (*names, "/v1/stream/live"):
+            bench.run(asked, server.port, [request("PUT", name, headers=JSON)], 1)
+        page = [request("PUT", "/v1/stream/page", headers=JSON)]
+        bench.run(asked, server.port, page, 1)
+        body = b"[" + b",".join([MESSAGE] * 100) + b"]"
+        bench.run(asked, server.port, [request("POST", "/v1/stream/page", body, JSON)], PAGE_MESSAGES // 100)
+    appends = [request("POST", name, MESSAGE, JSON) for name in names]
+    total = 3_200 // bench.scale
+    row("append, 1 connection", "/s", _rate, asked, appends[:1], total // 4)
+    row("append, 1 connection", "ms", _p50, asked, appends[:1], total // 4)
+    row("append, 64 connections and streams", "/s", _rate, asked, appends, total)
+    row("append, 64 connections, 1 stream", "/s", _rate, asked, appends[:1] * 64, total)
 
-        loop = asyncio.get_running_loop()
-        waiting = [loop.create_future() for _ in range(watchers)]
-        tasks = [asyncio.ensure_future(watch(ready)) for ready in waiting]
-        await asyncio.gather(*waiting)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        body = json.dumps({"json": PAYLOAD}).encode()
-        path = "/v1/stores/_/spaces/live/segments/a/entries"
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-        for _ in range(total):
-            count[0] = 0
-            arrived.clear()
-            begun[0] = time.perf_counter()
-            await _ask(reader, writer, data)
-            await arrived.wait()
-        for task in tasks:
-            task.cancel()
+    def messages(samples: Sequence[Sample]) -> float:
+        return _rate(samples, PAGE_MESSAGES)
 
-    _run(main)
-    return seconds
+    read = request("GET", "/v1/stream/page?offset=-1")
+    row(
+        f"catch-up read of {PAGE_MESSAGES:,} messages", "messages/s", messages, asked, [read], max(40 // bench.scale, 2)
+    )
+    watch = request("GET", "/v1/stream/live?offset=now&live=sse", headers=EVENTS)
+    post = request("POST", "/v1/stream/live", MESSAGE, JSON)
+    posts = max(100 // bench.scale, 3)
+    row("live events, 1 watcher", "ms", _p50, watched, watch, b"upToDate", post, 1, posts)
+    row("live events, 100 watchers", "ms", _p50, watched, watch, b"upToDate", post, 100, posts)
+    row("live events, 100 watchers", "deliveries/s", _rate, watched, watch, b"upToDate", post, 100, posts)
+    return rows
 
 
-def _timed(load: Callable[..., list[float]], *args: int) -> tuple[list[float], float]:
-    """What `load` gives, and how long it took."""
-    begun = time.perf_counter()
-    return load(*args), time.perf_counter() - begun
+# -- /v1, and what it is to reach ------------------------------------------------------------------------------------
 
 
-def _run(main: Callable[[], Any]) -> None:
-    import uvloop
+def _appends(space: str, connections: int, records: int, headers: str = "") -> list[bytes]:
+    body = json.dumps({"records": [RECORD] * records}).encode()
+    return [
+        request("POST", f"{SPACES}/{space}/segments/s{number}/entries", body, JSON + headers)
+        for number in range(connections)
+    ]
 
-    async def whole() -> None:
-        await main()
 
-    uvloop.run(whole())
+def native(bench: Bench, server: Server, plain: Server) -> list[Goal]:
+    """Rows of appends and reads. `plain`: the bare application."""
+    total = 6_400 // bench.scale
+
+    def turns(requests: list[bytes], total: int) -> list[Sample]:
+        return bench.rounds({"": lambda: bench.run(asked, server.port, requests, total)})[""]
+
+    one = turns(_appends("s", 1, 1), total // 8)
+    many = turns(_appends("s", 64, 1), total)
+    batches = turns(_appends("batches", 16, 100), total // 16)
+    pages = max(60 // bench.scale, 2)
+    found = [
+        Goal("POST of a record, 1 connection, p50", _p50(one), "ms", 0.5),
+        Goal("POST of a record, 64 connections", _rate(many), "/s", 10_000, True),
+        Goal("POST of 100 records, 16 connections", _rate(batches, 100), "records/s", 300_000, True),
+    ]
+    for space, work in (("s", "written one by one"), ("batches", "written 100 a POST")):
+        read = request("GET", f"{SPACES}/{space}/entries?limit=1000&max_bytes=8000000")
+        rate = _rate(turns([read], pages), 1_000)
+        found.append(Goal(f"pages of 1,000 entries, {work}", rate, "entries/s", 150_000, True))
+    base = bench.rounds({"": lambda: bench.run(asked, plain.port, _appends("s", 64, 1), total)})[""]
+    work = "the same POSTs to the bare application, beside 64 connections"
+    found.append(Goal(work, _rate(base) / _rate(many), "times as many", 3))
+    return found
 
 
-def _measure(server: Server, work: str, unit: str, each: int, load: Callable[..., list[float]], *args: int) -> Row:
-    """`each`: what one operation counts for."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        cpu = server.cpu()
-        seconds, took = pool.apply(_timed, (load, server.port, *args))
-        cpu = server.cpu() - cpu
-        seconds.sort()
-    count = len(seconds) * each
-    at = [seconds[int(len(seconds) * share)] * 1e3 for share in (0.5, 0.99)]
-    return Row(work, count / took, unit, at[0], at[1], cpu / count * 1e6)
+def watching(bench: Bench, server: Server) -> list[Goal]:
+    """Rows of live events. The server is fresh: its memory is that of its watchers."""
+    watch = request("GET", f"{SPACES}/live/entries?from=end", headers=EVENTS)
+    (post,) = _appends("live", 1, 1)
+    found: list[Goal] = []
+    for watchers, limit in ((1, 2), (100, 4), (1_000, 20)):
+        count = watchers if bench.scale == 1 else min(watchers, 100)
+        posts = max(100 // bench.scale, 3)
+        load = (watched, server.port, watch, b"event: caught-up", post, count, posts)
+        samples = bench.rounds({"": lambda load=load: bench.run(*load)})[""]
+        found.append(Goal(f"events to {watchers:,} watchers, p50", _p50(samples), "ms", limit))
+    found.append(Goal("events to 1,000 watchers", _rate(samples), "deliveries/s", 40_000, True))
+    found.append(Goal("memory with 1,000 watchers, at most", server.memory(), "MB", 150))
+    return found
+
+
+def stalled(bench: Bench, server: Server) -> Goal:
+    """The p99 of 100 watchers beside one that reads nothing, against the p99 without it."""
+    watch = request("GET", f"{SPACES}/stalled/entries?from=end", headers=EVENTS)
+    (post,) = _appends("stalled", 1, 1)
+    fill = json.dumps({"text": MARK.decode() + "x" * (1 << 20)}).encode()
+    fill = request("POST", f"{SPACES}/stalled/segments/fill/entries", fill, JSON)
+    watchers, posts = (100, 60) if bench.scale == 1 else (10, 3)
+
+    def turn(stall: bool) -> Callable[[], Sample]:
+        return lambda: bench.run(watched, server.port, watch, b"event: caught-up", post, watchers, posts, fill, stall)
+
+    found = bench.rounds({"without": turn(False), "with": turn(True)}, 2 if bench.scale > 1 else 10)
+    pairs = zip(found["with"], found["without"], strict=True)
+    ratio = median([beside.at(0.99) / alone.at(0.99) for beside, alone in pairs])
+    return Goal("p99 of 100 watchers beside a stalled one, against without it", ratio, "times", 1.2)
+
+
+def guarded(bench: Bench, server: Server, key: str, unguarded: Server) -> list[Goal]:
+    """The price of keys, limits and metrics, by the server's CPU for a POST and by the rate."""
+    total = 3_200 // bench.scale
+
+    def turn(server: Server, headers: str) -> Callable[[], tuple[float, float]]:
+        def run() -> tuple[float, float]:
+            before = server.cpu()
+            sample = bench.run(asked, server.port, _appends("s", 64, 1, headers), total)
+            return (server.cpu() - before) / len(sample.seconds), sample.took / len(sample.seconds)
+
+        return run
+
+    turns = {"with": turn(server, f"Authorization: Bearer {key}\r\n"), "without": turn(unguarded, "")}
+    found = bench.rounds(turns, 2 if bench.scale > 1 else 8)
+    pairs = list(zip(found["with"], found["without"], strict=True))
+    return [
+        Goal(
+            f"keys, limits and metrics, {name} of a POST at 64 connections",
+            (median([dear[at] / cheap[at] for dear, cheap in pairs]) - 1) * 100,
+            "% more",
+            25,
+        )
+        for at, name in enumerate(("CPU", "time"))
+    ]
+
+
+def measure(bench: Bench, work: Path) -> list[str]:
+    """The lines of the page."""
+    with ExitStack() as stack:
+
+        def opened(server: Server) -> Server:
+            return stack.enter_context(closing(server))
+
+        ours = opened(streamkit(work / "streams"))
+        plain = opened(bare((len(MESSAGE) + 1) * PAGE_MESSAGES + 1))
+        servers = {"streamkit": ours, "reference server": opened(reference(work / "reference")), "bare uvicorn": plain}
+        compared = beside(bench, servers)
+        servers["reference server"].close()
+        goals = native(bench, ours, plain)
+    with closing(streamkit(work / "watched")) as server:
+        goals += watching(bench, server)
+    with closing(streamkit(work / "stalled")) as server:
+        goals.append(stalled(bench, server))
+    keys = str(work / "keys.json")
+    create = [sys.executable, "-m", "streamkit.cli", "keys", "create", keys, "--scope", "write"]
+    key = subprocess.run(create, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT).stdout.strip()
+    limits = ("--limit", "requests_per_second=1000000", "--limit", "requests_per_key=1000")
+    with (
+        closing(streamkit(work / "with", "--keys", keys, *limits)) as server,
+        closing(streamkit(work / "without", metrics=False)) as unguarded,
+    ):
+        goals += guarded(bench, server, key, unguarded)
+    return [
+        *_table(("Durable Streams", *servers, "times the reference server"), compared),
+        "",
+        *_table(("/v1", "is", "to reach", "reached"), [goal.cells() for goal in goals]),
+    ]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short: does it run")
-    parser.add_argument("--dir", type=Path, default=None, help="where the store is; it decides which disk")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--publish", action="store_true", help="also write the tables to docs/benchmarks.md")
+    parser.add_argument("--dir", type=Path, default=None, help="where the stores are; it decides which disk")
     options = parser.parse_args()
-    scale = 50 if options.quick else 1
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory(dir=options.dir) as root:
-        words = ["serve", "--port", "4991", "--url", f"file://{root}", "--store", str(STORE)]
-        server = Server([sys.executable, "-m", "streamkit.cli", *words], 4991)
-        bare = Server([sys.executable, "-c", _BARE, "4992"], 4992)
-        try:
-            for name, there in (("bare uvicorn", bare), ("streamkit", server)):
-                for connections, total in ((1, 2_000), (64, 40_000)):
-                    work = f"{name}: POST of a record, {connections} connections"
-                    rows.append(_measure(there, work, "POST/s", 1, _posting, connections, total // scale + 64, 1))
-            work = "streamkit: POST of 100 records, 16 connections"
-            rows.append(_measure(server, work, "records/s", 100, _posting, 16, 3_200 // scale + 16, 100))
-            work = "streamkit: pages of 1,000"
-            rows.append(_measure(server, work, "entries/s", 1_000, _paging, 200 // scale + 4))
-            for watchers in (1, 100, 1_000):
-                count = watchers if not options.quick else min(watchers, 100)
-                work = f"streamkit: events to {count} watchers"
-                rows.append(_measure(server, work, "deliveries/s", 1, _watching, count, 100 // scale + 5))
-            memory = server.memory()
-        finally:
-            server.close()
-            bare.close()
-    print("| work | rate | p50 ms | p99 ms | server's CPU, µs each |\n|---|---|---|---|---|")
-    for row in rows:
-        print(f"| {row.work} | {row.rate:,.0f} {row.unit} | {row.p50:.2f} | {row.p99:.2f} | {row.cpu:.1f} |")
-    print(f"\nThe server held {memory:.0f} MB at the end.")
+    with (
+        tempfile.TemporaryDirectory(dir=options.dir) as folder,
+        multiprocessing.get_context("spawn").Pool(1) as pool,
+    ):
+        machine = describe(Path(folder))
+        when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        bench = Bench(pool, 1 if options.quick else options.rounds, 20 if options.quick else 1)
+        lines = measure(bench, Path(folder))
+    rounds = f"Measured {when}, {'quick' if options.quick else f'{options.rounds} rounds'}, on:"
+    lines = [rounds, "", *[f"- {name}: {value}" for name, value in machine.items()], "", *lines]
+    print("\n".join(lines))
+    if options.publish:
+        publish("benchmarks.serve", lines, ROOT / "docs" / "benchmarks.md")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,184 @@
+"""Load for a server over loopback: requests again and again, and watchers of events. It has a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+import httptools
+import uvloop
+
+__all__ = ["MARK", "Sample", "asked", "request", "watched"]
+
+MARK = b"@@"
+"""Stands once in each payload, so that a watcher counts what it was sent in whatever form."""
+
+
+class Sample(NamedTuple):
+    """Seconds of each operation, and of all of them together."""
+
+    seconds: list[float]
+    took: float
+
+    def at(self, share: float) -> float:
+        """The milliseconds that this share of the operations did not exceed."""
+        ordered = sorted(self.seconds)
+        return ordered[int(len(ordered) * share)] * 1e3
+
+
+def request(method: str, path: str, body: bytes = b"", headers: str = "") -> bytes:
+    """A request. `headers`: lines, each with its end."""
+    length = f"Content-Length: {len(body)}\r\n" if body else ""
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}{length}\r\n".encode() + body
+
+
+class _Client(asyncio.Protocol):
+    """Sends a request at a time, and waits for its answer."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_message_complete(self) -> None:
+        self._answered.set_result(self._parser.get_status_code())
+
+    async def ask(self, data: bytes) -> None:
+        self._answered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._transport.write(data)
+        status = await self._answered
+        assert 200 <= status < 300, (status, data[:200])
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class _Watcher(asyncio.Protocol):
+    """Counts the marks that come. `ready`: stands in what the server sends before it waits for more."""
+
+    def __init__(self, watch: bytes, ready: bytes, group: _Group) -> None:
+        self._watch = watch
+        self._ready = ready
+        self._group = group
+        self._head = b""
+        self._end = b""
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(self._watch)
+
+    def data_received(self, data: bytes) -> None:
+        if self._ready:
+            self._head += data
+            if self._ready in self._head:
+                self._ready = b""
+                self._group.came(1)
+            return
+        found = data.count(MARK) + (self._end == MARK[:1] and data[:1] == MARK[1:])
+        self._end = data[-1:]
+        if found:
+            self._group.came(found)
+
+
+class _Group:
+    """All watchers: waits until each one has what is due."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._left = 0
+        self._begun = 0.0
+        self._all: asyncio.Future[None] | None = None
+
+    def expect(self, count: int) -> asyncio.Future[None]:
+        self._left, self._begun = count, time.perf_counter()
+        self._all = asyncio.get_running_loop().create_future()
+        return self._all
+
+    def came(self, count: int) -> None:
+        self.seconds += [time.perf_counter() - self._begun] * count
+        self._left -= count
+        if self._left == 0 and self._all is not None:
+            self._all.set_result(None)
+
+
+async def _connect(port: int) -> _Client:
+    return (await asyncio.get_running_loop().create_connection(_Client, "127.0.0.1", port))[1]
+
+
+async def _ask(port: int, requests: list[bytes], each: int) -> Sample:
+    clients = [await _connect(port) for _ in requests]
+    seconds: list[float] = []
+
+    async def run(client: _Client, data: bytes) -> None:
+        for _ in range(each):
+            begun = time.perf_counter()
+            await client.ask(data)
+            seconds.append(time.perf_counter() - begun)
+
+    begun = time.perf_counter()
+    await asyncio.gather(*[run(client, data) for client, data in zip(clients, requests, strict=True)])
+    took = time.perf_counter() - begun
+    for client in clients:
+        client.close()
+    return Sample(seconds, took)
+
+
+async def _watch(
+    port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, posts: int, fill: bytes, stalled: bool
+) -> Sample:
+    loop = asyncio.get_running_loop()
+    group = _Group()
+    opened = group.expect(watchers)
+    for _ in range(watchers):
+        await loop.create_connection(lambda: _Watcher(watch, ready, group), "127.0.0.1", port)
+    await opened
+    with socket.socket() as silent:
+        if stalled:
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            silent.connect(("127.0.0.1", port))
+            silent.sendall(watch)
+            silent.recv(1)  # it is served, and reads nothing from here on
+        client = await _connect(port)
+        for _ in range(8 if fill else 0):
+            arrived = group.expect(watchers)
+            await client.ask(fill)
+            await arrived
+        group.seconds.clear()
+        begun = time.perf_counter()
+        for _ in range(posts):
+            arrived = group.expect(watchers)
+            await client.ask(post)
+            await arrived
+        took = time.perf_counter() - begun
+        client.close()
+    return Sample(group.seconds, took)
+
+
+def _run(work: Coroutine[Any, Any, Sample]) -> Sample:
+    return uvloop.run(work)
+
+
+def asked(port: int, requests: list[bytes], total: int) -> Sample:
+    """Each of the requests again and again on a connection of its own, `total` in all."""
+    return _run(_ask(port, requests, max(total // len(requests), 1)))
+
+
+def watched(
+    port: int,
+    watch: bytes,
+    ready: bytes,
+    post: bytes,
+    watchers: int,
+    posts: int,
+    fill: bytes = b"",
+    stalled: bool = False,
+) -> Sample:
+    """Seconds from before a POST to its arrival at each watcher. `fill`: is posted first, to fill the buffers of a
+    watcher that is `stalled`: one more, which reads nothing."""
+    return _run(_watch(port, watch, ready, post, watchers, posts, fill, stalled))
