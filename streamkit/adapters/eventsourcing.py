@@ -1,0 +1,491 @@
+"""A persistence module for the library `eventsourcing`: `PERSISTENCE_MODULE=streamkit.adapters.eventsourcing`.
+
+An application is one space, and an aggregate is one segment of it. The transaction that records events also extends the
+segment of notifications, by one entry for each event: the sequence of that entry is the notification's id. So ids are
+1, 2, 3, … in the order of the commits, without gaps, and a save is one commit. A process application tracks its
+position in one more segment of the same transaction. Snapshots are kept in a space of their own.
+
+Environment: STREAMKIT_URL and STREAMKIT_STORE, as everywhere; STREAMKIT_SPACE (else the application's name); and
+ORIGINATOR_ID_TYPE ("uuid" or "text"), as with the library's own modules.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from itertools import groupby, islice, pairwise
+from threading import Lock, Thread
+from typing import Any, ClassVar, NamedTuple, cast
+from uuid import UUID
+
+from eventsourcing.persistence import (
+    AggregateRecorder,
+    ApplicationRecorder,
+    DatabaseError,
+    DataError,
+    InfrastructureFactory,
+    IntegrityError,
+    InterfaceError,
+    ListenNotifySubscription,
+    Notification,
+    OperationalError,
+    ProcessRecorder,
+    ProgrammingError,
+    StoredEvent,
+    Tracking,
+    TrackingRecorder,
+)
+from eventsourcing.utils import Environment, EnvType, resolve_topic
+
+from .. import errors
+from ..client import connect
+from ..lexkey import LexKey
+from ..model import Entry, Record
+from ..store import Store
+
+__all__ = [
+    "StreamkitAggregateRecorder",
+    "StreamkitApplicationRecorder",
+    "StreamkitFactory",
+    "StreamkitProcessRecorder",
+    "StreamkitTrackingRecorder",
+]
+
+NOTIFICATIONS = "::notifications"
+TRACKING = "::tracking/"
+# Keys of an entry's metadata. The library's metadata of an event, if it has some, stands beside them.
+TOPIC, VERSION, PLACE, EVENT_ID = "es:topic", "es:version", "es:place", "es:uuid"
+_REMEMBERED = 10_000
+_HAS_METADATA = "metadata" in {field.name for field in fields(StoredEvent)}
+"""Version 10 of the library gives each event an id and metadata, and names its aggregates by text only."""
+
+
+class _Last(NamedTuple):
+    """The last entry of a segment: its sequence, and the version or notification id that it carries."""
+
+    sequence: int
+    number: int
+
+
+_NEW = _Last(0, -1)
+
+
+class _Recorder:
+    """What all recorders share: the store, the space, and the ends of segments that this process has seen last."""
+
+    def __init__(self, store: Store, space: str, id_type: str = "uuid") -> None:
+        self._store = store
+        self._space = space
+        self._is_text = id_type == "text" or _HAS_METADATA
+        self._seen: dict[str, _Last] = {}
+        self._lock = Lock()
+
+    def _remember(self, segment: str, last: _Last) -> None:
+        with self._lock:
+            self._seen.pop(segment, None)
+            self._seen[segment] = last
+            if len(self._seen) > _REMEMBERED:
+                del self._seen[next(iter(self._seen))]
+
+    def _look(self, segment: str) -> _Last:
+        """The end of a segment, from the store."""
+        entry = self._store.peek(self._space, segment)
+        if entry.sequence:
+            return _Last(entry.sequence, _number(entry))
+        sequence = self._store.segment_status(self._space, segment).last_sequence
+        # The entries were removed. In a segment that begins with version 1, versions and sequences are equal.
+        return _Last(sequence, sequence) if sequence else _NEW
+
+    def _end(self, segment: str, first: int) -> _Last:
+        """The end of a segment that goes on with the number `first`. No request if this process knows it."""
+        return self._seen.get(segment) or (_NEW if first <= 1 else self._look(segment))
+
+    def _write(self, numbers: dict[str, list[int]], records: dict[str, list[Record]], count: int) -> list[int]:
+        """Append to segments whose numbers must grow, and `count` notifications; returns the ids of these.
+
+        Nothing is written if a segment has one of the numbers already, or a later one.
+        """
+        last = {segment: self._end(segment, new[0]) for segment, new in numbers.items()}
+        while True:
+            for segment, new in numbers.items():
+                _check_growth(segment, [last[segment].number, *new])
+            try:
+                ids = self._commit(last, records, count)
+            except errors.SequenceMismatch:
+                # Another process has written to one of them.
+                last = {segment: self._look(segment) for segment in numbers}
+                continue
+            for segment, new in numbers.items():
+                self._remember(segment, _Last(last[segment].sequence + len(new), new[-1]))
+            return ids
+
+    def _commit(self, last: dict[str, _Last], records: dict[str, list[Record]], count: int) -> list[int]:
+        with self._store.transaction(self._space) as trx:
+            if count:
+                # First: a reader that starts at a notification finds the events behind it.
+                trx.produce(NOTIFICATIONS, [Record(b"", _place(place)) for place in range(count)])
+            for segment, new in records.items():
+                trx.produce(segment, new, expected_sequence=last[segment].sequence if segment in last else None)
+        if not count:
+            return []
+        end = trx.statuses[NOTIFICATIONS].last_sequence
+        return list(range(end - count + 1, end + 1))
+
+
+class StreamkitAggregateRecorder(_Recorder, AggregateRecorder):
+    """Events of aggregates, without notifications: the library keeps snapshots in one."""
+
+    _notifies = False
+
+    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int] | None:
+        """Record events in one commit. IntegrityError if a version exists already, or a later one does."""
+        with _translated():
+            ids = self._insert(stored_events, {}, {})
+        return ids if self._notifies else None
+
+    def _insert(
+        self, events: Sequence[StoredEvent], numbers: dict[str, list[int]], records: dict[str, list[Record]]
+    ) -> list[int]:
+        for place, event in enumerate(events):
+            segment = _segment(event.originator_id)
+            new = records.setdefault(segment, [])
+            numbers.setdefault(segment, []).append(event.originator_version)
+            new.append(Record(event.state, _metadata(event, place)))
+        return self._write(numbers, records, len(events) if self._notifies else 0) if records else []
+
+    def select_events(
+        self,
+        originator_id: UUID | str,
+        *,
+        gt: int | None = None,
+        lte: int | None = None,
+        desc: bool = False,
+        limit: int | None = None,
+    ) -> Sequence[StoredEvent]:
+        """The events of an aggregate, by version: above `gt`, up to `lte`."""
+        with _translated():
+            return self._select(originator_id, -1 if gt is None else gt, lte, desc, limit)
+
+    def _select(
+        self, originator_id: UUID | str, gt: int, lte: int | None, desc: bool, limit: int | None
+    ) -> list[StoredEvent]:
+        segment = _segment(originator_id)
+        if limit == 0 or (lte is not None and lte < 0):
+            return []
+        entries = self._newest(segment, gt, lte) if desc else self._oldest(segment, gt, lte)
+        return [_event(entry, originator_id) for entry in islice(entries, limit)]
+
+    def _newest(self, segment: str, gt: int, lte: int | None) -> Iterator[Entry]:
+        # Versions grow and begin with 0 or later: the version of an entry is at least its sequence less 1.
+        stop = 0 if lte is None else lte + 1
+        entries = self._store.consume_segment(self._space, segment, max_sequence=stop, reverse=True, gaps="skip")
+        for place, entry in enumerate(entries):
+            version = _number(entry)
+            if place == 0 and lte is None:
+                self._remember(segment, _Last(entry.sequence, version))
+            if version <= gt:
+                return
+            if lte is None or version <= lte:
+                yield entry
+
+    def _oldest(self, segment: str, gt: int, lte: int | None) -> Iterator[Entry]:
+        entry = None
+        for entry in self._from(segment, gt):
+            version = _number(entry)
+            if lte is not None and version > lte:
+                return
+            if version > gt:
+                yield entry
+        if entry is not None:
+            self._remember(segment, _Last(entry.sequence, _number(entry)))
+
+    def _from(self, segment: str, gt: int) -> Iterator[Entry]:
+        """All entries above the version `gt`, after some that are not."""
+        if gt > 0:
+            entries = self._store.consume_segment(self._space, segment, min_sequence=gt, gaps="skip")
+            first = next(entries, None)
+            if first is not None and first.sequence == gt and _number(first) <= gt:
+                yield first
+                yield from entries
+                return
+            # The versions of this segment are ahead of its sequences.
+        yield from self._store.consume_segment(self._space, segment, gaps="skip")
+
+
+class _Transaction(NamedTuple):
+    first: int
+    """The id of its first notification."""
+    end: int
+    """The id after its last one."""
+    events: dict[int, Entry]
+    offset: LexKey
+    """In the space, after the transaction."""
+
+
+class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecorder):
+    """Events of aggregates, each with a notification."""
+
+    _notifies = True
+
+    def __init__(self, store: Store, space: str, id_type: str = "uuid") -> None:
+        super().__init__(store, space, id_type)
+        self._next: tuple[int, LexKey | None] = (1, None)
+        """A notification id, and the offset in the space before its transaction: there the last page ended."""
+
+    def select_notifications(
+        self,
+        start: int | None,
+        limit: int,
+        stop: int | None = None,
+        topics: Sequence[str] = (),
+        *,
+        inclusive_of_start: bool = True,
+    ) -> Sequence[Notification]:
+        """Notifications by id, from `start` to `stop`, at most `limit`, with one of the topics if some are given."""
+        first = 1 if start is None else start if inclusive_of_start else start + 1
+        with _translated():
+            return self._notifications(max(first, 1), limit, stop, topics)
+
+    def _notifications(self, first: int, limit: int, stop: int | None, topics: Sequence[str]) -> list[Notification]:
+        found: list[Notification] = []
+        for transaction in self._transactions(first):
+            if stop is not None and transaction.first > stop:
+                break
+            for id, entry in sorted(transaction.events.items()):
+                if first <= id and (stop is None or id <= stop) and (not topics or entry.metadata[TOPIC] in topics):
+                    found.append(self._notification(entry, id))
+            if len(found) <= limit:
+                self._next = (transaction.end, transaction.offset)
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def _transactions(self, first: int) -> Iterator[_Transaction]:
+        """Those with notifications, from that of the notification `first` on."""
+        known, offset = self._next
+        base = end = 0
+        if first == 1:
+            offset = None
+        elif first != known:
+            pointers = self._store.consume_segment(self._space, NOTIFICATIONS, min_sequence=first, limit=1, gaps="skip")
+            pointer = next(pointers, None)
+            if pointer is None:
+                return
+            offset, base, end = pointer.space_offset, pointer.sequence - _place_of(pointer), pointer.sequence + 1
+        entries = self._store.consume_space(self._space, offset=offset, gaps="skip")
+        for _, members in groupby(entries, key=lambda entry: entry.trx.number):
+            events: dict[int, Entry] = {}
+            for entry in members:
+                if entry.segment == NOTIFICATIONS:
+                    base = base or entry.sequence - _place_of(entry)
+                    end = entry.sequence + 1
+                elif base and not entry.segment.startswith(TRACKING):
+                    events[base + _place_of(entry)] = entry
+            if base:
+                yield _Transaction(base, end, events, entry.space_offset)
+            base = end = 0
+
+    def _notification(self, entry: Entry, id: int) -> Notification:
+        name = entry.segment
+        return Notification(**vars(_event(entry, name if self._is_text else UUID(name))), id=id)
+
+    def max_notification_id(self) -> int | None:
+        """The id of the last notification, or None if there is none."""
+        with _translated():
+            return self._store.segment_status(self._space, NOTIFICATIONS).last_sequence or None
+
+    def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> StreamkitSubscription:
+        """Notifications after the id `gt`, and then those that any process adds."""
+        return StreamkitSubscription(recorder=self, gt=gt, topics=topics)
+
+    def changes(self, timeout: float) -> Iterator[object]:
+        """Something for each change that is seen, until `timeout` seconds pass without one."""
+        with _translated():
+            yield from self._store.subscribe_to_segment(self._space, NOTIFICATIONS, timeout=timeout)
+
+
+class StreamkitSubscription(ListenNotifySubscription[StreamkitApplicationRecorder]):
+    """Wakes when the store has new notifications, whichever process added them."""
+
+    def __init__(
+        self, recorder: StreamkitApplicationRecorder, gt: int | None = None, topics: Sequence[str] = ()
+    ) -> None:
+        super().__init__(recorder=recorder, gt=gt, topics=topics)
+        Thread(target=self._watch, name="streamkit-subscription", daemon=True).start()
+
+    def _watch(self) -> None:
+        try:
+            while not self._has_been_stopped:
+                for _ in self._recorder.changes(timeout=1.0):
+                    if self._has_been_stopped:
+                        return
+                    self._has_been_notified.set()
+        except BaseException as error:
+            if not self._has_been_stopped:
+                self._thread_error = self._thread_error or error
+                self.stop()
+
+
+class StreamkitTrackingRecorder(_Recorder, TrackingRecorder):
+    """The position of a projection in other applications, each in a segment of its own."""
+
+    def insert_tracking(self, tracking: Tracking, entries: Mapping[str, Iterable[bytes]] | None = None) -> None:
+        """Record a position. IntegrityError unless it is after all that were recorded for its application.
+
+        `entries` are payloads to append in the same commit, by segment of the recorder's space: a view that keeps its
+        data there changes them together with its position.
+        """
+        numbers, records = _tracking_part(tracking)
+        for segment, payloads in (entries or {}).items():
+            records[_checked(segment)] = [Record(payload) for payload in payloads]
+        with _translated():
+            self._write(numbers, records, 0)
+
+    def max_tracking_id(self, application_name: str) -> int | None:
+        """The last position that was recorded for an application, or None."""
+        with _translated():
+            last = self._look(TRACKING + application_name)
+        return None if last == _NEW else last.number
+
+
+class StreamkitProcessRecorder(StreamkitTrackingRecorder, StreamkitApplicationRecorder, ProcessRecorder):
+    """Events with notifications, and the position that they follow from, in one commit."""
+
+    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int] | None:
+        """Record events, and the position of `tracking` if it is given. IntegrityError if either is there already."""
+        tracking: Tracking | None = kwargs.get("tracking")
+        numbers, records = _tracking_part(tracking) if tracking is not None else ({}, {})
+        with _translated():
+            return self._insert(stored_events, numbers, records)
+
+
+class StreamkitFactory(InfrastructureFactory[StreamkitTrackingRecorder]):
+    """Makes the recorders of an application. `close` closes its store."""
+
+    ORIGINATOR_ID_TYPE = "ORIGINATOR_ID_TYPE"
+    aggregate_recorder_class: ClassVar[type[StreamkitAggregateRecorder]] = StreamkitAggregateRecorder
+    application_recorder_class: ClassVar[type[StreamkitApplicationRecorder]] = StreamkitApplicationRecorder
+    tracking_recorder_class: ClassVar[type[StreamkitTrackingRecorder]] = StreamkitTrackingRecorder
+    process_recorder_class: ClassVar[type[StreamkitProcessRecorder]] = StreamkitProcessRecorder
+
+    def __init__(self, env: Environment | EnvType | None) -> None:
+        super().__init__(env)
+        self._id_type = (self.env.get(self.ORIGINATOR_ID_TYPE) or "uuid").lower()
+        if self._id_type not in ("uuid", "text"):
+            raise OSError(f"{self.ORIGINATOR_ID_TYPE} is 'uuid' or 'text', not {self._id_type!r}")
+        name = self.env.get("STREAMKIT_STORE") or os.environ.get("STREAMKIT_STORE")
+        if not name:
+            keys = " or ".join(self.env.create_keys("STREAMKIT_STORE"))
+            raise OSError(f"the environment names no store: set {keys} to its UUID")
+        self._space = self.env.get("STREAMKIT_SPACE") or self.env.name or "events"
+        try:
+            self._client = connect(self.env.get("STREAMKIT_URL"))
+            self._store = self._client.store(name)
+        except (errors.StreamkitError, ValueError) as error:
+            raise OSError(str(error)) from error
+
+    def aggregate_recorder(self, purpose: str = "events") -> AggregateRecorder:
+        space = self._space if purpose == "events" else f"{self._space}.{purpose}"
+        return self.aggregate_recorder_class(self._store, space, self._id_type)
+
+    def application_recorder(self) -> ApplicationRecorder:
+        topic = self.env.get(self.APPLICATION_RECORDER_TOPIC)
+        made = resolve_topic(topic) if topic else self.application_recorder_class
+        return cast(ApplicationRecorder, made(self._store, self._space, self._id_type))
+
+    def tracking_recorder(
+        self, tracking_recorder_class: type[StreamkitTrackingRecorder] | None = None
+    ) -> StreamkitTrackingRecorder:
+        topic = self.env.get(self.TRACKING_RECORDER_TOPIC)
+        made = tracking_recorder_class or (resolve_topic(topic) if topic else self.tracking_recorder_class)
+        return cast(StreamkitTrackingRecorder, made(self._store, self._space, self._id_type))
+
+    def process_recorder(self) -> ProcessRecorder:
+        topic = self.env.get(self.PROCESS_RECORDER_TOPIC)
+        made = resolve_topic(topic) if topic else self.process_recorder_class
+        return cast(ProcessRecorder, made(self._store, self._space, self._id_type))
+
+    def close(self) -> None:
+        self._store.close()
+        self._client.close()
+
+
+Factory = StreamkitFactory
+
+
+def _segment(originator_id: UUID | str) -> str:
+    return _checked(str(originator_id))
+
+
+def _checked(name: str) -> str:
+    if name.startswith("::"):
+        raise DataError(f"{name!r} must not begin with '::': such segments are internal")
+    return name
+
+
+def _place(place: int) -> dict[str, str] | None:
+    return {PLACE: str(place)} if place else None
+
+
+def _place_of(entry: Entry) -> int:
+    """The place of an event, or of its notification, among those of its transaction."""
+    return int(entry.metadata.get(PLACE, "0"))
+
+
+def _number(entry: Entry) -> int:
+    return int(entry.metadata.get(VERSION, entry.sequence))
+
+
+def _metadata(event: StoredEvent, place: int) -> dict[str, str]:
+    metadata = {TOPIC: event.topic, VERSION: str(event.originator_version)}
+    if place:
+        metadata[PLACE] = str(place)
+    if _HAS_METADATA:
+        added: Any = event
+        metadata = {**added.metadata, **metadata, EVENT_ID: str(added.uuid)}
+    return metadata
+
+
+def _event(entry: Entry, originator_id: UUID | str) -> StoredEvent:
+    made: dict[str, Any] = {
+        "originator_id": originator_id,
+        "originator_version": _number(entry),
+        "topic": entry.metadata[TOPIC],
+        "state": entry.payload,
+    }
+    if _HAS_METADATA:
+        own = (TOPIC, VERSION, PLACE, EVENT_ID)
+        made["metadata"] = {key: value for key, value in entry.metadata.items() if key not in own}
+        made["uuid"] = UUID(entry.metadata[EVENT_ID])
+    return StoredEvent(**made)
+
+
+def _tracking_part(tracking: Tracking) -> tuple[dict[str, list[int]], dict[str, list[Record]]]:
+    name = tracking.context_name if hasattr(tracking, "context_name") else tracking.application_name
+    id = tracking.notification_id
+    return {TRACKING + name: [id]}, {TRACKING + name: [Record(b"", {VERSION: str(id)})]}
+
+
+def _check_growth(segment: str, numbers: list[int]) -> None:
+    for before, number in pairwise(numbers):
+        if number <= before:
+            raise IntegrityError(f"{segment!r} has {before} already, and {number} does not come after it")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The store's errors as those of the library, with the store's error as the cause."""
+    try:
+        yield
+    except (errors.TransientError, errors.OutcomeUnknown, errors.AccessDenied) as error:
+        raise OperationalError(str(error)) from error
+    except errors.StoreClosed as error:
+        raise InterfaceError(str(error)) from error
+    except (errors.InvalidName, errors.InvalidRecord, errors.RecordTooLarge, errors.TransactionTooLarge) as error:
+        raise DataError(str(error)) from error
+    except errors.CrossPartition as error:
+        raise ProgrammingError(f"an application needs a space with one partition: {error}") from error
+    except errors.StreamkitError as error:
+        raise DatabaseError(str(error)) from error
