@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
@@ -12,6 +12,7 @@ from fix_covered import EXHAUSTIVE
 
 pytest.importorskip("eventsourcing")
 
+from eventsourcing.dcb.tests import DCBRecorderTestCase
 from eventsourcing.persistence import Tracking
 from eventsourcing.tests import application, persistence, projection
 from eventsourcing.utils import Environment
@@ -143,7 +144,7 @@ class TestFactory(persistence.InfrastructureFactoryTestCase[StreamkitFactory]):
 
 @everywhere
 class TestExampleApplication(application.ExampleApplicationTestCase):
-    expected_factory_topic = "streamkit.adapters.eventsourcing:StreamkitFactory"
+    expected_factory_topic = "streamkit.adapters.eventsourcing.factory:StreamkitFactory"
 
 
 @everywhere
@@ -165,3 +166,18 @@ class TestProjection(projection.AggregateEventCountersProjectionTestCase):
 @everywhere
 class TestEventSourcedProjection(projection.EventSourcedProjectionTestCase):
     pass
+
+
+@everywhere
+class TestDCBRecorder(_Judged, DCBRecorderTestCase):
+    def test_append_read(self) -> None:
+        self._test_append_read(self.factory.dcb_recorder())
+
+    def test_append_subscribe(self) -> None:
+        self._test_append_subscribe(self.factory.dcb_recorder())
+
+
+@everywhere
+class TestTaggedDecisions(projection.TaggedDecisionCountersProjectionTestCase):
+    view_class = Counters  # type: ignore[assignment]
+    env: ClassVar[dict[str, str]] = {"MAPPER_TOPIC": "eventsourcing.dcb.msgpack:MessagePackMapper"}

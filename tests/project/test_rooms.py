@@ -40,9 +40,21 @@ LAYERS = (
     {"store", "client", "", "aio", "places"},
     {"run"},
     # clients of the store
-    {"archive", "backup", "testing", "groups", "views", "routes", "eventsourcing", "members", "removing", "salvage"},
+    {
+        "archive",
+        "backup",
+        "testing",
+        "groups",
+        "views",
+        "routes",
+        "eventsourcing",
+        "members",
+        "removing",
+        "salvage",
+        "dcb",
+    },
     {"serve"},
-    {"spark", "cli"},
+    {"spark", "cli", "adapters"},
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
 

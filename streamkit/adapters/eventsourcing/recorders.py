@@ -1,54 +1,36 @@
-"""A persistence module for the library `eventsourcing`: `PERSISTENCE_MODULE=streamkit.adapters.eventsourcing`.
-
-An application is one space, and an aggregate is one segment of it. The transaction that records events also extends the
-segment of notifications, by one entry for each event: the sequence of that entry is the notification's id. So ids are
-1, 2, 3, … in the order of the commits, without gaps, and a save is one commit. A process application tracks its
-position in one more segment of the same transaction. Snapshots are kept in a space of their own.
-
-Environment: STREAMKIT_URL and STREAMKIT_STORE, as everywhere; STREAMKIT_SPACE (else the application's name); and
-ORIGINATOR_ID_TYPE ("uuid" or "text"), as with the library's own modules.
-"""
+"""Recorders for aggregates and processes: an aggregate is a segment, and a notification is an entry of another one."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import fields
 from itertools import groupby, islice, pairwise
 from threading import Lock, Thread
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from eventsourcing.persistence import (
     AggregateRecorder,
     ApplicationRecorder,
-    DatabaseError,
     DataError,
-    InfrastructureFactory,
     IntegrityError,
-    InterfaceError,
     ListenNotifySubscription,
     Notification,
-    OperationalError,
     ProcessRecorder,
-    ProgrammingError,
     StoredEvent,
     Tracking,
     TrackingRecorder,
 )
-from eventsourcing.utils import Environment, EnvType, resolve_topic
 
-from .. import errors
-from ..client import connect
-from ..lexkey import LexKey
-from ..model import Entry, Record
-from ..store import Store
+from ...errors import SequenceMismatch
+from ...lexkey import LexKey
+from ...model import Entry, Record
+from ...store import Store
+from .errors import translated
 
 __all__ = [
     "StreamkitAggregateRecorder",
     "StreamkitApplicationRecorder",
-    "StreamkitFactory",
     "StreamkitProcessRecorder",
     "StreamkitTrackingRecorder",
 ]
@@ -113,7 +95,7 @@ class _Recorder:
                 _check_growth(segment, [last[segment].number, *new])
             try:
                 ids = self._commit(last, records, count)
-            except errors.SequenceMismatch:
+            except SequenceMismatch:
                 # Another process has written to one of them.
                 last = {segment: self._look(segment) for segment in numbers}
                 continue
@@ -141,7 +123,7 @@ class StreamkitAggregateRecorder(_Recorder, AggregateRecorder):
 
     def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int] | None:
         """Record events in one commit. IntegrityError if a version exists already, or a later one does."""
-        with _translated():
+        with translated():
             ids = self._insert(stored_events, {}, {})
         return ids if self._notifies else None
 
@@ -165,7 +147,7 @@ class StreamkitAggregateRecorder(_Recorder, AggregateRecorder):
         limit: int | None = None,
     ) -> Sequence[StoredEvent]:
         """The events of an aggregate, by version: above `gt`, up to `lte`."""
-        with _translated():
+        with translated():
             return self._select(originator_id, -1 if gt is None else gt, lte, desc, limit)
 
     def _select(
@@ -245,7 +227,7 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
     ) -> Sequence[Notification]:
         """Notifications by id, from `start` to `stop`, at most `limit`, with one of the topics if some are given."""
         first = 1 if start is None else start if inclusive_of_start else start + 1
-        with _translated():
+        with translated():
             return self._notifications(max(first, 1), limit, stop, topics)
 
     def _notifications(self, first: int, limit: int, stop: int | None, topics: Sequence[str]) -> list[Notification]:
@@ -293,7 +275,7 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
 
     def max_notification_id(self) -> int | None:
         """The id of the last notification, or None if there is none."""
-        with _translated():
+        with translated():
             return self._store.segment_status(self._space, NOTIFICATIONS).last_sequence or None
 
     def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> StreamkitSubscription:
@@ -302,7 +284,7 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
 
     def changes(self, timeout: float) -> Iterator[object]:
         """Something for each change that is seen, until `timeout` seconds pass without one."""
-        with _translated():
+        with translated():
             yield from self._store.subscribe_to_segment(self._space, NOTIFICATIONS, timeout=timeout)
 
 
@@ -340,12 +322,12 @@ class StreamkitTrackingRecorder(_Recorder, TrackingRecorder):
         numbers, records = _tracking_part(tracking)
         for segment, payloads in (entries or {}).items():
             records[_checked(segment)] = [Record(payload) for payload in payloads]
-        with _translated():
+        with translated():
             self._write(numbers, records, 0)
 
     def max_tracking_id(self, application_name: str) -> int | None:
         """The last position that was recorded for an application, or None."""
-        with _translated():
+        with translated():
             last = self._look(TRACKING + application_name)
         return None if last == _NEW else last.number
 
@@ -357,62 +339,8 @@ class StreamkitProcessRecorder(StreamkitTrackingRecorder, StreamkitApplicationRe
         """Record events, and the position of `tracking` if it is given. IntegrityError if either is there already."""
         tracking: Tracking | None = kwargs.get("tracking")
         numbers, records = _tracking_part(tracking) if tracking is not None else ({}, {})
-        with _translated():
+        with translated():
             return self._insert(stored_events, numbers, records)
-
-
-class StreamkitFactory(InfrastructureFactory[StreamkitTrackingRecorder]):
-    """Makes the recorders of an application. `close` closes its store."""
-
-    ORIGINATOR_ID_TYPE = "ORIGINATOR_ID_TYPE"
-    aggregate_recorder_class: ClassVar[type[StreamkitAggregateRecorder]] = StreamkitAggregateRecorder
-    application_recorder_class: ClassVar[type[StreamkitApplicationRecorder]] = StreamkitApplicationRecorder
-    tracking_recorder_class: ClassVar[type[StreamkitTrackingRecorder]] = StreamkitTrackingRecorder
-    process_recorder_class: ClassVar[type[StreamkitProcessRecorder]] = StreamkitProcessRecorder
-
-    def __init__(self, env: Environment | EnvType | None) -> None:
-        super().__init__(env)
-        self._id_type = (self.env.get(self.ORIGINATOR_ID_TYPE) or "uuid").lower()
-        if self._id_type not in ("uuid", "text"):
-            raise OSError(f"{self.ORIGINATOR_ID_TYPE} is 'uuid' or 'text', not {self._id_type!r}")
-        name = self.env.get("STREAMKIT_STORE") or os.environ.get("STREAMKIT_STORE")
-        if not name:
-            keys = " or ".join(self.env.create_keys("STREAMKIT_STORE"))
-            raise OSError(f"the environment names no store: set {keys} to its UUID")
-        self._space = self.env.get("STREAMKIT_SPACE") or self.env.name or "events"
-        try:
-            self._client = connect(self.env.get("STREAMKIT_URL"))
-            self._store = self._client.store(name)
-        except (errors.StreamkitError, ValueError) as error:
-            raise OSError(str(error)) from error
-
-    def aggregate_recorder(self, purpose: str = "events") -> AggregateRecorder:
-        space = self._space if purpose == "events" else f"{self._space}.{purpose}"
-        return self.aggregate_recorder_class(self._store, space, self._id_type)
-
-    def application_recorder(self) -> ApplicationRecorder:
-        topic = self.env.get(self.APPLICATION_RECORDER_TOPIC)
-        made = resolve_topic(topic) if topic else self.application_recorder_class
-        return cast(ApplicationRecorder, made(self._store, self._space, self._id_type))
-
-    def tracking_recorder(
-        self, tracking_recorder_class: type[StreamkitTrackingRecorder] | None = None
-    ) -> StreamkitTrackingRecorder:
-        topic = self.env.get(self.TRACKING_RECORDER_TOPIC)
-        made = tracking_recorder_class or (resolve_topic(topic) if topic else self.tracking_recorder_class)
-        return cast(StreamkitTrackingRecorder, made(self._store, self._space, self._id_type))
-
-    def process_recorder(self) -> ProcessRecorder:
-        topic = self.env.get(self.PROCESS_RECORDER_TOPIC)
-        made = resolve_topic(topic) if topic else self.process_recorder_class
-        return cast(ProcessRecorder, made(self._store, self._space, self._id_type))
-
-    def close(self) -> None:
-        self._store.close()
-        self._client.close()
-
-
-Factory = StreamkitFactory
 
 
 def _segment(originator_id: UUID | str) -> str:
@@ -472,20 +400,3 @@ def _check_growth(segment: str, numbers: list[int]) -> None:
     for before, number in pairwise(numbers):
         if number <= before:
             raise IntegrityError(f"{segment!r} has {before} already, and {number} does not come after it")
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """The store's errors as those of the library, with the store's error as the cause."""
-    try:
-        yield
-    except (errors.TransientError, errors.OutcomeUnknown, errors.AccessDenied) as error:
-        raise OperationalError(str(error)) from error
-    except errors.StoreClosed as error:
-        raise InterfaceError(str(error)) from error
-    except (errors.InvalidName, errors.InvalidRecord, errors.RecordTooLarge, errors.TransactionTooLarge) as error:
-        raise DataError(str(error)) from error
-    except errors.CrossPartition as error:
-        raise ProgrammingError(f"an application needs a space with one partition: {error}") from error
-    except errors.StreamkitError as error:
-        raise DatabaseError(str(error)) from error

@@ -1,0 +1,103 @@
+"""The library's recorder for dynamic consistency boundaries, over `streamkit.dcb`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from threading import Thread
+
+from eventsourcing.dcb.api import (
+    DCBAppendCondition,
+    DCBEvent,
+    DCBQuery,
+    DCBReadResponse,
+    DCBRecorder,
+    DCBSequencedEvent,
+)
+from eventsourcing.dcb.persistence import DCBListenNotifySubscription
+from eventsourcing.persistence import ProgrammingError
+
+from ...dcb import Event, EventStore, QueryItem, SequencedEvent
+from ...store import Store
+from .errors import translated
+
+__all__ = ["StreamkitDCBRecorder"]
+
+
+class StreamkitDCBRecorder(DCBRecorder):
+    """Events with tags, in a space of their own."""
+
+    def __init__(self, store: Store, space: str) -> None:
+        self._events = EventStore(store, space)
+
+    def read(
+        self, query: DCBQuery | None = None, *, after: int | None = None, limit: int | None = None
+    ) -> DCBReadResponse:
+        """The events after a position that match an item of the query, or all."""
+        if limit == 0:
+            return _Read(iter(()), None)
+        with translated():
+            head = self._events.head()
+        events = self._events.read_to(head, _items(query), after=after or 0, limit=limit or 0)
+        return _Read(events, head or None if limit is None else None)
+
+    def append(self, events: Sequence[DCBEvent], condition: DCBAppendCondition | None = None) -> int:
+        """Append events in one commit, unless the condition fails: IntegrityError. Returns the last one's position."""
+        if not events:
+            raise ProgrammingError("an append has at least one event")
+        added = [Event(event.type, event.data, tuple(event.tags)) for event in events]
+        fail_if = None if condition is None else _items(condition.fail_if_events_match)
+        with translated():
+            return self._events.append(added, fail_if=fail_if, after=(condition and condition.after) or 0)
+
+    def subscribe(self, query: DCBQuery | None = None, *, after: int | None = None) -> _Subscription:
+        """The events after a position, and then those that any process adds."""
+        return _Subscription(self, query=query, after=after)
+
+    def changes(self, timeout: float) -> Iterator[object]:
+        """Something for each change that is seen, until `timeout` seconds pass without one."""
+        with translated():
+            yield from self._events.follow(after=self._events.head(), timeout=timeout)
+
+
+class _Read(DCBReadResponse):
+    def __init__(self, events: Iterator[SequencedEvent], head: int | None) -> None:
+        self._events = events
+        self._is_given = head is not None
+        self._head = head
+
+    @property
+    def head(self) -> int | None:
+        """The last position of the log; that of the last event so far if the read has a limit."""
+        return self._head
+
+    def __next__(self) -> DCBSequencedEvent:
+        with translated():
+            read = next(self._events)
+        if not self._is_given:
+            self._head = read.position
+        event = read.event
+        return DCBSequencedEvent(DCBEvent(event.type, event.payload, list(event.tags)), read.position)
+
+
+class _Subscription(DCBListenNotifySubscription[StreamkitDCBRecorder]):
+    def __init__(self, recorder: StreamkitDCBRecorder, query: DCBQuery | None, after: int | None) -> None:
+        super().__init__(recorder=recorder, query=query, after=after)
+        Thread(target=self._watch, name="streamkit-subscription", daemon=True).start()
+
+    def _watch(self) -> None:
+        try:
+            while not self._has_been_stopped:
+                # What came while nobody looked.
+                self._has_been_notified.set()
+                for _ in self._recorder.changes(timeout=1.0):
+                    if self._has_been_stopped:
+                        return
+                    self._has_been_notified.set()
+        except BaseException as error:
+            if not self._has_been_stopped:
+                self._thread_error = self._thread_error or error
+                self.stop()
+
+
+def _items(query: DCBQuery | None) -> list[QueryItem]:
+    return [QueryItem(tuple(item.types), tuple(item.tags)) for item in query.items] if query is not None else []
