@@ -66,14 +66,19 @@ def test_every_room_is_on_the_map() -> None:
     assert [room for room in sorted(tested) if f"`{room}`" not in layout and f"`{room}/" not in layout] == []
 
 
-@pytest.mark.parametrize("page", ["views.md", "eventsourcing.md"])
+@pytest.mark.parametrize("page", ["views.md", "eventsourcing.md", "eventsourcing-library.md", "dcb.md"])
 def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
     program = tmp_path / "page.py"  # a module, so that annotations are found
     program.write_text("from __future__ import annotations\n" + "\n".join(blocks))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    wanted = {"views.md": ["[('order-42', 450)]", "worker-1"], "eventsourcing.md": ["500 450\n500\n"]}[page]
+    wanted = {
+        "views.md": ["[('order-42', 450)]", "worker-1"],
+        "eventsourcing.md": ["500 450\n500\n"],
+        "eventsourcing-library.md": ["[1, 2, 3]\n3 ['roll over', 'fetch a ball']\n"],
+        "dcb.md": ["[True, True, True, True, True, False]"],
+    }[page]
     assert all(text in done.stdout for text in wanted), done.stdout
 
 
