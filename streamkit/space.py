@@ -25,6 +25,7 @@ from .retention import Retention
 from .seconds import check_seconds
 
 __all__ = [
+    "MOST_PARTITIONS",
     "Space",
     "SpaceSettings",
     "changed_settings",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 
+MOST_PARTITIONS = 1024
+"""Partitions that a space may have."""
 _LEAST = 0.1
 """Of what a space was created with: the share that a window or a grace is always. Who relies on one that others may
 have changed relies on much less: `Freshness` on a thirtieth of the grace, routes on a twentieth of the window."""
@@ -184,8 +187,8 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
     """Checked settings. TypeError or ValueError."""
     if type(partitions) is not int:
         raise TypeError(f"partitions is an int, not {type(partitions).__name__}")
-    if not 1 <= partitions <= 1024:
-        raise ValueError(f"a space has 1 to 1024 partitions, not {partitions}")
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise ValueError(f"a space has 1 to {MOST_PARTITIONS} partitions, not {partitions}")
     if not isinstance(durability, str):
         raise TypeError(f"durability is 'committed' or 'buffered', not {type(durability).__name__}")
     if durability not in ("committed", "buffered"):

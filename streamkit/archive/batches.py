@@ -48,8 +48,7 @@ def batches(partition: Partition, rows: pa.Table, start: tuple[int, int], bounds
     words = {name: word.chunk(0) if hasattr(word, "chunks") else word for name, word in words.items()}
     codes = {name: word.indices.to_numpy() for name, word in words.items()}
     names, ids, nodes = (words[name].dictionary.to_pylist() for name in WORDS)
-    raw_ids = [bytes.fromhex(id.replace("-", "")) for id in ids]
-    raw_nodes = [bytes.fromhex(node.replace("-", "")) for node in nodes]
+    raw_ids, raw_nodes = list(map(_raw, ids)), list(map(_raw, nodes))
     plain = rows["metadata"].null_count == rows.num_rows
     erased = rows["payload"].null_count > 0
     breaks = (np.diff(number) != 0) | (np.diff(at) != 1) | (np.diff(sequence) != 1) | (np.diff(codes["segment"]) != 0)
@@ -110,6 +109,14 @@ def batches(partition: Partition, rows: pa.Table, start: tuple[int, int], bounds
                     )
                 ]
             yield Batch(moment, trx_number, origin, entries)
+
+
+def _raw(id: str) -> bytes:
+    """The 16 bytes of a UUID. ValueError if it is none."""
+    raw = bytes.fromhex(id.replace("-", ""))
+    if len(raw) != 16:
+        raise ValueError(f"{id[:60]!r} is no UUID")
+    return raw
 
 
 def have_texts(metadata: pa.ChunkedArray, texts: Sequence[str]) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import StreamkitError, UnsupportedVersion
+from .delta_actions import Action, Add, Metadata, Protocol, Remove, action_of_row, actions_of, column_types
 from .errors import UNDECODABLE, Damaged
 
 if TYPE_CHECKING:
@@ -25,10 +26,8 @@ __all__ = ["DIRECTORY", "AddedFile", "LogState", "advance", "listed", "replay"]
 DIRECTORY = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]+)?\.(parquet|json)")
-_KINDS = ("protocol", "metaData", "txn", "add", "remove", "sidecar")
 _WHOLE = 8 << 20
 """Bytes up to which a checkpoint is read with one request."""
-_json = msgspec.json.Decoder()
 
 
 class AddedFile(msgspec.Struct, frozen=True, gc=False):
@@ -45,53 +44,45 @@ class LogState:
     """A table as of one version, by its log alone."""
 
     version: int
-    protocol: Mapping[str, Any]
-    metadata: Mapping[str, Any]
+    protocol: Protocol
+    metadata: Metadata
     marks: Mapping[str, int]
     """For each application the version of its last transaction."""
     added: Mapping[tuple[str, str], AddedFile]
     """By path and deletion vector: that is how Delta tells files apart."""
-    configuration: Mapping[str, str] = field(init=False)
+    types: Mapping[str, str] = field(init=False)
+    """Each column and Delta's name for its type."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "configuration", dict(self.metadata.get("configuration") or {}))
+        object.__setattr__(self, "types", column_types(self.metadata.schema_string))
 
     @property
-    def types(self) -> dict[str, str]:
-        """Each column and what Delta calls its type."""
-        fields = _json.decode(self.metadata["schemaString"])["fields"]
-        found = {}
-        for column in fields:
-            kind = column["type"]
-            found[column["name"]] = kind if isinstance(kind, str) else str(kind.get("type"))
-        return found
+    def configuration(self) -> Mapping[str, str]:
+        return self.metadata.configuration or {}
 
 
 class _Replay:
-    """What the actions so far say. Later ones win."""
+    """The result of the actions so far. Later actions win."""
 
     def __init__(self, before: LogState | None = None) -> None:
-        self.protocol: Mapping[str, Any] | None = before.protocol if before else None
-        self.metadata: Mapping[str, Any] | None = before.metadata if before else None
+        self.protocol = before.protocol if before else None
+        self.metadata = before.metadata if before else None
         self.marks: dict[str, int] = dict(before.marks) if before else {}
         self.added: dict[tuple[str, str], AddedFile] = dict(before.added) if before else {}
 
-    def apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
+    def apply(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            for kind, body in action.items():
-                if body is None or kind not in _KINDS:
-                    continue
-                if kind == "add":
-                    key = _key(body)
-                    self.added[key] = AddedFile(body["path"], body["size"], body.get("stats"), bool(key[1]))
-                elif kind == "remove":
-                    self.added.pop(_key(body), None)
-                elif kind == "txn":
-                    self.marks[body["appId"]] = body["version"]
-                elif kind == "protocol":
-                    self.protocol = body
-                elif kind == "metaData":
-                    self.metadata = body
+            if (add := action.add) is not None:
+                key = _key(add)
+                self.added[key] = AddedFile(add.path, add.size, add.stats, bool(key[1]))
+            if action.remove is not None:
+                self.added.pop(_key(action.remove), None)
+            if action.txn is not None:
+                self.marks[action.txn.app_id] = action.txn.version
+            if action.protocol is not None:
+                self.protocol = action.protocol
+            if action.metadata is not None:
+                self.metadata = action.metadata
 
     def state(self, version: int) -> LogState:
         if self.protocol is None or self.metadata is None:
@@ -99,11 +90,11 @@ class _Replay:
         return LogState(version, self.protocol, self.metadata, self.marks, self.added)
 
 
-def _key(action: Mapping[str, Any]) -> tuple[str, str]:
-    vector = action.get("deletionVector")
-    if not vector or vector.get("storageType") is None:
-        return action["path"], ""
-    return action["path"], f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"
+def _key(action: Add | Remove) -> tuple[str, str]:
+    vector = action.deletion_vector
+    if vector is None or vector.storage_type is None:
+        return action.path, ""
+    return action.path, f"{vector.storage_type}{vector.path_or_inline_dv}@{vector.offset}"
 
 
 def replay(table: TableFiles, version: int | None = None, before: LogState | None = None) -> LogState | None:
@@ -141,7 +132,7 @@ def advance(table: TableFiles, state: LogState) -> LogState:
     while (text := table.log_of(version + 1)) is not None:
         version += 1
         with _decoding(table, version):
-            found.apply(_actions_of(text))
+            found.apply(actions_of(text))
     if version == state.version:
         return state
     with _decoding(table, version):
@@ -168,37 +159,29 @@ def listed(names: Iterable[str]) -> tuple[set[int], dict[int, list[str]]]:
 
 @contextlib.contextmanager
 def _decoding(table: TableFiles, version: int) -> Iterator[None]:
-    """What decoding raises is Damaged, and names the version."""
+    """Raise errors of decoding as Damaged, which names the version."""
     try:
         yield
     except StreamkitError:
         raise
-    except (*UNDECODABLE, AttributeError, msgspec.MsgspecError) as error:
+    except UNDECODABLE as error:
         raise Damaged(f"{table.url}, version {version}: its log cannot be read: {error}; restore the table") from error
 
 
-def _commit_actions(table: TableFiles, version: int) -> list[Mapping[str, Any]]:
+def _commit_actions(table: TableFiles, version: int) -> Iterator[Action]:
     text = table.log_of(version)
     if text is None:
         raise ValueError("the description of the version is gone")
-    return _actions_of(text)
+    return actions_of(text)
 
 
-def _actions_of(text: str) -> list[Mapping[str, Any]]:
-    # Names may hold what else separates lines. An empty log changes nothing; what it should have told is missed where
-    # the marks are compared with the store.
-    return [_json.decode(line) for line in text.split("\n") if line.strip()]
-
-
-def _checkpoint_actions(table: TableFiles, name: str, size: int) -> Iterator[Mapping[str, Any]]:
-    if name.endswith(".json"):
-        actions: Iterable[Mapping[str, Any]] = _actions_of(table.log_text(name) or "")
-    else:
-        actions = _rows(table, name, size)
+def _checkpoint_actions(table: TableFiles, name: str, size: int) -> Iterator[Action]:
+    text = table.log_text(name) or "" if name.endswith(".json") else None
+    actions = _rows(table, name, size) if text is None else actions_of(text)
     sidecars = []
     for action in actions:
-        if action.get("sidecar"):
-            sidecars.append(action["sidecar"]["path"])
+        if action.sidecar is not None:
+            sidecars.append(action.sidecar.path)
         yield action
     for path in sidecars:
         if "/" in path or path.startswith("."):
@@ -206,23 +189,26 @@ def _checkpoint_actions(table: TableFiles, name: str, size: int) -> Iterator[Map
         yield from _rows(table, f"_sidecars/{path}", _WHOLE + 1)
 
 
-def _rows(table: TableFiles, name: str, size: int) -> Iterator[Mapping[str, Any]]:
-    """The actions of a Parquet file of the log, a part at a time."""
+def _rows(table: TableFiles, name: str, size: int) -> Iterator[Action]:
+    """The actions of a Parquet file of the log, some at a time."""
     path = f"{DIRECTORY}/{name}"
-    source = table.open(path, whole=size <= _WHOLE)
+    source = table.open_parquet(path, whole=size <= _WHOLE)
     with table.reading(path):
-        known = set(source.schema_arrow.names)
-        wanted = []
-        for kind in _KINDS:
-            if kind in known:
-                fields = source.schema_arrow.field(kind).type
-                inner = {fields.field(at).name for at in range(fields.num_fields)}
-                wanted += [f"{kind}.{one}" for one in sorted(inner & _FIELDS[kind])] if kind in _FIELDS else [kind]
-        for batch in source.iter_batches(4096, columns=wanted):
+        for batch in source.iter_batches(4096, columns=_columns(source.schema_arrow)):
             for row in batch.to_pylist():
-                yield {
-                    kind: _plain(body) if kind == "metaData" else body for kind, body in row.items() if _is_there(body)
-                }
+                yield action_of_row(row)
+
+
+def _columns(schema: Any) -> list[str]:
+    """The columns of a checkpoint that are read: of the actions that are many, only the fields that count."""
+    wanted: list[str] = []
+    for column in schema:
+        if column.name in _FIELDS:
+            inner = {column.type.field(at).name for at in range(column.type.num_fields)}
+            wanted += [f"{column.name}.{one}" for one in sorted(inner & _FIELDS[column.name])]
+        elif column.name in _WHOLE_ACTIONS:
+            wanted.append(column.name)
+    return wanted
 
 
 _FIELDS = {
@@ -230,17 +216,4 @@ _FIELDS = {
     "remove": {"path", "deletionVector"},
     "txn": {"appId", "version"},
 }
-"""Of the actions that there may be many of: what is read."""
-
-
-def _is_there(body: Any) -> bool:
-    """Where another action stands, each field of this one is null."""
-    return body is not None and any(value is not None for value in body.values())
-
-
-def _plain(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Maps as dictionaries: Arrow has them as lists of pairs."""
-    configuration = body.get("configuration")
-    if isinstance(configuration, list):
-        return {**body, "configuration": dict(configuration)}
-    return body
+_WHOLE_ACTIONS = {"protocol", "metaData", "sidecar"}

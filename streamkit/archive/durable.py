@@ -7,7 +7,6 @@ then linked into the table. At no moment does the table hold a file that a power
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -17,7 +16,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..errors import PermanentError
+from .errors import UNDECODABLE
 
 __all__ = ["Stage", "Synced", "keep", "make_directories", "mirror", "misread"]
 
@@ -29,6 +31,12 @@ _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\")
 _ABOVE = 4
 """Directories up from a table's log that are made for archives: the table, the store, the root, and what holds it."""
 _STALE = 3600.0
+
+
+class _Checkpoint(msgspec.Struct):
+    """The hint of Delta to the last checkpoint."""
+
+    version: int
 
 
 def sync(path: str) -> None:
@@ -78,8 +86,8 @@ def log_tail(table: str) -> list[str]:
     """The names in the log that the newest versions are read from: the last checkpoint, and what follows on it."""
     log = os.path.join(table, LOG)
     first = 0
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(os.path.join(log, _HINT), "rb") as hint:
-        first = int(json.load(hint)["version"])
+    with contextlib.suppress(OSError, RecursionError, *UNDECODABLE), open(os.path.join(log, _HINT), "rb") as hint:
+        first = msgspec.json.decode(hint.read(), type=_Checkpoint).version
     names = sorted(name for name in os.listdir(log) if _NAME.fullmatch(name))
     if not any(int(name[:20]) == first and "checkpoint" in name for name in names):
         first = 0

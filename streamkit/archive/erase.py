@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unavailable
+from .columns import as_ours, check_rows
 from .delta_log import DIRECTORY
 from .parquet import write_file
 from .snapshot import File, Gone, Snapshot, is_own_name
@@ -146,6 +147,7 @@ def _holds(archive: Archive, path: str, spans: Spans) -> bool:
     with table.open(path, read_dictionary=["segment"], pre_buffer=True) as source, table.reading(path):
         for group in _groups_with(source, path, spans):
             rows = source.read_row_group(group, columns=["segment", "sequence"])
+            rows = check_rows(rows) if is_own_name(path) else as_ours(rows)
             mask = _marked(rows, spans)
             if mask.any():
                 payloads = source.read_row_group(group, columns=["payload"])["payload"]

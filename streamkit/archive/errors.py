@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
+from msgspec import MsgspecError
+
 from ..errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Throttled, Unavailable
 
 __all__ = ["UNDECODABLE", "UNREADABLE", "Damaged", "Elsewhere", "foreign", "mapped", "says_no_bucket"]
@@ -58,8 +60,9 @@ class Elsewhere(PermanentError):
     """Where the store's archives are looked for there is nothing of them."""
 
 
-UNDECODABLE = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What comes of decoding a damaged file that has no checksum, or one that is not over everything."""
+UNDECODABLE = (ArithmeticError, ValueError, MsgspecError)
+"""Errors of decoding a damaged file. A TypeError, an AttributeError or a LookupError is a fault of this code and leaves
+it as it is: foreign values are checked before they are used."""
 UNREADABLE = (Damaged, Elsewhere)
 """For as long as the log holds what was archived it is read in its place."""
 

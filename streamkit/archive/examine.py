@@ -8,6 +8,7 @@ from ..errors import CorruptData, UnsupportedVersion
 from ..log.archive_reader import Contents
 from ..log.read import Bounds
 from ..log.rows import SegmentRow
+from .columns import check_rows
 from .errors import UNDECODABLE, Elsewhere
 from .parquet import check_digest
 from .schema import schema
@@ -115,13 +116,13 @@ class _Walk:
                     self.found(file.path, f"its column {field.name!r} is {kind} and not {field.type}")
             groups = self._archive.files.groups(file, source)
             for at, said in enumerate(groups):
-                rows = source.read_row_group(at, columns=["segment", "sequence"])
+                rows = check_rows(source.read_row_group(at, columns=["segment", "sequence"]))
                 ends = [pc.min_max(rows["segment"].cast("string")), pc.min_max(rows["sequence"])]
                 there = tuple(end[name].as_py() for end in ends for name in ("min", "max"))
                 if there != said:
                     self.found(file.path, f"row group {at} has {there}, and its description says {said}")
             names = ["partition", "number", "position", "segment", "sequence", "timestamp"]
-            rows = source.read(columns=names).unify_dictionaries()
+            rows = check_rows(source.read(columns=names)).unify_dictionaries()
             actual: dict[str, tuple[Any, Any]] = {}
             for name in names:
                 end = pc.min_max(rows[name].cast("string" if name == "segment" else "int64"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .batches import WORDS, have_texts
-from .columns import as_ours, with_words
+from .columns import as_ours, check_rows, with_words
 from .parquet import PAYLOAD_BYTES, sealed
 from .snapshot import File
 from .table import Table
@@ -115,7 +115,7 @@ class FileReader:
         source = self.open(file)
         with self.table.reading(file.path):
             # Each row group has its own words.
-            return source.read(columns=columns).unify_dictionaries()
+            return check_rows(source.read(columns=columns)).unify_dictionaries()
 
     def rows_with(
         self, file: File, low: int, high: int, columns: Sequence[str], texts: Sequence[str]
@@ -128,6 +128,7 @@ class FileReader:
         for group in self._groups_with(source, low, high):
             with self.table.reading(file.path):
                 narrow = source.read_row_group(group, columns=["number", "position", "metadata"], use_threads=False)
+                check_rows(narrow)
                 number = narrow["number"].to_numpy()
                 inside = (number >= low) & (number <= high)
                 wanted = inside & have_texts(narrow["metadata"], texts)
@@ -135,7 +136,7 @@ class FileReader:
                 del narrow
                 rows = None
                 if wanted.any():
-                    rows = source.read_row_group(group, columns=list(columns), use_threads=False)
+                    rows = check_rows(source.read_row_group(group, columns=list(columns), use_threads=False))
                     rows = rows.filter(pa.array(wanted))
             yield positions, rows
 
@@ -156,7 +157,7 @@ class FileReader:
         while at < len(groups):
             some = groups[at : at + max(1, int(_SLAB / each))] if at else groups[:1]
             with self.table.reading(file.path):
-                rows = source.read_row_groups(some, columns=list(columns), use_threads=len(some) > 1)
+                rows = check_rows(source.read_row_groups(some, columns=list(columns), use_threads=len(some) > 1))
                 at += len(some)
                 decoded += rows.nbytes
                 each = decoded / at
@@ -204,7 +205,7 @@ class FileReader:
             return None
         with self.table.reading(file.path):
             # First two narrow columns: most files have other segments before and after, and not this one.
-            keys = source.read_row_groups(groups, columns=_KEYS, use_threads=False)
+            keys = check_rows(source.read_row_groups(groups, columns=_KEYS, use_threads=False))
             keys = keys.unify_dictionaries().combine_chunks()
             names = keys["segment"].chunk(0)
             code = pc.index(names.dictionary, segment).as_py()
@@ -214,7 +215,8 @@ class FileReader:
                 return None
             group = np.repeat(groups, [source.metadata.row_group(at).num_rows for at in groups])
             hit = np.unique(group[wanted])
-            rest = source.read_row_groups(hit.tolist(), columns=_REST, use_threads=False).unify_dictionaries()
+            rest = check_rows(source.read_row_groups(hit.tolist(), columns=_REST, use_threads=False))
+            rest = rest.unify_dictionaries()
             rows = rest.filter(pa.array(wanted[np.isin(group, hit)]))
             some = keys.filter(pa.array(wanted))
             for name in _KEYS:

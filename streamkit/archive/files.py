@@ -60,8 +60,8 @@ class TableFiles:
         with self.mapped():
             return fs.PyFileSystem(DeltaStorageHandler(self.url, self.options, dict(sizes)))
 
-    def open(self, path: str, *, whole: bool = False, **options: Any) -> Any:
-        """A Parquet file of the table. Gone if it is not there. `whole`: all of it is read at once, in one request."""
+    def open_parquet(self, path: str, *, whole: bool = False, **options: Any) -> Any:
+        """A Parquet file below the table. Gone if it is not there. `whole`: read all of it at once, in one request."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -70,7 +70,10 @@ class TableFiles:
             if whole and self.directory is None:
                 with source:
                     source = pa.BufferReader(source.read())
-            return pq.ParquetFile(source, page_checksum_verification=True, **options)
+            try:
+                return pq.ParquetFile(source, page_checksum_verification=True, **options)
+            except KeyError as column:  # of those that are to be read as dictionaries
+                raise ValueError(f"it has no column {column}") from None
 
     @contextlib.contextmanager
     def reading(self, path: str) -> Iterator[None]:

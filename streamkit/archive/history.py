@@ -6,13 +6,13 @@ that was written over) is checked: the rows that left the table must be those th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import CorruptData
 from .columns import as_ours
-from .errors import Damaged
+from .delta_actions import Action, actions_of
+from .errors import UNDECODABLE, Damaged
 from .schema import schema
 from .snapshot import Gone
 
@@ -50,27 +50,24 @@ def commits(table: Table, first: int, last: int) -> list[Commit]:
         if text is None:
             break
         try:
-            found.append(_commit(table, version, [json.loads(line) for line in text.split("\n") if line.strip()]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            found.append(_commit(table, version, list(actions_of(text))))
+        except UNDECODABLE as error:
             raise Damaged(f"{table.url}: the description of version {version} cannot be read: {error}") from error
     return found[::-1]
 
 
-def _commit(table: Table, version: int, actions: Sequence[dict[str, Any]]) -> Commit:
-    by_kind: dict[str, list[dict[str, Any]]] = {}
-    for action in actions:
-        for kind, body in action.items():
-            by_kind.setdefault(kind, []).append(body or {})
-    added, removed = by_kind.get("add", []), by_kind.get("remove", [])
-    info = (by_kind.get("commitInfo") or [{}])[0]
+def _commit(table: Table, version: int, actions: Sequence[Action]) -> Commit:
+    added = [action.add for action in actions if action.add is not None]
+    removed = [action.remove for action in actions if action.remove is not None]
+    info = next((action.info for action in actions if isinstance(action.info, dict)), {})
     words = [info.get("operation"), info.get("engineInfo") or info.get("clientVersion")]
     return Commit(
         version,
         " by ".join(_plain(word) for word in words if word) or "without a description",
-        any(str(one.get("appId", "")).startswith(_OURS) for one in by_kind.get("txn", [])),
-        any(one.get("dataChange", True) for one in added + removed),
-        frozenset(table.path_of(one["path"]) for one in added),
-        frozenset(table.path_of(one["path"]) for one in removed),
+        any(action.txn is not None and action.txn.app_id.startswith(_OURS) for action in actions),
+        any(file.data_change for file in added) or any(file.data_change for file in removed),
+        frozenset(table.path_of(file.path) for file in added),
+        frozenset(table.path_of(file.path) for file in removed),
     )
 
 

@@ -108,7 +108,7 @@ class Archive:
         )
 
     def _unreadable(self, error: Exception) -> StreamkitError:
-        """Where a damaged page was decoded into what is not in the file's dictionaries, or is no UUID."""
+        """The error for a damaged page that was decoded into values that cannot be, as an id that is no UUID."""
         if isinstance(error, StreamkitError):
             return error
         return Damaged(f"{self.table.url}: a file of the table is damaged: {error}")

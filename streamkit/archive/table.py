@@ -13,19 +13,22 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from ..errors import CorruptData, UnsupportedVersion
 from ..log.rows import Settings
+from ..space import MOST_PARTITIONS, settings_of
+from .columns import check_columns
+from .delta_actions import Number, Size
 from .delta_log import AddedFile, LogState, advance, replay
 from .durable import Stage, make_directories, mirror, misread
-from .errors import Damaged, mapped
+from .errors import UNDECODABLE, Damaged, mapped
 from .files import TableFiles
 from .location import ArchiveLocation
 from .log_cleanup import LOG_RETENTION, clean_log
@@ -45,7 +48,6 @@ _PARTITIONS = "streamkit.partitions"
 _SETTINGS = "streamkit.settings"
 _INCARNATION = "streamkit.incarnation"
 """Of the space; tables of earlier releases do not say."""
-_KEPT = ("durability", "idempotency_window", "archive_grace")
 _CHECKED = "streamkit/checked"
 """The application transaction of the version up to which nobody else has changed rows."""
 _READABLE = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -59,8 +61,34 @@ _RECENT = 3600.0
 been cleaned of them: then the whole log is listed."""
 _MEASURED = 1024
 """Files whose extents are kept."""
-_STATS = ("partition", "number", "position", "segment", "sequence", "timestamp")
-_json = msgspec.json.Decoder()
+
+
+class _Kept(msgspec.Struct):
+    """The settings of the space that the table knows, in the order of Settings."""
+
+    durability: str = Settings().durability
+    idempotency_window: float = Settings().idempotency_window
+    archive_grace: float = Settings().archive_grace
+
+
+class _Ends(msgspec.Struct, gc=False):
+    """The least or the greatest values of a file."""
+
+    partition: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    number: Number
+    position: Number
+    segment: str
+    sequence: Number
+    timestamp: str
+
+
+class _Statistics(msgspec.Struct, rename={"rows": "numRecords", "least": "minValues", "most": "maxValues"}):
+    rows: Size
+    least: _Ends
+    most: _Ends
+
+
+_statistics = msgspec.json.Decoder(_Statistics)
 
 
 class Part(NamedTuple):
@@ -97,6 +125,14 @@ class Table(TableFiles):
         return f"<Table {self.url}>"
 
     # -- reading ------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, **options: Any) -> Any:
+        """A data file, as `open_parquet`. Damaged if it lacks a column of ours, or has one of another type."""
+        found = self.open_parquet(path, **options)
+        if options.get("metadata") is None:
+            with self.reading(path):
+                check_columns(found.schema_arrow, own=is_own_name(path))
+        return found
 
     def state(self, *, following: bool = False) -> LogState | None:
         """The table as its log tells it; None if there is none. Errors if it is not ours.
@@ -157,9 +193,9 @@ class Table(TableFiles):
                 f"{self.url} is the archive of the store {owner[0]} and the space {owner[1]!r}, not of {self._store} "
                 f"and {self._space!r}"
             )
-        features = set(state.protocol.get("readerFeatures") or ())
-        version = state.protocol.get("minReaderVersion")
-        partitioned = state.metadata.get("partitionColumns")
+        features = set(state.protocol.reader_features or ())
+        version = state.protocol.min_reader_version
+        partitioned = state.metadata.partition_columns
         if features - _READABLE or version not in (1, 3) or partitioned:
             unknown = ", ".join(sorted(features - _READABLE) or [f"reader version {version}"])
             what = "partition columns" if partitioned else unknown
@@ -274,10 +310,11 @@ class Table(TableFiles):
     def partitions(self, state: LogState) -> int:
         """How many partitions the space has."""
         found = state.configuration.get(_PARTITIONS) or "1"
-        try:
-            return int(found)
-        except ValueError:
-            raise Damaged(f"{self.url}: its property {_PARTITIONS} is no number, but {found!r}") from None
+        if not (found.isascii() and found.isdecimal() and len(found) < 5 and 1 <= int(found) <= MOST_PARTITIONS):
+            raise Damaged(
+                f"{self.url}: its property {_PARTITIONS} is no number from 1 to {MOST_PARTITIONS}, but {found[:60]!r}"
+            )
+        return int(found)
 
     def check_incarnation(self, state: LogState, settings: Settings) -> None:
         """CorruptData if the table is that of a space of this name that was deleted, or made anew since."""
@@ -291,9 +328,10 @@ class Table(TableFiles):
     def settings(self, state: LogState) -> Settings:
         """The space's settings; of earlier releases' tables only how many partitions it has."""
         try:
-            found = _json.decode(state.configuration.get(_SETTINGS) or "{}")
-            return Settings(self.partitions(state), **{name: found[name] for name in _KEPT if name in found})
-        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            # msgspec reads no Infinity, which an idempotency window may be.
+            found = msgspec.convert(json.loads(state.configuration.get(_SETTINGS) or "{}"), _Kept)
+            return settings_of(self.partitions(state), *msgspec.structs.astuple(found))
+        except (*UNDECODABLE, RecursionError) as error:
             raise Damaged(f"{self.url}: its property {_SETTINGS} cannot be read: {error}") from error
 
     # -- writing ------------------------------------------------------------------------------------------------
@@ -319,7 +357,7 @@ class Table(TableFiles):
                     _SPACE: self._space,
                     _PARTITIONS: str(settings.partitions),
                     **({_INCARNATION: settings.incarnation.hex()} if settings.incarnation else {}),
-                    _SETTINGS: json.dumps({name: getattr(settings, name) for name in _KEPT}),
+                    _SETTINGS: json.dumps({name: getattr(settings, name) for name in _Kept.__struct_fields__}),
                     "delta.checkpointInterval": str(_INTERVAL),
                     "delta.logRetentionDuration": LOG_RETENTION,
                 },
@@ -509,17 +547,24 @@ def space_of(location: ArchiveLocation, url: str) -> str | None:
 def _described(path: str, added: AddedFile) -> File | None:
     """A file by the statistics in the table's log; None if they do not tell all."""
     try:
-        found: Mapping[str, Any] = _json.decode(added.stats or "{}")
-        least, greatest = found["minValues"], found["maxValues"]
-        ends = {name: (least[name], greatest[name]) for name in _STATS}
-        count, (partition, until) = int(found["numRecords"]), ends["partition"]
-        moments = (_milliseconds(least["timestamp"]), _milliseconds(greatest["timestamp"]))
-    except (msgspec.MsgspecError, LookupError, TypeError, ValueError):
+        found = _statistics.decode(added.stats or "{}")
+        least, most = found.least, found.most
+        moments = (_milliseconds(least.timestamp), _milliseconds(most.timestamp))
+    except (*UNDECODABLE, RecursionError):
         return None
-    if partition != until or any(end is None for pair in ends.values() for end in pair):
+    if least.partition != most.partition:
         return None
-    numbers, positions, segments, sequences = (ends[name] for name in ("number", "position", "segment", "sequence"))
-    return File(path, added.size, count, partition, numbers, positions, segments, sequences, moments)
+    return File(
+        path,
+        added.size,
+        found.rows,
+        least.partition,
+        (least.number, most.number),
+        (least.position, most.position),
+        (least.segment, most.segment),
+        (least.sequence, most.sequence),
+        moments,
+    )
 
 
 def _entries(partition: int) -> str:

@@ -56,7 +56,9 @@ def copy_table(store: Store, repository: Repository, space: str) -> tuple[TableC
         archived = {
             int(name.removeprefix(_MARK)): mark for name, mark in marks.items() if name.removeprefix(_MARK).isdecimal()
         }
-        return TableCopy(_without_nulls(state.protocol), _without_nulls(state.metadata), marks, files), archived
+        return TableCopy(
+            msgspec.to_builtins(state.protocol), msgspec.to_builtins(state.metadata), marks, files
+        ), archived
     raise Damaged(f"{table.url}: files of its newest version are missing; restore the table")
 
 
@@ -73,13 +75,6 @@ def _copy_file(table: Table, repository: Repository, space: str, file: Any, ther
             if table_key(file.path, part) not in there:
                 repository.put_table_part(space, file.path, part, data)
     return count
-
-
-def _without_nulls(value: Any) -> Any:
-    """Actions as they stand in JSON: a checkpoint has a null for every field that is not there."""
-    if isinstance(value, dict):
-        return {name: _without_nulls(field) for name, field in value.items() if field is not None}
-    return value
 
 
 def write_table(store: Store, repository: Repository, space: str, copy: TableCopy) -> None:

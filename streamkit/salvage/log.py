@@ -74,8 +74,9 @@ class IntactLog:
         return number in self._logged or number in self._packed
 
     def _read_head(self) -> None:
-        with suppress(*_UNREADABLE, KeyError):
-            self.head = decode_row(Head, HEAD, self._rows[bytes(HEAD)]())
+        read = self._rows.get(bytes(HEAD))
+        with suppress(*_UNREADABLE):
+            self.head = decode_row(Head, HEAD, read()) if read is not None else self.head
         self.floor = self.head.floor
         self.erased += self.head.erasing
 
@@ -200,15 +201,13 @@ def _decompressed(data: bytes, at: int) -> tuple[bytes, int]:
 def settings_of(backend: Backend, space: str) -> Settings | None:
     """What a space was created with, from the catalog or its head; else what its keys tell. None if there is none."""
     first = readable_rows(backend, bytes(partition_key(space, 0))).rows
-    try:
-        return decode_row(Head, HEAD, first[bytes(HEAD)]()).settings
-    except (*_UNREADABLE, KeyError):
-        pass
+    if (read := first.get(bytes(HEAD))) is not None:
+        with suppress(*_UNREADABLE):
+            return decode_row(Head, HEAD, read()).settings
     key = bytes(space_key(space))
-    try:
-        return decode_row(Settings, key, readable_rows(backend, bytes(CATALOG)).rows[key]())
-    except (*_UNREADABLE, KeyError):
-        pass
+    if (read := readable_rows(backend, bytes(CATALOG)).rows.get(key)) is not None:
+        with suppress(*_UNREADABLE):
+            return decode_row(Settings, key, read())
     prefix = transaction_prefix(b"")
     for row in reversed(list(first)):
         if row.startswith(prefix):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..archive.columns import as_ours
+from ..archive.snapshot import Gone
 from ..archive.table import schema as table_schema
 from ..client import Client
 from ..errors import CorruptData, EntriesRemoved, PermanentError, StoreClosed
@@ -140,7 +141,6 @@ def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[
     """A file's rows. If entries of the file were removed since the read was planned, the reader of entries reads them:
     it knows which ones are left."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     file = piece.file
     assert file is not None
@@ -152,10 +152,9 @@ def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[
     archive: Archive = inner(_clients[options.url, options.archive].store(piece.store)).archive(piece.space)
     try:
         if hides(partition):
-            raise FileNotFoundError
-        with archive.table.mapped():
-            source = archive.table.filesystem.open_input_file(file.path)
-    except FileNotFoundError:
+            raise Gone(file.path)
+        source = archive.table.open(file.path, pre_buffer=True)
+    except Gone:
         if not file.ours:
             # Other files may have rows of the same transactions, and other tasks read those.
             raise PermanentError(changed_since(piece.store, piece.space)) from None
@@ -165,9 +164,8 @@ def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[
     kept = arrow_filter(replace(piece, erased=piece.erased or partition.head.erased > 0), tests)
     stored = [name for name in table_schema().names if name in {*options.columns, *kept.columns}]
     with archive.table.mapped():
-        parquet = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
-        groups = groups_that_may(parquet.metadata, tests)
-        batches = iter(parquet.iter_batches(_ROWS, row_groups=groups, columns=stored) if groups else ())
+        groups = groups_that_may(source.metadata, tests)
+        batches = iter(source.iter_batches(_ROWS, row_groups=groups, columns=stored) if groups else ())
         while True:
             batch = next(batches, None)
             if batch is None:
