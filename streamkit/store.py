@@ -576,7 +576,18 @@ class Store:
             self._eraser_lease,
             self._clean_copies,
             self._find_archived,
+            lambda: self._derived(space),
         )
+
+    def _derived(self, space: str) -> list[str]:
+        """The places that may hold values made of a space's entries."""
+        from .removing.snapshots import snapshots_of
+        from .views.publish import published_views
+
+        snapshots = next(iter(self.consume_space(snapshots_of(space), gaps="skip", limit=1)), None)
+        found = ["snapshots of aggregates"] if snapshots is not None else []
+        views = ", ".join(map(repr, sorted(published_views(self))))
+        return [*found, f"the published views {views}"] if views else found
 
     def _find_archived(self, partition: Partition, metadata: Mapping[str, str], last: int) -> Iterable[tuple[str, int]]:
         if not self._may_be_archived(partition):

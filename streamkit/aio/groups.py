@@ -242,7 +242,7 @@ class _Run:
         self._concurrency = concurrency
         self._drain = drain
         self._stop = stop
-        self._acked = self._failed = self._lost = 0
+        self._acked = self._failed = self._lost = self._dead = 0
 
     async def work(self, batch: int, seconds: float | None) -> RunReport:
         loop = asyncio.get_running_loop()
@@ -278,7 +278,7 @@ class _Run:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             raise
-        return RunReport(self._acked, self._failed, self._lost)
+        return RunReport(self._acked, self._failed, self._lost, self._dead)
 
     async def _wait(self, running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
         """Until one of them is done; the others. Raises what it raised."""
@@ -307,7 +307,7 @@ class _Run:
                 log_failure(consumer.sync, delivery, error)
                 self._failed += 1
                 if consumer.is_held(delivery):
-                    await consumer.nack(delivery, error=error)
+                    self._dead += await consumer.nack(delivery, error=error)
             except BaseException as error:
                 with contextlib.suppress(StreamkitError):  # it must not take the place of a cancellation
                     if consumer.is_held(delivery):

@@ -10,6 +10,8 @@ import typer
 
 from streamkit import DeliveryLost, PermanentError, Store
 from streamkit.groups import Delivery, Group, GroupStatus
+from streamkit.groups.queue import GROUP
+from streamkit.terminal import visible
 
 from .options import Archive, Json, SpaceName, StoreId, Url, note_missing, open_store
 from .output import entry_line, entry_text, iso, print_line, print_note, record_line
@@ -94,7 +96,7 @@ def pending(
             if json:
                 print_line(record_line({**fields, "entry": msgspec.Raw(entry_line(found.entry))}))
             else:
-                head = f"{found.consumer}  attempt {found.attempt}  until {iso(found.deadline)}  "
+                head = f"with {found.consumer}  attempt {found.attempt}  until {iso(found.deadline)}  entry: "
                 print_line(head.encode() + entry_text()(found.entry))
 
 
@@ -108,14 +110,19 @@ def dead(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """The dead letters, the oldest first."""
+    """Print the dead letters, the oldest first: since when, after how many attempts, the reason, and the entry.
+
+    An entry is its time, segment, sequence, payload and metadata.
+    """
     with open_store(url, store, archive) as opened:
         for letter in _group(opened, space, name).dead_letters(limit):
             fields = {"reason": letter.reason, "attempt": letter.attempt, "timestamp": letter.timestamp}
             if json:
                 print_line(record_line({**fields, "entry": msgspec.Raw(entry_line(letter.entry))}))
             else:
-                print_line(f"{letter.reason}  attempt {letter.attempt}  ".encode() + entry_text()(letter.entry))
+                tried = f"{letter.attempt} attempt" + "s" * (letter.attempt != 1)
+                head = f"dead since {iso(letter.timestamp)}  {tried}  reason: {visible(letter.reason)}  entry: "
+                print_line(head.encode() + entry_text()(letter.entry))
 
 
 @group.command("redrive")
@@ -174,6 +181,14 @@ def put(
         print_note(f"{count} jobs put")
 
 
+def _has_queue(store: Store, name: str) -> bool:
+    return GROUP in store.get_groups(name)
+
+
+def _no_queue(store: Store, name: str) -> str:
+    return f"the store {store.id} has no queue {name!r}"
+
+
 def _delivery_line(delivery: Delivery) -> bytes:
     fields = {"receipt": delivery.receipt, "attempt": delivery.attempt, "deadline": delivery.deadline}
     return record_line({**fields, "entry": msgspec.Raw(entry_line(delivery.entry))})
@@ -192,8 +207,15 @@ def receive(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Take jobs. Each is to be acknowledged by its receipt until its deadline; exits 1 if there is none."""
+    """Take jobs. Acknowledge each by its receipt until its deadline. Exits with 1 if no job is ready.
+
+    A queue that does not exist is not made, unless --wait waits for its first job.
+    """
     with open_store(url, store, archive) as opened:
+        if not _has_queue(opened, name):
+            print_note(_no_queue(opened, name))
+            if not wait:
+                raise typer.Exit(1)
         deliveries = opened.queue(name).consumer("cli").receive(limit, wait, auto_ack=auto_ack)
         for delivery in deliveries:
             if json:
@@ -215,6 +237,8 @@ def ack(
     """Jobs are done. Exits 1 where one went to somebody else since; the others are acknowledged all the same."""
     lost: dict[str, DeliveryLost] = {}
     with open_store(url, store, archive) as opened:
+        if not _has_queue(opened, name):
+            raise PermanentError(_no_queue(opened, name))
         found = opened.queue(name)
         consumer = found.consumer("cli")
         for receipt in receipts:

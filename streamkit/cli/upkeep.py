@@ -100,9 +100,10 @@ def salvage(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Copy every intact transaction of a damaged space to a new space; print each lost one, and exit with 1 if any is.
+    """Copy every intact transaction of a damaged space to a new space, and print each lost one.
 
-    The damaged space is not changed. Nobody may write to it meanwhile.
+    Exits with 0 if everything was copied. Exits with 1 if transactions are lost, or if a damaged place may have been
+    one; all others are copied then. The damaged space is not changed. Nobody may write to it meanwhile.
     """
     with ExitStack() as stack:
         opened = stack.enter_context(open_store(url, store, archive))
@@ -111,6 +112,7 @@ def salvage(
             other = stack.enter_context(open_store(into_url or url, into or str(opened.id), archive))
         bar = stack.enter_context(progress("salvaging", unit="transactions"))
         report = opened.salvage(space, target, into=other, dry_run=dry_run, progress=bar.at)
+    done = "would be copied" if dry_run else "were copied"
     if json:
         print_line(record_line({"ok": report.ok, **msgspec.to_builtins(report)}))
     else:
@@ -124,11 +126,11 @@ def salvage(
             print_line(f"missing: {missing.segment!r} {missing.first}..{missing.last}")
         for damage in report.damage:
             print_line(f"damaged: {damage}")
-        done = "would be copied" if dry_run else "were copied"
         print_line(f"{report.entries:,} entries of {report.transactions:,} transactions {done} to {target!r}")
     if not report.ok:
         count = sum(lost.last - lost.first + 1 for lost in report.lost)
-        print_note(f"CorruptData: {count} transactions are lost")
+        doubt = f"{len(report.damage)} damaged places may have been transactions"
+        print_note(f"CorruptData: {f'{count} transactions are lost' if count else doubt}; the others {done}")
         raise typer.Exit(1)
 
 

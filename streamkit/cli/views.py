@@ -35,10 +35,13 @@ def _print(found: LocalView, json: bool) -> None:
     if json:
         print_line(record_line(msgspec.to_builtins(found)))
         return
-    where = found.path or f"{found.published} published"
+    if not found.path:
+        print_line(f"{found.name}  not on this machine, {found.published} published")
+        return
     state = f"paused: {found.error}" if found.error else f"at {iso(found.timestamp)}"
     print_line(
-        f"{found.name}  version {found.version}  {', '.join(found.spaces)}  {found.entries:,} entries  {state}  {where}"
+        f"{found.name}  version {found.version}  spaces: {', '.join(found.spaces)}  {found.entries:,} entries applied  "
+        f"{state}  {found.bytes:,} bytes, {found.published} published  {found.path}"
     )
 
 
@@ -120,7 +123,8 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
         else:
             status = found.status()
         fields = msgspec.to_builtins(status)
-        print_line(record_line(fields) if json else f"{status.name}  {status.state}  {status.entries:,} entries")
+        text = f"{status.name}  {status.state}  {status.entries:,} entries applied"
+        print_line(record_line(fields) if json else text)
 
 
 def routes(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:

@@ -56,4 +56,4 @@ def work(
     with open_store(url, store, archive) as opened:
         note_missing(opened, space)
         done = opened.group(space, group).run(handle, consumer, concurrency, batch, seconds=seconds, drain=drain)
-    print_note(f"{done.acked} done, {done.failed} attempts failed, {done.lost} too late")
+    print_note(f"{done.acked} done, {done.failed} attempts failed, {done.dead} dead, {done.lost} too late")

@@ -430,10 +430,12 @@ class Consumer:
     def _is_noted(self, key: Key) -> bool:
         return key in self._acked or key in self._acked_before
 
-    def nack(self, delivery: Delivery, delay: float | None = None, *, error: BaseException | str | None = None) -> None:
-        """It could not be done: it comes again after `delay` seconds; None: the group's retry_delay, doubled with each
-        attempt. After the last attempt it is a dead letter. In key_shared, what this consumer has of the same key
-        behind it is taken back too. DeliveryLost as for `ack`.
+    def nack(self, delivery: Delivery, delay: float | None = None, *, error: BaseException | str | None = None) -> bool:
+        """Give an entry up: it could not be handled. True if it is a dead letter now: this was its last attempt.
+
+        Otherwise it is ready again after `delay` seconds. None: after attempt n, retry_delay × 2 ** (n - 1) seconds, at
+        most an hour (or retry_delay, if that is more). In key_shared, later entries of the same key that this consumer
+        has are taken back too. DeliveryLost as for `ack`.
 
         `error`: the failure. Its type and message, at most 400 bytes, are stored, and become part of the dead letter's
         reason."""
@@ -441,12 +443,16 @@ class Consumer:
             check_seconds("delay", delay)
         if not isinstance(error, (BaseException, str, type(None))):
             raise TypeError(f"error is an exception or a str, not {type(error).__name__}")
-        core, failure = self._core, failure_text(error)
+        core, failure, dead = self._core, failure_text(error), False
 
         def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], list[int]]:
-            return give_up(state, core.settings, [delivery.ticket], at, delay, failure)
+            nonlocal dead
+            events, lost = give_up(state, core.settings, [delivery.ticket], at, delay, failure)
+            dead = any(isinstance(event, Died) for event in events)
+            return events, lost
 
         self._settled(delivery, core.settle(delivery, decide) if self._is_live(delivery) else [])
+        return dead
 
     def reject(self, delivery: Delivery, reason: str = "rejected") -> None:
         """It cannot be done: it is a dead letter at once. DeliveryLost as for `ack`."""

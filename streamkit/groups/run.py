@@ -35,6 +35,8 @@ class RunReport(msgspec.Struct, frozen=True):
     """Times that the handler raised."""
     lost: int
     """Handled, but too late: another consumer has the entry."""
+    dead: int = 0
+    """Entries that became dead letters here: the handler raised at their last attempt."""
 
 
 class Stop(Protocol):
@@ -45,7 +47,7 @@ class Stop(Protocol):
 
 class _Count:
     def __init__(self) -> None:
-        self.acked = self.failed = self.lost = 0
+        self.acked = self.failed = self.lost = self.dead = 0
         self.lock = threading.Lock()
 
 
@@ -91,7 +93,7 @@ def run(
         else:
             pool = stack.enter_context(ThreadPoolExecutor(concurrency, "streamkit-handler"))
             _together(consumer, handler, concurrency, batch, drain, ended, count, end, pool)
-    return RunReport(count.acked, count.failed, count.lost)
+    return RunReport(count.acked, count.failed, count.lost, count.dead)
 
 
 def _rest(consumer: Consumer, drain: bool, end: float | None) -> float:
@@ -179,8 +181,9 @@ def _handle(consumer: Consumer, handler: Callable[[Delivery], Any], delivery: De
             log_failure(consumer, delivery, error)
             with count.lock:
                 count.failed += 1
-            if consumer.is_held(delivery):
-                consumer.nack(delivery, error=error)
+            if consumer.is_held(delivery) and consumer.nack(delivery, error=error):
+                with count.lock:
+                    count.dead += 1
             return
         except BaseException as error:
             with contextlib.suppress(Exception):

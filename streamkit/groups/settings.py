@@ -22,7 +22,8 @@ class GroupSettings(msgspec.Struct, frozen=True):
     """Seconds for which a delivery is its consumer's alone."""
     max_deliveries: int = 5
     retry_delay: float = 1.0
-    """Seconds until an entry that was given up comes again; doubled with each attempt, up to an hour."""
+    """Seconds until an entry that was given up is ready again, after its first attempt. After attempt n it is
+    retry_delay × 2 ** (n - 1), at most an hour, or retry_delay if that is more."""
     max_pending: int = 1000
     """Deliveries that one consumer holds, in each lane, at most."""
     key: str | None = None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from ..errors import LeaseNotAcquired, Unavailable
 from ..index.thin import expire, expire_floor
 from ..index.upkeep import purge
 from ..leases import Lease
 from ..log.commit import Committer
+from ..log.erased import erasures_of
 from ..log.floors import Control, Erasure
 from ..log.manifest import RunGone
 from ..log.partition import Partition
@@ -20,7 +23,7 @@ from ..log.segments import all_segments
 from ..log.visible import row_of
 from ..model import Entry
 from ..space import Space
-from .ranges import joined
+from .ranges import Ranges, joined
 from .report import EraseReport, Rewritten
 from .rewrite import CleanCopies, clean_partition, clear_leftovers, index_all
 from .stored import has_pairs, hidden_up_to, stored_with
@@ -35,15 +38,12 @@ _WAIT = 60.0
 """Seconds to wait for an archiver."""
 
 MakeLease = Callable[[str, float], Lease]
-_FORGOTTEN = (
-    "Entries that were trimmed, expired or deleted before, and are not stored any more, cannot be found by metadata. "
-    "Views and snapshots of aggregates may hold what they made of them: erase the segments by name as well"
-)
-
 Progress = Callable[[int, int], None]
 FindArchived = Callable[[Partition, Mapping[str, str], int], Iterable[tuple[str, int]]]
 """(segment, sequence) of a partition's entries in the archive that have all pairs, of transactions up to a number;
 others may be among them."""
+NameDerived = Callable[[], Sequence[str]]
+"""The places that may hold values made of a space's entries and that an erasure by metadata does not search."""
 
 
 class _Wanted(NamedTuple):
@@ -111,10 +111,12 @@ def erase_space(
     lease: MakeLease,
     clean_copies: CleanCopies,
     hidden_in_archive: FindArchived,
+    derived: NameDerived,
 ) -> EraseReport:
     started = space.partitions[0].clock.now()
     total = EraseReport(space.name, started=started, dry_run=dry_run)
     wanted = _Wanted(glob, first, last, metadata)
+    forgotten = False
     for committer in space.committers:
         partition = committer.partition
         if wanted.name is not None and space.partition(wanted.name) is not partition:
@@ -123,14 +125,14 @@ def erase_space(
             _settle(committer)
         found = _search(partition, wanted, progress)
         hidden = _hidden(partition, wanted, hidden_in_archive, dry_run)
+        hidden_count = _count(hidden) if metadata is not None else _count_new(partition, hidden)
         done = Rewritten()
         if not dry_run:
             _commit(committer, [*found.ranges, *hidden])
             # Also what an earlier call has left.
             done = finish(partition, lease, clean_copies)
             done = done.plus(clear_leftovers(partition))
-            if metadata is not None and hidden_up_to(partition):
-                done = done.plus(Rewritten(unreached=(_FORGOTTEN,)))
+            forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
         total = EraseReport(
             space.name,
             total.entries + found.entries,
@@ -143,14 +145,33 @@ def erase_space(
             started,
             partition.clock.now(),
             dry_run,
-            total.hidden + sum(erasure.last - erasure.first + 1 for erasure in hidden),
+            total.hidden + hidden_count,
             total.records + done.records,
             total.packs + done.packs,
             total.runs + done.runs,
             total.views + done.views,
             tuple(dict.fromkeys(total.unreached + done.unreached)),
         )
+    if forgotten and (places := derived()):
+        text = (
+            "Entries that were trimmed, expired or deleted before, and are not stored any more, cannot be found by "
+            f"metadata. Values made of them may be in {' and '.join(places)}: erase their segments by name as well"
+        )
+        total = replace(total, unreached=(*total.unreached, text))
     return total
+
+
+def _count(erasures: Iterable[Erasure]) -> int:
+    return sum(erasure.last - erasure.first + 1 for erasure in erasures)
+
+
+def _count_new(partition: Partition, hidden: Sequence[Erasure]) -> int:
+    """The number of sequences of `hidden` that no erasure has removed to the end yet."""
+    if not hidden:
+        return 0
+    unfinished = {erasure.number for erasure in partition.erasing}
+    done = Ranges([erasure for erasure in erasures_of(partition) if erasure.number not in unfinished])
+    return sum(done.lacks(erasure.segment, erasure.first, erasure.last) for erasure in hidden)
 
 
 def _settle(committer: Committer) -> None:

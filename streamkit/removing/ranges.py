@@ -40,6 +40,11 @@ class Ranges:
         """True if one of the sequences first..last is erased."""
         return any(low <= last and first <= high for low, high in self.by_segment.get(segment, ()))
 
+    def lacks(self, segment: str, first: int, last: int) -> int:
+        """How many of the sequences first..last are not erased."""
+        parts = self.by_segment.get(segment, ())
+        return last - first + 1 - sum(max(0, min(last, high) - max(first, low) + 1) for low, high in parts)
+
 
 def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same sequences as ranges in order that do not touch. Two erasures may have named the same."""

@@ -71,7 +71,8 @@ class EraseReport(msgspec.Struct, frozen=True):
     completed: int = 0
     dry_run: bool = False
     hidden: int = 0
-    """Sequences that were trimmed, expired or deleted before, and are erased too: their bytes may still be stored."""
+    """Sequences that were trimmed, expired or deleted before, and are erased too: their bytes may still be stored.
+    Sequences that an earlier erasure has removed do not count."""
     records: int = 0
     """Transactions of the log that were rewritten; part of `rows`."""
     packs: int = 0

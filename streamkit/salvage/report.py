@@ -42,5 +42,5 @@ class SalvageReport(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """True if no loss is known."""
+        """True if everything was copied: no transaction is lost, and no damaged place may have been one."""
         return not (self.lost or self.damage)

@@ -270,12 +270,15 @@ def test_run_calls_an_async_handler_and_keeps_the_order_of_a_key(mode: str) -> N
                 most = max(most, running)
                 await asyncio.sleep(0.001)
                 running -= 1
-                if delivery.entry.payload == b"2" and delivery.attempt == 1:
+                if delivery.entry.payload == b"poison" or (delivery.entry.payload == b"2" and delivery.attempt == 1):
                     raise ValueError("not yet")
                 seen.append((delivery.entry.segment, int(delivery.entry.payload)))
 
             report = await group.run(handler, concurrency=3, drain=True)
-            assert (report.acked, report.failed) == (12, 3)
+            assert (report.acked, report.failed, report.dead) == (12, 3, 0)
+            await store.produce("orders", "s0", [Record(b"poison")])
+            report = await group.run(handler, drain=True)
+            assert (report.acked, report.failed, report.dead) == (0, 2, 1)
             assert sorted(seen) == [(f"s{at}", number) for at in range(3) for number in range(4)]
             assert 1 < most <= 3
             if mode == "key_shared":

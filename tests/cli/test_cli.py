@@ -24,6 +24,7 @@ from streamkit.cli.app import run
 from streamkit.index.verify import Finding, VerifyReport
 from streamkit.names import partition_of
 from streamkit.removing.report import Rewritten
+from streamkit.salvage.report import SalvageReport
 from streamkit.testing import ManualClock
 
 COMMAND = [sys.executable, "-m", "streamkit.cli"]
@@ -765,6 +766,18 @@ def test_a_damaged_space_is_verified_to_the_last_line_and_salvaged(cli: CommandL
     assert (report["ok"], report["target"], report["dry_run"]) == (False, "saved", False)
     assert report["entries"] < len(orders)
     assert cli("verify", "saved").code == 0
+
+
+def test_salvage_says_that_a_damaged_place_may_have_been_a_transaction(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.append("orders", "order-1", b"1")
+    assert cli("salvage", "orders", "saved", "--dry-run").code == 0
+    report = SalvageReport("orders", "saved", 1, 1, damage=("a place",))
+    monkeypatch.setattr("streamkit.store.Store.salvage", lambda *_, **__: report)
+    done = cli("salvage", "orders", "saved")
+    assert done.code == 1
+    assert done.err.endswith("CorruptData: 1 damaged places may have been transactions; the others were copied\n")
 
 
 def test_verify_sums_up_after_an_error_too(cli: CommandLine) -> None:

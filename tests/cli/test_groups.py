@@ -55,6 +55,26 @@ def test_of_several_jobs_those_are_acknowledged_that_are_not_lost(
     assert store.queue("jobs").status().acked == 3
 
 
+def test_a_queue_that_does_not_exist_is_named_and_not_made(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    store.queue("jobs").put(b"1")
+    for args in (["receive", "jbos"], ["ack", "jbos", "r"]):
+        assert run(["queue", *args]) == 1
+        assert "has no queue 'jbos'" in capfd.readouterr().err
+    assert store.get_groups("jbos") == []
+    assert run(["queue", "receive", "jbos", "--wait", "0.01"]) == 1, "somebody may put the first job meanwhile"
+
+
+def test_dead_letters_are_labelled(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    store.produce("orders", "a", [Record(b"poison")])
+    with store.group("orders", "billing").consumer() as consumer:
+        consumer.reject(consumer.receive()[0], "broken\x1b[31m")
+    assert run(["group", "dead", "orders", "billing"]) == 0
+    (line,) = capfd.readouterr().out.splitlines()
+    assert line.startswith("dead since 2")
+    assert "  1 attempt  reason: broken\\x1b[31m  entry: 2" in line
+    assert line.endswith("a  1  poison")
+
+
 def test_a_group_is_shown_moved_and_removed(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
     store.produce("orders", "a", [Record(b"1"), Record(b"2")])
     consumer = store.group("orders", "billing").consumer("one", linger=0)
@@ -91,7 +111,7 @@ def test_a_command_works_off_a_group(store: Store, tmp_path: Path, capfd: pytest
     )
     assert run(["work", "orders", "billing", "--drain", "--", sys.executable, "-c", program, str(tmp_path)]) == 0
     assert [(tmp_path / name).read_text() for name in "123"] == ["good", "bad", "good"]
-    assert capfd.readouterr().err.endswith("2 done, 1 attempts failed, 0 too late\n")
+    assert capfd.readouterr().err.endswith("2 done, 1 attempts failed, 1 dead, 0 too late\n")
     assert [letter.entry.sequence for letter in store.group("orders", "billing").dead_letters()] == [2]
 
 

@@ -99,7 +99,9 @@ def test_a_program_is_run_and_its_views_and_routes_are_asked(here: Here) -> None
     assert [(view["name"], view["entries"], view["spaces"]) for view in map(json.loads, lines)] == [
         ("latest", 2, ["copies"])
     ]
-    assert "latest  version 1" in here("view", "show", "latest")[1][0]
+    (shown,) = here("view", "show", "latest")[1]
+    assert shown.startswith("latest  version 1  spaces: copies  2 entries applied  at 2")
+    assert " bytes, 0 published  " in shown
     code, lines, _ = here("view", "query", "latest", "select segment, sequence, payload from latest", "--json")
     assert [json.loads(line) for line in lines] == [{"segment": "s", "sequence": 2, "payload": "ff"}]
     assert here("view", "query", "latest", "select 1, null")[1] == ["1  -"]
@@ -107,7 +109,7 @@ def test_a_program_is_run_and_its_views_and_routes_are_asked(here: Here) -> None
     assert [(route["name"], route["copied"]) for route in map(json.loads, lines)] == [("copy", 2)]
     assert here("routes")[1] == ["copy  log -> copies  2 entries read, 2 copied"]
     app = ("--app", f"{here.module}:everything")
-    assert here("view", "rebuild", "latest", *app)[1] == ["latest  current  2 entries"]
+    assert here("view", "rebuild", "latest", *app)[1] == ["latest  current  2 entries applied"]
     assert "2 entries" in here("view", "publish", "latest", *app)[1][0]
     assert json.loads(here("views", "--json")[1][0])["published"] == 1
 

@@ -17,6 +17,7 @@ from streamkit.backend import Driver
 from streamkit.client import Client
 from streamkit.eventsourcing import Aggregate, Repository, event
 from streamkit.testing import ManualClock
+from streamkit.views import Latest
 from streamkit_local.driver import LocalDriver
 from streamkit_memory.driver import MemoryDriver
 
@@ -220,3 +221,41 @@ def test_an_erasure_that_finds_nothing_overwrites_what_is_left_of_deleted_rows(p
     place.store.erase("a", metadata={"subject": "user-17/mails"})
     assert place.holds(TAG) == []
     assert place.holds(KEPT)
+
+
+def test_a_dry_run_after_an_erasure_finds_nothing_to_erase(place: Place) -> None:
+    write(place.store, "user-17/mails", 6)
+    place.store.trim("a", "user-17/mails", before=4)
+    place.store.delete_segment("a", "user-17/mails")
+    write(place.store, "user-17/mails", 2)
+    before = place.store.erase("a", "user-17/*", dry_run=True)
+    assert (before.entries, before.hidden) == (2, 6)
+    assert place.store.erase("a", "user-17/*", last=4).hidden == 4
+    assert place.store.erase("a", "user-17/*", dry_run=True).hidden == 2
+    place.store.erase("a", "user-17/*")
+    after = place.store.erase("a", "user-17/*", dry_run=True)
+    assert (after.entries, after.hidden) == (0, 0)
+    write(place.store, "user-17/mails", 3)
+    place.store.trim("a", "user-17/mails", keep_entries=1)
+    again = place.store.erase("a", "user-17/*", dry_run=True)
+    assert (again.entries, again.hidden) == (1, 2)
+
+
+def test_an_erasure_by_metadata_names_only_places_that_may_hold_what_was_removed(place: Place) -> None:
+    people = Repository(place.store, "a", Person, snapshot_every=2)
+    write(place.store, "user-18", 3)
+    place.store.trim("a", "user-18", before=2)
+    assert place.store.erase("a", metadata={"subject": "user-17"}).unreached == ()
+    for text in ("one", "two"):
+        person = people.load("user-17")
+        person.say(text)
+        people.save(person)
+    (text,) = place.store.erase("a", metadata={"subject": "user-17"}).unreached
+    assert "Values made of them may be in snapshots of aggregates: erase" in text
+    place.store.erase("a", "user-17")
+    assert place.store.erase("a", metadata={"subject": "user-17"}).unreached == ()
+    with place.store.view("latest", Latest(lambda entry: entry.segment), spaces=["a"], publish=True) as view:
+        view.catch_up()
+        view.publish()
+        (text,) = place.store.erase("a", metadata={"subject": "user-17"}).unreached
+        assert "may be in the published views 'latest': erase" in text
