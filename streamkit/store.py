@@ -47,7 +47,7 @@ from .log.record_format import encode_body
 from .log.request import Part, Request
 from .log.statuses import written
 from .model import Entry, Record, SegmentStatus, no_entry
-from .names import InternalName, check_name
+from .names import InternalName, check_name, internal_name
 from .open_store import OpenStore
 from .reading import Reader
 from .seconds import check_seconds
@@ -903,6 +903,10 @@ class Store:
         known = self._known(space)
         if known is None:
             return
+        if space.startswith(internal_name("group")):
+            from .groups.forget import clear_deleted
+
+            clear_deleted(self, InternalName(space))
         for committer in known.committers:
             partition = committer.partition
             partition.refresh()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ..log.segments import all_segments
 from ..names import InternalName
 from ..store import Store, inner
-from .core import Core
+from .core import Core, feed_chain
 from .events import LaneEvent
 from .group import cores_of
 from .lane import LaneState
 
-__all__ = ["forget_failures"]
+__all__ = ["clear_deleted", "forget_failures"]
+
+_LANE = re.compile(r"\{lane-\d+\.(\d+)~")
+"""The name of a lane's segments: its number, and how many groups of this name had been made by then."""
 
 
 def forget_failures(store: Store, space: str) -> Iterator[tuple[InternalName, list[str]]]:
@@ -21,12 +25,27 @@ def forget_failures(store: Store, space: str) -> Iterator[tuple[InternalName, li
     for core in cores_of(store, space):
         if not core.is_stale():
             _forget(core)
+        clear_deleted(store, core.internal)
         found, _ = inner(store).look_up(core.internal)
         for partition in found.partitions if found is not None else ():
             partition.refresh()
             names = [name for name in all_segments(partition) if name != core.feed.segment]
             if names:
                 yield core.internal, names
+
+
+def clear_deleted(store: Store, internal: InternalName) -> None:
+    """Delete the lanes of deleted groups. If `Group.delete` was stopped, they still hold the texts of failures."""
+    # The lanes come first: the feed then knows the group of each of them.
+    lanes = [(segment, int(found[1])) for segment in store.get_segments(internal) if (found := _LANE.match(segment))]
+    if not lanes:
+        return
+    feed = feed_chain(store, internal)
+    feed.catch_up()
+    last = feed.state.created if feed.state.deleted else feed.state.created - 1
+    for segment, made in lanes:
+        if made <= last:
+            store.delete_segment(internal, segment)
 
 
 def _forget(core: Core) -> None:

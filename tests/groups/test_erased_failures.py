@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from time import time
 from uuid import uuid4
 
 import pytest
 
 import streamkit
 from harness.deep_search import files_below, found_in, rows_in_memory
-from streamkit import Record, Store
+from streamkit import Client, Record, Store
 from streamkit.groups import Delivery
+from streamkit.names import internal_name
+from streamkit.testing import Crash, Fault, FaultyDriver, ManualClock, Plan
+from streamkit_memory import MemoryDriver
 
 SECRET = b"secret-of-ann"
 
@@ -74,3 +78,51 @@ def test_no_text_of_a_failure_quotes_an_erased_entry(
         assert store.group("jobs", "together").status().delayed == 2
         (route,) = store.get_routes()
         assert route.error is None
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made-again"])
+def test_a_deletion_that_was_stopped_anywhere_leaves_no_text_behind_the_next_erasure(again: bool) -> None:
+    """The process is killed before each of the writes of `delete`."""
+    for at in range(100):
+        root, id = uuid4().hex, uuid4()
+        url = f"memory://{root}"
+        with streamkit.connect(url) as client:
+            store = client.store(id)
+            store.produce("jobs", "ann", [Record(SECRET)])
+            store.group("jobs", "dead", max_deliveries=1, lanes=2).run(number, drain=True)
+        killed = FaultyDriver(MemoryDriver(root), Plan.at(at, Fault.CRASH_BEFORE, kind="put"))
+        with suppress(Crash):
+            Client(url, killed, 30.0, None, 64 << 20, ManualClock(time())).store(id).group("jobs", "dead").delete()
+        with streamkit.connect(url) as client:
+            store = client.store(id)
+            if again:
+                store.group("jobs", "dead", max_deliveries=1, lanes=2, start="end")
+            assert store.erase("jobs", "ann").unreached == ()
+            assert found_in(rows_in_memory(url), SECRET) == [], at
+        if not killed.faults.crashed:
+            assert at > 3
+            return
+    raise AssertionError("it never ended")
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made-again"])
+def test_upkeep_completes_a_deletion_that_was_stopped(again: bool) -> None:
+    root, id = uuid4().hex, uuid4()
+    url = f"memory://{root}"
+    with streamkit.connect(url) as client:
+        client.store(id).produce("jobs", "ann", [Record(SECRET)])
+        client.store(id).group("jobs", "dead", max_deliveries=1, lanes=2).run(number, drain=True)
+    killed = FaultyDriver(MemoryDriver(root), Plan.at(1, Fault.CRASH_BEFORE, kind="put"))
+    with suppress(Crash):
+        Client(url, killed, 30.0, None, 64 << 20, ManualClock(time())).store(id).group("jobs", "dead").delete()
+    with streamkit.connect(url) as client:
+        store = client.store(id)
+        if again:
+            store.group("jobs", "dead", max_deliveries=1, lanes=2).run(lambda delivery: None, drain=True)
+        internal = internal_name("group", "jobs", "dead")
+        assert any(SECRET in entry.payload for entry in store.consume_space(internal, gaps="skip"))
+        store.maintain()
+        assert not any(SECRET in entry.payload for entry in store.consume_space(internal, gaps="skip"))
+        assert store.get_groups("jobs") == ["dead"] * again
+        if again:
+            assert store.group("jobs", "dead").status().acked == 1
