@@ -458,8 +458,7 @@ class Store:
         One that does not exist is nothing to do. Interrupted, it is completed by the next call. A damaged space is
         deleted too. Processes that have it open may not notice then: stop them first.
         """
-        from .index.verify import is_lost
-        from .removing.space import delete_space
+        from .removing.space import delete_space, has_remains
 
         check_name(space, "space")
         self._handle.check_open()
@@ -480,16 +479,19 @@ class Store:
                     self._shared.delete_archive(space)
 
             delete_space(self._backend, space, partitions, delete_archive)
-        elif is_lost(self._backend, space):
+        elif has_remains(self._backend, space):
             delete_space(self._backend, space, self._damaged_partitions(space), lambda: None)
         self._shared.forget_space(space)
 
     def _damaged_partitions(self, space: str) -> list[Partition]:
         """The partitions of a space whose first head cannot be read: as many as its intact rows name."""
+        from .salvage.log import partitions_of
         from .salvage.log import settings_of as intact_settings
 
         make = self._shared.unread(space)
-        settings = intact_settings(self._backend, space) or settings_of(1, "committed", 86_400.0)
+        settings = intact_settings(self._backend, space)
+        if settings is None:
+            settings = settings_of(partitions_of(self._backend, space), "committed", 86_400.0)
         return [make(number, settings) for number in range(settings.partitions)]
 
     def size(self, space: str | None = None) -> StoreSize:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 
 from ..backend import Backend, Discards, Scrubs
 from ..errors import UNREADABLE
+from ..index.verify import is_lost
 from ..log.cleared_inbox import drop_inbox
 from ..log.ended import end_log
-from ..log.keys import CATALOG, HEAD, space_key
+from ..log.keys import CATALOG, HEAD, partition_key, space_key
 from ..log.partition import Partition
 from ..retry import delete_rows
 from ..warn import warn
 
-__all__ = ["delete_space"]
+__all__ = ["delete_space", "has_remains"]
 
 _KEYS = 1000
 _LATER = 0.002
@@ -45,10 +46,29 @@ def delete_space(
     time.sleep(_LATER)
 
 
+def has_remains(backend: Backend, space: str) -> bool:
+    """Whether the catalog lists a space without a head, and no process is creating it just now."""
+    value = backend.get(bytes(CATALOG), [bytes(space_key(space))])[0]
+    if value is None:
+        return False
+    first = bytes(partition_key(space, 0))
+    try:
+        rows = backend.scan(first, b"\x00", b"\xff" * 300, limit=1, values=False)
+        return next(rows, None) is not None or is_lost(backend, space)
+    except UNREADABLE:
+        return True
+
+
 def _end(partition: Partition) -> set[bytes] | None:
     """End the log; the keys of the transactions that stay. None if the log cannot be read."""
     try:
-        return set(end_log(partition))
+        if not partition.partition and partition.head_etag is None:
+            partition.read_head()
+        known = partition.partition or partition.head_etag is not None
+        if known and partition.settings.incarnation:
+            return set(end_log(partition))
+        warn("space %r has no head and is deleted, and processes that have it open may not notice", partition.space)
+        return None
     except UNREADABLE as error:
         warn("space %r is deleted, and processes that have it open may not notice: %s", partition.space, error)
         return None

@@ -20,7 +20,7 @@ from ..log.record_format import Header, decode_header, decode_transaction
 from ..log.rows import Head, Settings, decode_row
 from ..model import Entry
 
-__all__ = ["IntactLog", "Transaction", "settings_of"]
+__all__ = ["IntactLog", "Transaction", "partitions_of", "settings_of"]
 
 _RECORD = b"SKTX"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -211,12 +211,12 @@ def settings_of(backend: Backend, space: str) -> Settings | None:
     prefix = transaction_prefix(b"")
     for row in reversed(list(first)):
         if row.startswith(prefix):
-            return Settings(_partitions(backend, space), incarnation=row[len(prefix) : -8])
+            return Settings(partitions_of(backend, space), incarnation=row[len(prefix) : -8])
     return None
 
 
-def _partitions(backend: Backend, space: str) -> int:
-    """How many partitions have rows."""
+def partitions_of(backend: Backend, space: str) -> int:
+    """How many partitions have rows, at least 1."""
     count = 1
     while readable_rows(backend, bytes(partition_key(space, count))).rows:
         count += 1

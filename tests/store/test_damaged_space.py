@@ -16,9 +16,10 @@ import pytest
 import streamkit
 from harness.bit_flips import flipped
 from streamkit import CorruptData, Record, Store
+from streamkit.backend import Backend
 from streamkit.cli.app import run
 from streamkit.client import Client
-from streamkit.log.keys import partition_key
+from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
 from streamkit.names import partition_of
 from streamkit.testing import Crash, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
@@ -253,6 +254,49 @@ def test_a_lost_transaction_in_rows_names_the_space_and_the_remedy() -> None:
             backend.delete(key, rows[1:2])
         with client.store(id) as store, pytest.raises(CorruptData, match=REMEDY):
             list(store.consume_space("orders"))
+
+
+HARMS: dict[str, Callable[[Backend], None]] = {
+    "row": lambda backend: damage_row(backend, bytes(CATALOG), bytes(space_key("orders"))),
+    "head": lambda backend: backend.delete(bytes(partition_key("orders", 0)), [bytes(HEAD)]),
+    "bad head": lambda backend: damage_row(backend, bytes(partition_key("orders", 0)), bytes(HEAD)),
+    "rows": lambda backend: delete_rows(backend, bytes(partition_key("orders", 0))),
+}
+"""Damage to the catalog's row, a missing head, a damaged head, and a first partition without rows."""
+
+
+def damage_row(backend: Backend, partition: bytes, key: bytes) -> None:
+    (value,) = backend.get(partition, [key])
+    assert value is not None
+    backend.put(partition, key, flipped(value.data, len(value.data) - 1))
+
+
+def delete_rows(backend: Backend, partition: bytes) -> None:
+    backend.delete(partition, [row.key for row in backend.scan(partition, b"\x00", b"\xff" * 300)])
+
+
+@pytest.mark.parametrize("harms", ["row", "head", "bad head", "row, head", "row, bad head", "row, rows"])
+@pytest.mark.parametrize("url", ["memory://", "memory://?remote=1", "file://"])
+def test_a_space_is_deleted_although_its_row_in_the_catalog_or_its_head_is_damaged(
+    tmp_path: Path, url: str, harms: str
+) -> None:
+    url = f"file://{tmp_path}" if url == "file://" else url.replace("//", f"//{uuid4().hex}")
+    with streamkit.connect(url) as client, client.store(ID) as store:
+        store.create_space("orders", 3)
+        for n in range(12):
+            store.produce("orders", f"s{n}", [Record(b"payload")])
+        fill(store, "a")
+        for harm in harms.split(", "):
+            HARMS[harm](streamkit.store.inner(store).backend)
+    with streamkit.connect(url) as client, client.store(ID) as store:
+        store.delete_space("orders")
+        assert list(store.get_spaces()) == ["a"]
+        backend = streamkit.store.inner(store).backend
+        left = [row.key for at in range(3) for row in backend.scan(bytes(partition_key("orders", at)), b"I", b"J")]
+        assert left == [], "no head, no file of the index"
+        fill(store, "orders")
+        assert store.verify().ok
+        assert len(list(store.consume_space("orders"))) == 5
 
 
 # -- a partition that is gone ----------------------------------------------------------------------------------------
