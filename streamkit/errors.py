@@ -188,6 +188,12 @@ UNREADABLE = (CorruptData, UnsupportedVersion)
 """Errors that make one space unreadable and do not concern the others."""
 
 
+def repair_for(space: str) -> str:
+    """The next step for a space with a damaged index."""
+    name = "" if space < " " else f" {shlex.quote(space)}"
+    return f"`streamkit repair{name}` builds the index again if the log is intact"
+
+
 def remedy_for(space: str) -> str:
     """The next step for a space with a damaged log. Internal spaces cannot be salvaged."""
     if space < " ":

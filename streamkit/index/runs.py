@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from ..backend import Backend, Range
 from ..errors import CorruptData
+from ..log.damaged_file import in_index
 from ..log.keys import SEGMENTS, data_range, run_key, segment_key
 from ..log.manifest import Manifest, Run, RunFile
 from ..log.ranges import read_ranges
@@ -50,7 +51,7 @@ class Runs:
     def __init__(self, backend: Backend, partition: bytes, seed: int, manifest: Manifest, cache: BlockCache) -> None:
         self.manifest = manifest
         self._backend = backend
-        self._partition = partition
+        self.partition = partition
         self._seed = seed
         self._cache = cache
         self.remote = backend.limits.remote
@@ -84,14 +85,15 @@ class Runs:
         return {
             file.id: _tail_range(file)
             for file in files
-            if file is not None and self._cache.tail((self._partition, file.id, -1)) is None
+            if file is not None and self._cache.tail((self.partition, file.id, -1)) is None
         }
 
+    @in_index
     def receive(self, id: bytes, data: bytes) -> None:
         """What was read of a range that is needed."""
         for file in self.manifest.files():
             if file.id == id and len(data) == file.tail:
-                self._cache.put_tail((self._partition, id, -1), decode_tail(data, file, self._seed))
+                self._cache.put_tail((self.partition, id, -1), decode_tail(data, file, self._seed))
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The newest row of each key, None where there is none."""
@@ -119,7 +121,7 @@ class Runs:
                 return True, value
         hash = hash_of(subject_of(key))
         mask = mask_of(hash)
-        cache, partition = self._cache, self._partition
+        cache, partition = self._cache, self.partition
         cached_tail, cached_block = cache.tail, cache.block
         for run in self.manifest.runs:
             files = run.files
@@ -228,7 +230,7 @@ class Runs:
     def hold(self, files: Sequence[RunFile], others: Sequence[RunFile]) -> None:
         """Read `files` as a whole and the tails of `others`, in one call, for `chunks`."""
         ranges = [Range(run_key(file.id), file.start, file.length, file.etag or None) for file in files]
-        others = [file for file in others if self._cache.tail((self._partition, file.id, -1)) is None]
+        others = [file for file in others if self._cache.tail((self.partition, file.id, -1)) is None]
         parts = self._read([*ranges, *map(_tail_range, others)])
         self._held = {part.key: (part.start, data) for part, data in zip(ranges, parts[: len(files)], strict=True)}
         for file, data in zip(others, parts[len(files) :], strict=True):
@@ -245,7 +247,7 @@ class Runs:
         if subject is not None:
             hash = hash_of(subject)
             mask = mask_of(hash)
-        cached_tail, partition, seed = self._cache.tail, self._partition, self._seed
+        cached_tail, partition, seed = self._cache.tail, self.partition, self._seed
         cursors = []
         for run in reversed(self.manifest.runs):
             files = run.files
@@ -277,9 +279,10 @@ class Runs:
                 cursors.append(cursor)
         return cursors
 
+    @in_index
     def _tails(self, files: Iterable[RunFile]) -> dict[bytes, Tail]:
         """The tails of `files` by id, in one call for those that are not cached."""
-        cache, partition = self._cache, self._partition
+        cache, partition = self._cache, self.partition
         tails: dict[bytes, Tail] = {}
         missing: dict[bytes, RunFile] = {}
         for file in files:
@@ -297,9 +300,10 @@ class Runs:
                 cache.put_tail((partition, id, -1), tail)
         return tails
 
+    @in_index
     def _blocks(self, places: Iterable[Place]) -> dict[tuple[bytes, int], Block]:
         """Blocks by (file id, number), in one call for those that are not cached."""
-        cache, partition = self._cache, self._partition
+        cache, partition = self._cache, self.partition
         blocks: dict[tuple[bytes, int], Block] = {}
         missing: dict[tuple[bytes, int], Place] = {}
         for place in places:
@@ -316,6 +320,7 @@ class Runs:
                 blocks[at] = self._kept(*missing[at], body)
         return blocks
 
+    @in_index
     def _block(self, file: RunFile, tail: Tail, number: int) -> Block:
         """Read one that is not cached."""
         start, end = tail.offsets[number], tail.offsets[number + 1]
@@ -325,7 +330,7 @@ class Runs:
     def _kept(self, file: RunFile, tail: Tail, number: int, body: bytes) -> Block:
         """What was read, which is in the cache from now on."""
         block = decode_block(body, file, tail.offsets[number], self._seed)
-        self._cache.put_block((self._partition, file.id, number), block)
+        self._cache.put_block((self.partition, file.id, number), block)
         return block
 
     def _bodies(self, places: Mapping[tuple[bytes, int], Place]) -> dict[tuple[bytes, int], bytes]:
@@ -359,12 +364,13 @@ class Runs:
                 bodies[file.id, number] = data[offsets[number] - base : offsets[number + 1] - base]
         return bodies
 
+    @in_index
     def _read(self, ranges: Sequence[Range]) -> list[bytes]:
         held = self._held
         absent = [part for part in ranges if part.key not in held] if held else ranges
         if absent and self._sealed:
             raise Starved
-        parts = read_ranges(self._backend, self._partition, absent) if absent else []
+        parts = read_ranges(self._backend, self.partition, absent) if absent else []
         if held:
             asked = iter(parts)
             parts = [_cut(held[part.key], part) if part.key in held else next(asked) for part in ranges]
@@ -376,6 +382,7 @@ class Runs:
                 )
         return parts
 
+    @in_index
     def _refill(self, cursors: Sequence[Cursor]) -> None:
         """Read on for `cursors`."""
         waiting = list(cursors)

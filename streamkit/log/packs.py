@@ -10,6 +10,7 @@ import msgspec
 
 from ..backend import Backend, Range
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
+from .damaged_file import in_log
 from .keys import run_key
 from .pack_format import PackTable, open_block, read_table
 from .ranges import read_ranges
@@ -70,7 +71,7 @@ class Packs:
     ) -> None:
         self.files = files
         self._backend = backend
-        self._partition = partition
+        self.partition = partition
         self._seed = seed
         self._inline = inline
         self._cache = cache
@@ -95,12 +96,13 @@ class Packs:
         table = self._inline_table
         return (None, table) if table is not None and table.first <= number <= table.last else None
 
+    @in_log
     def _table(self, file: PackFile) -> PackTable:
         table = self._cache.get(file.id)
         if table is None:
             start = file.start + file.length - file.tail
             data = read_ranges(
-                self._backend, self._partition, [Range(run_key(file.id), start, file.tail, file.etag or None)]
+                self._backend, self.partition, [Range(run_key(file.id), start, file.tail, file.etag or None)]
             )[0]
             try:
                 table = read_table(data, self._seed)
@@ -111,6 +113,7 @@ class Packs:
             self._cache.put(file.id, table)
         return table
 
+    @in_log
     def _blocks(self, file: PackFile | None, table: PackTable, first: int, after: int) -> list[bytes]:
         """The raw bytes of the blocks first..after - 1, which are neighbours."""
         id = file.id if file is not None else b""
@@ -121,7 +124,7 @@ class Packs:
             stored = self._inline[begin:end]
         else:
             stored = read_ranges(
-                self._backend, self._partition, [Range(run_key(id), file.start + begin, end - begin, file.etag or None)]
+                self._backend, self.partition, [Range(run_key(id), file.start + begin, end - begin, file.etag or None)]
             )[0]
         raw = []
         for block in table.blocks[first:after]:
@@ -165,7 +168,7 @@ class Packs:
     def without(self, ids: Collection[bytes]) -> Packs:
         """The others than the files with these ids."""
         files = [file for file in self.files if file.id not in ids]
-        return Packs(self._backend, self._partition, self._seed, files, self._inline, self._cache)
+        return Packs(self._backend, self.partition, self._seed, files, self._inline, self._cache)
 
     def beyond(self, number: int) -> int:
         """The first transaction after the pack that covers `number`, or the next one that a pack covers."""
@@ -225,7 +228,7 @@ class Packs:
                 places.append(at)
                 ranges.append(Range(run_key(file.id), file.start + block.place + begin, length, file.etag or None))
         if ranges:
-            for at, data in zip(places, read_ranges(self._backend, self._partition, ranges), strict=True):
+            for at, data in zip(places, read_ranges(self._backend, self.partition, ranges), strict=True):
                 parts[at] = data
         return parts
 

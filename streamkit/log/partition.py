@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from ..backend import Etag
 from ..checksum import crc32
-from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion, remedy_for
+from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion, remedy_for, repair_for
 from .answers import Answers
 from .archive_reader import ArchiveReader
 from .context import Context
@@ -574,7 +574,7 @@ class Partition:
             self.read_head()
         if known in (self.index, self.packs):
             raise CorruptData(
-                f"space {self.space!r}, partition {self.partition}: {error}; `streamkit repair`"
+                f"space {self.space!r}, partition {self.partition}: {error}: {repair_for(self.space)}"
             ) from error
 
     # -- segments -----------------------------------------------------------------------------------------------

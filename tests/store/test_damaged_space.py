@@ -19,7 +19,7 @@ from streamkit import CorruptData, Record, Store
 from streamkit.backend import Backend
 from streamkit.cli.app import run
 from streamkit.client import Client
-from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
+from streamkit.log.keys import CATALOG, HEAD, RUNS, partition_key, space_key
 from streamkit.names import partition_of
 from streamkit.testing import Crash, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
@@ -297,6 +297,53 @@ def test_a_space_is_deleted_although_its_row_in_the_catalog_or_its_head_is_damag
         fill(store, "orders")
         assert store.verify().ok
         assert len(list(store.consume_space("orders"))) == 5
+
+
+FILES: dict[str, Callable[[Backend, bytes, bytes], None]] = {
+    "cut short": lambda backend, partition, key: replace_row(
+        backend, partition, key, lambda data: data[: len(data) // 2]
+    ),
+    "flipped": lambda backend, partition, key: replace_row(backend, partition, key, lambda data: bytes(len(data))),
+    "gone": lambda backend, partition, key: backend.delete(partition, [key]),
+}
+
+
+def replace_row(backend: Backend, partition: bytes, key: bytes, change: Callable[[bytes], bytes]) -> None:
+    (value,) = backend.get(partition, [key])
+    assert value is not None
+    backend.put(partition, key, change(value.data))
+
+
+@pytest.mark.parametrize("harm", FILES)
+def test_an_error_about_a_file_of_the_index_or_the_log_names_the_space_and_the_next_step(harm: str) -> None:
+    url = f"memory://{uuid4().hex}"
+    with streamkit.connect(url) as client, client.store(ID) as store:
+        store.create_space("orders", 2)
+        for n in range(200):
+            store.produce("orders", f"s{n % 40}", [Record(b"x" * 200)], idempotency_key=f"k{n}")
+        store.maintain()
+        backend, partition = streamkit.store.inner(store).backend, bytes(partition_key("orders", 1))
+        keys = [row.key for row in backend.scan(partition, bytes(RUNS), bytes(RUNS) + b"\xff" * 99)]
+        assert keys
+        for key in keys:
+            FILES[harm](backend, partition, key)
+    names = [f"s{n}" for n in range(40)]
+    calls: dict[str, Callable[[Store], object]] = {
+        "status": lambda store: [store.segment_status("orders", name) for name in names],
+        "consume": lambda store: list(store.consume_space("orders")),
+        "segment": lambda store: [list(store.consume_segment("orders", name)) for name in names],
+        "produce": lambda store: [store.produce("orders", name, [Record(b"y")]) for name in names],
+        "lookup": lambda store: [store.lookup("orders", f"k{n}") for n in range(40)],
+        "segments": lambda store: list(store.get_segments("orders")),
+        "size": lambda store: store.size("orders"),
+    }
+    for name, call in calls.items():
+        with streamkit.connect(url) as client, client.store(ID) as store, pytest.raises(CorruptData) as refused:
+            call(store)
+        assert re.match(
+            r"space 'orders', partition 1: the (run|pack) .*`streamkit (repair orders|salvage orders NEW)`",
+            str(refused.value),
+        ), (name, refused.value)
 
 
 # -- a partition that is gone ----------------------------------------------------------------------------------------
