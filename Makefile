@@ -41,8 +41,12 @@ test-again: $(NPM)
 	    echo "run $$run: $$(tail -1 $(VENV)/again.log), $$(($$(date +%s) - began)) s"; \
 	done
 
-test-exhaustive: java $(NPM) $(VENV)/connectors.stamp
+test-exhaustive: java $(NPM) $(VENV)/connectors.stamp $(VENV)/eventsourcing-10
 	STREAMKIT_EXHAUSTIVE=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 0
+
+# A pre-release, whose suite judges the adapter too.
+$(VENV)/eventsourcing-10: $(VENV)/dev.stamp
+	$(BIN)/pip install -q --no-deps --target $@ eventsourcing==10.0.0a7
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check

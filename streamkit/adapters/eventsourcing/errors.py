@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eventsourcing.persistence import (
-    DatabaseError,
-    DataError,
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    ProgrammingError,
-)
-
 from ... import errors
 from ...dcb import ConditionFailed
+from .library import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 __all__ = ["translated"]
 

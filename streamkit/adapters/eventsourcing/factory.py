@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import ClassVar, cast
 
-from eventsourcing.dcb.persistence import DCBInfrastructureFactory
 from eventsourcing.persistence import AggregateRecorder, ApplicationRecorder, InfrastructureFactory, ProcessRecorder
 from eventsourcing.utils import Environment, EnvType, resolve_topic
 
 from ...client import connect
 from ...errors import StreamkitError
+from .library import DCBInfrastructureFactory
 from .recorders import (
     StreamkitAggregateRecorder,
     StreamkitApplicationRecorder,

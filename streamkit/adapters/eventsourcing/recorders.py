@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from itertools import groupby, islice, pairwise
 from threading import Lock, Thread
 from typing import Any, NamedTuple
@@ -12,8 +11,6 @@ from uuid import UUID
 from eventsourcing.persistence import (
     AggregateRecorder,
     ApplicationRecorder,
-    DataError,
-    IntegrityError,
     ListenNotifySubscription,
     Notification,
     ProcessRecorder,
@@ -27,6 +24,7 @@ from ...lexkey import LexKey
 from ...model import Entry, Record
 from ...store import Store
 from .errors import translated
+from .library import HAS_METADATA, DataError, IntegrityError
 
 __all__ = [
     "StreamkitAggregateRecorder",
@@ -40,8 +38,6 @@ TRACKING = "::tracking/"
 # Keys of an entry's metadata. The library's metadata of an event, if it has some, stands beside them.
 TOPIC, VERSION, PLACE, EVENT_ID = "es:topic", "es:version", "es:place", "es:uuid"
 _REMEMBERED = 10_000
-_HAS_METADATA = "metadata" in {field.name for field in fields(StoredEvent)}
-"""Version 10 of the library gives each event an id and metadata, and names its aggregates by text only."""
 
 
 class _Last(NamedTuple):
@@ -60,7 +56,7 @@ class _Recorder:
     def __init__(self, store: Store, space: str, id_type: str = "uuid") -> None:
         self._store = store
         self._space = space
-        self._is_text = id_type == "text" or _HAS_METADATA
+        self._is_text = id_type == "text" or HAS_METADATA
         self._seen: dict[str, _Last] = {}
         self._lock = Lock()
 
@@ -370,7 +366,7 @@ def _metadata(event: StoredEvent, place: int) -> dict[str, str]:
     metadata = {TOPIC: event.topic, VERSION: str(event.originator_version)}
     if place:
         metadata[PLACE] = str(place)
-    if _HAS_METADATA:
+    if HAS_METADATA:
         added: Any = event
         metadata = {**added.metadata, **metadata, EVENT_ID: str(added.uuid)}
     return metadata
@@ -383,7 +379,7 @@ def _event(entry: Entry, originator_id: UUID | str) -> StoredEvent:
         "topic": entry.metadata[TOPIC],
         "state": entry.payload,
     }
-    if _HAS_METADATA:
+    if HAS_METADATA:
         own = (TOPIC, VERSION, PLACE, EVENT_ID)
         made["metadata"] = {key: value for key, value in entry.metadata.items() if key not in own}
         made["uuid"] = UUID(entry.metadata[EVENT_ID])

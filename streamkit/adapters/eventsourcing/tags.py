@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from threading import Thread
-
-from eventsourcing.dcb.api import (
-    DCBAppendCondition,
-    DCBEvent,
-    DCBQuery,
-    DCBReadResponse,
-    DCBRecorder,
-    DCBSequencedEvent,
-)
-from eventsourcing.dcb.persistence import DCBListenNotifySubscription
-from eventsourcing.persistence import ProgrammingError
+from typing import Any
+from uuid import UUID
 
 from ...dcb import Event, EventStore, QueryItem, SequencedEvent
 from ...store import Store
 from .errors import translated
+from .library import (
+    HAS_METADATA,
+    DCBAppendCondition,
+    DCBEvent,
+    DCBListenNotifySubscription,
+    DCBQuery,
+    DCBReadResponse,
+    DCBRecorder,
+    DCBSequencedEvent,
+    ProgrammingError,
+)
+from .recorders import EVENT_ID
 
 __all__ = ["StreamkitDCBRecorder"]
 
@@ -28,6 +31,11 @@ class StreamkitDCBRecorder(DCBRecorder):
 
     def __init__(self, store: Store, space: str) -> None:
         self._events = EventStore(store, space)
+
+    def head(self) -> int | None:
+        """The position of the last event, or None if there is none."""
+        with translated():
+            return self._events.head() or None
 
     def read(
         self, query: DCBQuery | None = None, *, after: int | None = None, limit: int | None = None
@@ -44,7 +52,7 @@ class StreamkitDCBRecorder(DCBRecorder):
         """Append events in one commit, unless the condition fails: IntegrityError. Returns the last one's position."""
         if not events:
             raise ProgrammingError("an append has at least one event")
-        added = [Event(event.type, event.data, tuple(event.tags)) for event in events]
+        added = [Event(event.type, event.data, tuple(event.tags), _metadata(event)) for event in events]
         fail_if = None if condition is None else _items(condition.fail_if_events_match)
         with translated():
             return self._events.append(added, fail_if=fail_if, after=(condition and condition.after) or 0)
@@ -75,8 +83,7 @@ class _Read(DCBReadResponse):
             read = next(self._events)
         if not self._is_given:
             self._head = read.position
-        event = read.event
-        return DCBSequencedEvent(DCBEvent(event.type, event.payload, list(event.tags)), read.position)
+        return DCBSequencedEvent(event=_event(read.event), position=read.position)
 
 
 class _Subscription(DCBListenNotifySubscription[StreamkitDCBRecorder]):
@@ -97,6 +104,20 @@ class _Subscription(DCBListenNotifySubscription[StreamkitDCBRecorder]):
             if not self._has_been_stopped:
                 self._thread_error = self._thread_error or error
                 self.stop()
+
+
+def _metadata(event: DCBEvent) -> dict[str, str]:
+    added: Any = event
+    return {**added.metadata, EVENT_ID: str(added.uuid)} if HAS_METADATA else {}
+
+
+def _event(event: Event) -> DCBEvent:
+    made: dict[str, Any] = {"type": event.type, "data": event.payload, "tags": list(event.tags)}
+    if HAS_METADATA:
+        metadata = dict(event.metadata)
+        made["uuid"] = UUID(metadata.pop(EVENT_ID))
+        made["metadata"] = metadata
+    return DCBEvent(**made)
 
 
 def _items(query: DCBQuery | None) -> list[QueryItem]:
