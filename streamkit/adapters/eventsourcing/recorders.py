@@ -198,8 +198,7 @@ class _Transaction(NamedTuple):
     end: int
     """The id after its last one."""
     events: dict[int, Entry]
-    offset: LexKey
-    """In the space, after the transaction."""
+    last: Entry
 
 
 class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecorder):
@@ -228,6 +227,7 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
 
     def _notifications(self, first: int, limit: int, stop: int | None, topics: Sequence[str]) -> list[Notification]:
         found: list[Notification] = []
+        whole = None
         for transaction in self._transactions(first):
             if stop is not None and transaction.first > stop:
                 break
@@ -235,9 +235,11 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
                 if first <= id and (stop is None or id <= stop) and (not topics or entry.metadata[TOPIC] in topics):
                     found.append(self._notification(entry, id))
             if len(found) <= limit:
-                self._next = (transaction.end, transaction.offset)
+                whole = transaction
             if len(found) >= limit:
                 break
+        if whole is not None:
+            self._next = (whole.end, whole.last.space_offset)
         return found[:limit]
 
     def _transactions(self, first: int) -> Iterator[_Transaction]:
@@ -262,12 +264,12 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
                 elif base and not entry.segment.startswith(TRACKING):
                     events[base + _place_of(entry)] = entry
             if base:
-                yield _Transaction(base, end, events, entry.space_offset)
+                yield _Transaction(base, end, events, entry)
             base = end = 0
 
     def _notification(self, entry: Entry, id: int) -> Notification:
         name = entry.segment
-        return Notification(**vars(_event(entry, name if self._is_text else UUID(name))), id=id)
+        return Notification(**_values(entry, name if self._is_text else UUID(name)), id=id)
 
     def max_notification_id(self) -> int | None:
         """The id of the last notification, or None if there is none."""
@@ -373,6 +375,10 @@ def _metadata(event: StoredEvent, place: int) -> dict[str, str]:
 
 
 def _event(entry: Entry, originator_id: UUID | str) -> StoredEvent:
+    return StoredEvent(**_values(entry, originator_id))
+
+
+def _values(entry: Entry, originator_id: UUID | str) -> dict[str, Any]:
     made: dict[str, Any] = {
         "originator_id": originator_id,
         "originator_version": _number(entry),
@@ -383,7 +389,7 @@ def _event(entry: Entry, originator_id: UUID | str) -> StoredEvent:
         own = (TOPIC, VERSION, PLACE, EVENT_ID)
         made["metadata"] = {key: value for key, value in entry.metadata.items() if key not in own}
         made["uuid"] = UUID(entry.metadata[EVENT_ID])
-    return StoredEvent(**made)
+    return made
 
 
 def _tracking_part(tracking: Tracking) -> tuple[dict[str, list[int]], dict[str, list[Record]]]:
