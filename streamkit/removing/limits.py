@@ -76,5 +76,5 @@ def _count(value: Any, name: str, least: int = 0) -> None:
         return
     if type(value) is not int:
         raise TypeError(f"{name} is an int, not {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{name} is {least} or more, not {value}")
+    if not least <= value < 1 << 63:
+        raise ValueError(f"{name} is a number from {least} to {(1 << 63) - 1}, not {value}")

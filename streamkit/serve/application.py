@@ -7,14 +7,14 @@ import logging
 import time
 from collections.abc import MutableMapping
 from typing import Any
-from urllib.parse import quote
 from uuid import UUID
 
+from .cors import cors_headers, preflight
 from .durable.streams import SPACE
-from .names import name_of
+from .names import name_of, raw_path
 from .problems import Problem, problem_of
 from .request import Request
-from .responses import Answer, Gone, Receive, Send
+from .responses import Gone, Receive, Send
 from .routing import Route, Router
 from .service import Service
 from .streams import OpenStream
@@ -62,10 +62,10 @@ class Application:
         entered = False
         try:
             try:
-                path = _raw_path(request.scope)
+                path = raw_path(request.scope)
                 if service.hosts:
                     _check_host(request, service.hosts)
-                if service.origins and (answer := _preflight(request, service.origins)) is not None:
+                if service.origins and (answer := preflight(request)) is not None:
                     await answer.send(send, service.headers)
                     return
                 route, request.parts = self.router.find(request.method, path)
@@ -99,7 +99,7 @@ class Application:
                 answer = problem.answer()
             if answer is not None:
                 status = answer.status
-                more = service.headers if not service.origins else (*service.headers, *_cors(request, service.origins))
+                more = service.headers if not service.origins else (*service.headers, *cors_headers(request))
                 at_once = request.scope.get("streamkit.answer")
                 await answer.send(send, more, bodiless=request.method == "HEAD", at_once=at_once)
             elif isinstance(request.opened, OpenStream):
@@ -123,30 +123,6 @@ def _check_host(request: Request, hosts: frozenset[str]) -> None:
     name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
     if name not in hosts and host not in hosts:
         raise Problem("misdirected-host", "the server is not asked for by this name; allow it with --allow-host")
-
-
-def _cors(request: Request, origins: frozenset[bytes]) -> tuple[tuple[bytes, bytes], ...]:
-    """Headers that permit a page of another site."""
-    origin = request.header(b"origin")
-    if origin not in origins:
-        return ((b"vary", b"origin"),)
-    return (
-        (b"access-control-allow-origin", origin),
-        (b"vary", b"origin"),
-        (b"access-control-expose-headers", b"*"),
-    )
-
-
-def _preflight(request: Request, origins: frozenset[bytes]) -> Answer | None:
-    """The answer to a browser's preflight request for a page of another site."""
-    if request.method != "OPTIONS" or request.header(b"access-control-request-method") is None:
-        return None
-    allowed = (
-        (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, QUERY"),
-        (b"access-control-allow-headers", request.header(b"access-control-request-headers") or b"*"),
-        (b"access-control-max-age", b"600"),
-    )
-    return Answer(204, b"", (*_cors(request, origins), *(allowed if request.header(b"origin") in origins else ())))
 
 
 def _store_of(request: Request, route: Route) -> UUID | None:
@@ -176,13 +152,3 @@ def check(request: Request, route: Route) -> None:
         access.check_place(store, space, segment)
     if space is not None and segment is None and not route.narrow:
         access.check_all_segments()
-
-
-def _raw_path(scope: MutableMapping[str, Any]) -> bytes:
-    """The path as it was sent. Adapters that know only the decoded one get it encoded again."""
-    raw: bytes | None = scope.get("raw_path")
-    if raw is None:
-        raw = quote(scope["path"], safe="/~!$&'()*+,;=:@").encode()
-    if not raw.startswith(b"/"):
-        raise Problem("not-found", "the path does not begin with '/'")
-    return raw.partition(b"?")[0]

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import MutableMapping
 from functools import lru_cache
+from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 from .problems import Problem
 
-__all__ = ["encode_name", "name_of"]
+__all__ = ["encode_name", "name_of", "raw_path"]
+
+
+_LONGEST = 1_024
+"""Bytes of the longest part that is remembered; every legal name fits, however it is encoded."""
+
+
+def name_of(part: bytes) -> str:
+    """The name in a raw part of a path. A Problem if it is no UTF-8, or no base64url."""
+    return _name_of(part) if len(part) <= _LONGEST else _name_of.__wrapped__(part)
 
 
 @lru_cache(maxsize=16384)
-def name_of(part: bytes) -> str:
-    """The name in a raw part of a path. A Problem if it is no UTF-8, or no base64url."""
+def _name_of(part: bytes) -> str:
     try:
         if part.startswith(b"~"):
             text = part[1:]
@@ -37,3 +47,13 @@ def encode_name(name: str) -> str:
     if quoted == name and not name.startswith("~") and name not in (".", ".."):
         return name
     return "~" + base64.urlsafe_b64encode(name.encode()).rstrip(b"=").decode()
+
+
+def raw_path(scope: MutableMapping[str, Any]) -> bytes:
+    """The path as it was sent. Adapters that know only the decoded one get it encoded again."""
+    raw: bytes | None = scope.get("raw_path")
+    if raw is None:
+        raw = quote(scope["path"], safe="/~!$&'()*+,;=:@").encode()
+    if not raw.startswith(b"/"):
+        raise Problem("not-found", "the path does not begin with '/'")
+    return raw.partition(b"?")[0]

@@ -1,4 +1,5 @@
-"""uvicorn's protocol with additions: limits of headers and of their time, and whole answers in one write."""
+"""uvicorn's protocol, with what it lacks: limits of headers, trailers and of their time; an end of clients that do not
+read; refusals of messages that proxies may understand in another way; whole answers in one write."""
 
 from __future__ import annotations
 
@@ -53,13 +54,25 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
         Problem("headers-too-large", f"the headers are larger than {limits.header_bytes} bytes; send fewer"),
         b"Request Header Fields Too Large",
     )
+    ambiguous = _refusal(
+        Problem("invalid-request", "a request has one Host, and no Transfer-Encoding but chunked"), b"Bad Request"
+    )
     not_http = _refusal(Problem("invalid-request", "the request is not HTTP/1.1"), b"Bad Request")
 
     class Protocol(HttpToolsProtocol):
-        """One connection. `_head` counts the bytes of headers that are not complete yet."""
+        """One connection.
+
+        `_head` counts the bytes of headers that are not complete yet, `_extra` those of a body that are not its
+        content: sizes of chunks, extensions, trailers. `_in_body`: the headers of a message are complete, the message
+        is not.
+        """
 
         _head = 0
         _is_in_head = False
+        _extra = 0
+        _content = 0
+        _in_body = False
+        _unread: asyncio.TimerHandle | None = None
         _late: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -68,7 +81,29 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_waiting()
+            self._stop_watching()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._watch_reader()
+
+        def resume_writing(self) -> None:
+            self._stop_watching()
+            super().resume_writing()
+
+        def _watch_reader(self, before: int = 0) -> None:
+            """Cut the connection if its client reads nothing of what was written, for as long as the limit says."""
+            size = self.transport.get_write_buffer_size()
+            if size == before:
+                self.transport.abort()
+            elif limits.write_seconds:
+                self._unread = self.loop.call_later(limits.write_seconds, self._watch_reader, size)
+
+        def _stop_watching(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
 
         def _expect_head(self) -> None:
             if limits.header_seconds and self._late is None:
@@ -82,34 +117,61 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
         def data_received(self, data: bytes) -> None:
             if self._late is not None:
                 self._head += len(data)
+            was_in_body, content = self._in_body, self._content
             super().data_received(data)
             if self._is_in_head:
                 self._expect_head()  # mostly the headers come at once, and no timer is needed
-            if self._late is not None and limits.header_bytes and self._head > limits.header_bytes:
-                self.transport.write(too_large)
-                self.transport.close()
+            if not limits.header_bytes or self.transport.is_closing():
+                return
+            if was_in_body and self._in_body:
+                self._extra += len(data) - (self._content - content)
+            # Chunks of one byte have five more.
+            if self._head > limits.header_bytes or self._extra > limits.header_bytes + 8 * self._content:
+                self._refuse(too_large)
+
+        def _refuse(self, answer: bytes) -> None:
+            self.transport.write(answer)
+            self.transport.close()
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
+            self._in_body = False
             self._is_in_head = True
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if not self._in_body:  # a trailer would become a header of a request that is already handled
+                super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
             self._stop_waiting()
-            self._head = 0
-            self._is_in_head = False
-            self.scope["streamkit.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
-            if limits.header_bytes and sum([len(n) + len(v) for n, v in self.headers]) > limits.header_bytes:
-                self.transport.write(too_large)
-                self.transport.close()
+            self._head = self._extra = self._content = 0
+            self._is_in_head, self._in_body = False, True
+            if self.transport.is_closing():
                 return
-            super().on_headers_complete()
-            self.scope["streamkit.answer"] = partial(_answer, self.cycle)  # type: ignore[typeddict-unknown-key]
+            self.scope["streamkit.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+            size = hosts = 0
+            for name, value in self.headers:
+                size += len(name) + len(value)
+                if name == b"host":
+                    hosts += 1
+                elif name == b"transfer-encoding" and value.lower() != b"chunked":
+                    hosts = -1
+                    break
+            if hosts != 1 and (hosts or self.parser.get_http_version() != "1.0"):
+                self._refuse(ambiguous)
+            elif limits.header_bytes and size > limits.header_bytes:
+                self._refuse(too_large)
+            else:
+                super().on_headers_complete()
+                self.scope["streamkit.answer"] = partial(_answer, self.cycle)  # type: ignore[typeddict-unknown-key]
 
         def on_body(self, body: bytes) -> None:
+            self._content += len(body)
             if not self.transport.is_closing():
                 super().on_body(body)
 
         def on_message_complete(self) -> None:
+            self._in_body = False
             if not self.transport.is_closing():
                 super().on_message_complete()
 

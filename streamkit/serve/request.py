@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from .access import EVERYTHING
+from .cors import cors_headers
 from .names import name_of
 from .problems import Problem
 from .responses import Gone, Headers, Receive, Send
@@ -98,10 +99,10 @@ class Request:
         raw: bytes = self.scope["query_string"]
         if b"ticket=" not in raw:
             return None
-        query = self.query()
-        ticket = query.pop("ticket", None)
-        self.scope["query_string"] = b"&".join([pair for pair in raw.split(b"&") if not pair.startswith(b"ticket=")])
-        return ticket
+        pairs = raw.split(b"&")
+        tickets = [pair for pair in pairs if pair.startswith(b"ticket=")]
+        self.scope["query_string"] = b"&".join([pair for pair in pairs if not pair.startswith(b"ticket=")])
+        return _unique(_pairs(b"&".join(tickets))).get("ticket")
 
     # -- headers ------------------------------------------------------------------------------------------------
 
@@ -151,6 +152,13 @@ class Request:
     async def body(self) -> bytes:
         """The whole body. A Problem if it is too large or comes too slowly; Gone if the client left before its end."""
         if self._body is None:
+            coding = self._named.get(b"content-encoding")
+            if coding is not None and coding.lower() != b"identity":
+                raise Problem(
+                    "unsupported-media-type",
+                    "the server takes bodies without a Content-Encoding; send the body as it is",
+                    headers=((b"accept-encoding", b"identity"),),
+                )
             self._body = await self._read_body()
         return self._body
 
@@ -219,7 +227,7 @@ class Request:
             self.access,
         )
         self.opened = stream
-        await stream.start(status, (*headers, *self.service.headers))
+        await stream.start(status, (*headers, *self.service.headers, *cors_headers(self)))
         return stream
 
     def end(self) -> None:

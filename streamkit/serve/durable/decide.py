@@ -108,7 +108,7 @@ def _messages(state: State, request: Append) -> list[bytes]:
         return []
     if not state.is_json:
         return [request.body]
-    messages = split_json(request.body)
+    messages = split_json(request.body, request.most)
     if not messages:
         raise Refused(400, "the JSON array is empty: it has no messages to append")
     return messages

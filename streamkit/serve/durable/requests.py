@@ -44,6 +44,8 @@ class Create(NamedTuple):
     closed: bool
     fork: ForkRequest | None
     body: bytes
+    most: int = 0
+    """Messages that it may have; 0 is no limit."""
 
 
 class Append(NamedTuple):
@@ -52,6 +54,8 @@ class Append(NamedTuple):
     seq: str | None
     producer: Producer | None
     close: bool
+    most: int = 0
+    """Messages that it may have; 0 is no limit."""
 
 
 def _whole(text: str, name: str) -> int:
@@ -136,11 +140,20 @@ def append_request(headers: Mapping[str, str], body: bytes) -> Append:
     return Append(content_type, body, None if seq is None else _short(seq, "Stream-Seq"), producer, close)
 
 
-def split_json(body: bytes) -> list[bytes]:
+def split_json(body: bytes, most: int) -> list[bytes]:
     """The messages of a JSON body: the elements of an array, else the value itself; each as it was sent.
 
-    Refused with 400 if the body is not JSON.
+    Refused with 400 if the body is not JSON, with 413 if it has more than `most` messages (0: any number).
     """
+    messages = _split_json(body)
+    if most and len(messages) > most:
+        raise Refused(
+            413, f"the body has {len(messages)} messages; at most {most} are allowed in one request: split it"
+        )
+    return messages
+
+
+def _split_json(body: bytes) -> list[bytes]:
     try:
         text = body.strip(b" \t\r\n")
         text.decode()

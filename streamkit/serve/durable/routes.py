@@ -9,7 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ..names import name_of
+from ..names import name_of, raw_path
 from ..problems import Problem
 from ..responses import Answer
 from ..tags import has_tag_weakly
@@ -143,7 +143,7 @@ class StreamRoutes:
     async def create(self, request: Request) -> Answer:
         """PUT: create a stream, or a fork of one."""
         streams, segment = self._find(request)
-        created = create_request(_headers(request), await request.body())
+        created = create_request(_headers(request), await request.body())._replace(most=self._limits.records)
         if created.fork is not None:
             request.access.check("read")
             request.access.check_segment(source_segment(created.fork.source))
@@ -157,7 +157,8 @@ class StreamRoutes:
     async def append(self, request: Request) -> Answer:
         """POST: append to a stream, or close it."""
         streams, segment = self._find(request)
-        answer = await streams.append(segment, append_request(_headers(request), await request.body()))
+        append = append_request(_headers(request), await request.body())._replace(most=self._limits.records)
+        answer = await streams.append(segment, append)
         return _answer(answer.status, answer.headers)
 
     @_answers
@@ -268,5 +269,4 @@ def stream_url(request: Request) -> str:
     """The absolute URL that the client used."""
     scope = request.scope
     host = (request.header(b"host") or b"localhost").decode("latin-1")
-    path = scope.get("raw_path") or scope["path"].encode()
-    return f"{scope.get('scheme', 'http')}://{host}{path.partition(b'?')[0].decode('latin-1')}"
+    return f"{scope.get('scheme', 'http')}://{host}{raw_path(scope).decode('latin-1')}"

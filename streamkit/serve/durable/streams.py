@@ -134,7 +134,7 @@ class Streams:
             state, source, messages = await fork_of(self, segment, base, request)
         state = replace(state, touched=now if state.ttl is not None else 0, closed=request.closed)
         if request.body:
-            messages = messages + (split_json(request.body) if state.is_json else [request.body])
+            messages = messages + (split_json(request.body, request.most) if state.is_json else [request.body])
         state = replace(state, tail=state.tail + len(messages))
         async with self.store.transaction(self.space) as trx:
             records = [control("create", None if messages else state), *map(message, messages[:-1])]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import http.client
 import ipaddress
 import socket
 import ssl
+import threading
 import time
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -48,7 +50,18 @@ def check_url(url: str, *, loopback: bool) -> Target:
         host, port = found.hostname or "", found.port
     except ValueError:
         raise _rejected("it is malformed") from None
-    if not host or found.username is not None or found.fragment or not url.isascii() or not url.isprintable():
+    try:
+        host.encode("idna")  # as the resolver does: a part of a name has at most 63 characters
+    except UnicodeError:
+        raise _rejected("its host is no name of a machine") from None
+    if (
+        not host
+        or len(host) > 253
+        or found.username is not None
+        or found.fragment
+        or not url.isascii()
+        or not url.isprintable()
+    ):
         raise _rejected("it must be https://host/path, without user, fragment and characters that are not ASCII")
     path = (found.path or "/") + (f"?{found.query}" if found.query else "")
     if found.scheme == "http" and loopback and (host == "localhost" or host.startswith("127.0.0.")):
@@ -56,7 +69,7 @@ def check_url(url: str, *, loopback: bool) -> Target:
     if found.scheme != "https":
         raise _rejected("it must begin with https://")
     try:
-        allowed = ipaddress.ip_address(host).is_global
+        allowed = is_public(ipaddress.ip_address(host))
     except ValueError:
         allowed = "." in host and not host.lower().endswith((".localhost", ".local", ".internal"))
     if not allowed:
@@ -81,39 +94,71 @@ class _Pinned(http.client.HTTPSConnection):
         self.sock = self._context.wrap_socket(plain, server_hostname=self.host)
 
 
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48")
+"""Addresses that a gateway translates to IPv4."""
+
+
+def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether an address leads to one machine of the public Internet, and not by a detour to another one."""
+    if not address.is_global or address.is_multicast or address.is_reserved:
+        return False
+    if isinstance(address, ipaddress.IPv4Address):
+        return True
+    detour = address.ipv4_mapped or address.sixtofour or address.teredo
+    return detour is None and not any(address in network for network in _TRANSLATED)
+
+
 def _address(target: Target) -> str:
     """An address of the host that may be contacted. OSError if there is none: a name can lead anywhere at any time."""
     for *_, where in socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM):
         address = ipaddress.ip_address(str(where[0]))
-        if address.is_loopback if target.is_development else address.is_global:
+        if address.is_loopback if target.is_development else is_public(address):
             return str(address)
     raise OSError("the webhook's host has no address that may be contacted")
 
 
 def send(target: Target, body: bytes, signature: str) -> Any:
     """POST `body`; what was answered, if it is JSON. OSError unless the answer is 2xx. Redirects are not followed."""
-    address = _address(target)
+    try:
+        address = _address(target)
+    except UnicodeError as error:
+        raise OSError("the webhook's host is no name of a machine") from error
     connection = (
         http.client.HTTPConnection(address, target.port, timeout=_SECONDS)
         if target.is_development
         else _Pinned(address, target)
     )
+    # The timeout of a socket begins anew with each byte: a target could hold the thread for ever.
+    late = threading.Event()
+    timer = threading.Timer(_SECONDS, _cut, (connection, late))
+    timer.daemon = True
+    timer.start()
     try:
         host = target.host if target.port in (80, 443) else f"{target.host}:{target.port}"
         headers = {"Host": host, "Content-Type": "application/json", "Webhook-Signature": signature}
         connection.request("POST", target.path, body, headers)
         response = connection.getresponse()
         answer = response.read(_MOST_ANSWER)
+        if late.is_set():
+            raise OSError(f"the webhook did not answer within {_SECONDS:g} seconds")
         if not 200 <= response.status < 300:
             raise OSError(f"the webhook answered {response.status}")
     except http.client.HTTPException as error:
         raise OSError(f"the webhook's answer is no HTTP: {type(error).__name__}") from error
     finally:
+        timer.cancel()
         connection.close()
     try:
         return msgspec.json.decode(answer)
     except msgspec.DecodeError:
         return None
+
+
+def _cut(connection: http.client.HTTPConnection, late: threading.Event) -> None:
+    late.set()
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 class Signer:

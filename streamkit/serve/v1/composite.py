@@ -83,11 +83,16 @@ def cursor_of(spaces: Iterable[str], text: str | None) -> dict[str, LexKey | Non
             offsets = msgspec.json.decode(data, type=dict[str, bytes | None])
         except ValueError:
             raise InvalidOffset("the cursor is damaged; pass what a page or an event gave") from None
+        _check_count(len(offsets))
         for space, offset in offsets.items():
             check_name(space, "space")
             found[space] = None if offset is None else Offset.decode(offset, space).encode()
     for space in spaces:
         found.setdefault(check_name(space, "space"), None)
-    if not 1 <= len(found) <= _SPACES:
-        raise Problem("invalid-argument", f"a read is of 1 to {_SPACES} spaces, not {len(found)}; name them as `space`")
+    _check_count(len(found))
     return found
+
+
+def _check_count(spaces: int) -> None:
+    if not 1 <= spaces <= _SPACES:
+        raise Problem("invalid-argument", f"a read is of 1 to {_SPACES} spaces, not {spaces}; name them as `space`")

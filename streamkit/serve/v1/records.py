@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
@@ -15,6 +17,7 @@ from .values import RecordIn
 __all__ = ["body_of", "check_count", "records_of", "segment_records_of"]
 
 T = TypeVar("T")
+_LINE = re.compile(rb"[^ \t\r\n][^\n]*")
 _NDJSON = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 
 
@@ -72,7 +75,7 @@ async def records_of(request: Request) -> list[Record]:
     if media_type == "application/json":
         records = _of_json(body)
     elif media_type in _NDJSON:
-        records = _of_ndjson(body)
+        records = _of_ndjson(request, body)
     elif media_type == cloudevents.STRUCTURED:
         records = [cloudevents.structured(body)]
     elif media_type == cloudevents.BATCH:
@@ -109,15 +112,23 @@ def _of_json(body: bytes) -> list[Record]:
     return [record.record() for record in found.records]
 
 
-def _of_ndjson(body: bytes) -> list[Record]:
+def _lines(request: Request, body: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines of an NDJSON body that are not empty, each with where it begins. A Problem for too many of them."""
     _check_text(body)
+    most = request.service.limits.records
+    for count, line in enumerate(_LINE.finditer(body), 1):
+        if most and count > most:
+            check_count(request, len(_LINE.findall(body)))
+        yield line.start(), line[0]
+
+
+def _of_ndjson(request: Request, body: bytes) -> list[Record]:
     records = []
-    for number, line in enumerate(body.split(b"\n"), 1):
-        if line and not line.isspace():
-            try:
-                records.append(_decode_record(line).record())
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise _invalid(error, number) from None
+    for at, line in _lines(request, body):
+        try:
+            records.append(_decode_record(line).record())
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise _invalid(error, body.count(b"\n", 0, at) + 1) from None
     return records
 
 
@@ -127,14 +138,8 @@ async def segment_records_of(request: Request, key_field: str | None) -> dict[st
     if request.media_type not in _NDJSON:
         raise Problem("unsupported-media-type", "records of several segments come as application/x-ndjson")
     body = await request.body()
-    _check_text(body)
     found: dict[str, list[Record]] = {}
-    count = 0
-    for number, line in enumerate(body.split(b"\n"), 1):
-        if not line or line.isspace():
-            continue
-        count += 1
-        check_count(request, count)
+    for at, line in _lines(request, body):
         try:
             if key_field is None:
                 placed = _decode_placed(line)
@@ -142,10 +147,11 @@ async def segment_records_of(request: Request, key_field: str | None) -> dict[st
             else:
                 fields = _decode_fields(line)
                 if key_field not in fields:
+                    number = body.count(b"\n", 0, at) + 1
                     raise Problem("invalid-body", f"line {number} of the body has no field {key_field[:40]!r}")
                 segment, record = _decode_text(fields[key_field]), Record(line.strip())
         except (msgspec.DecodeError, RecursionError) as error:
-            raise _invalid(error, number) from None
+            raise _invalid(error, body.count(b"\n", 0, at) + 1) from None
         found.setdefault(segment, []).append(record)
     return found
 
