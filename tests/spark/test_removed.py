@@ -203,6 +203,24 @@ def test_every_door_answers_every_question_as_the_readers_of_the_store(
     assert not wrong, f"{len(wrong)} of {cells}: " + "; ".join(wrong[:12])
 
 
+def test_a_planner_plans_no_task_for_what_was_trimmed_since_its_look(tmp_path: Path) -> None:
+    url = tmp_path.as_uri()
+    world = RemovalWorld.make(url, 4)
+    given = {"url": url, "store": str(world.store.id), "space": SPACE}
+    with streamkit.connect(url) as client:
+        planned = spans(client, parse(given))
+    world.store.trim(SPACE, keep_entries=5)
+    with streamkit.connect(url) as client:
+        floors = {span.partition: span.first for span in spans(client, parse(given))}
+    pinned = json.dumps([[str(span.store), *span[1:]] for span in planned])
+    reader = StreamkitSource({**given, "snapshot": pinned}).reader(None)  # type: ignore[arg-type]
+    pieces = [piece for task in reader.partitions() for piece in task.pieces]
+    assert any(span.first < floors[span.partition] for span in planned if span.partition)
+    assert pieces
+    assert [piece for piece in pieces if piece.first < floors[piece.partition]] == []
+    world.client.close()
+
+
 # -- through Spark itself ----------------------------------------------------------------------------------------------
 
 SHOWN = ["trim a segment", "erase a range", "retain entries of a segment", "delete the space and make it again"]
