@@ -19,13 +19,24 @@ if find_spec("pyspark") is None:
 
 from .lag import StreamLag, stream_lag
 from .native import read_space
+from .overtaken import FilesReplaced, planned_again
 from .session import register, session
 from .typed import parse_payloads
 
 if TYPE_CHECKING:
     from .sink import write_space
 
-__all__ = ["StreamLag", "parse_payloads", "read_space", "register", "session", "stream_lag", "write_space"]
+__all__ = [
+    "FilesReplaced",
+    "StreamLag",
+    "parse_payloads",
+    "planned_again",
+    "read_space",
+    "register",
+    "session",
+    "stream_lag",
+    "write_space",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ from ..log.visible import floor_of, hides
 from ..store import inner
 from .filters import Test, arrow_filter, groups_that_may
 from .options import Options
+from .overtaken import FilesReplaced, replaced
 from .plan import Piece
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..archive.read import Archive
 
-__all__ = ["arrow_schema", "changed_since", "loss", "loss_error", "read_pieces", "removed"]
+__all__ = ["arrow_schema", "loss", "loss_error", "read_pieces", "removed"]
 
 _ROWS = 10_000
 
@@ -45,15 +46,6 @@ def loss(store: UUID, space: str, what: str) -> str:
 
 def removed(last: int, partition: int) -> str:
     return f"transactions up to {last} of partition {partition} were removed before they were read"
-
-
-def changed_since(store: UUID, space: str) -> str:
-    """What is said where a file is gone that a frame was planned with."""
-    return (
-        f"files of the archive of the space {space!r} of the store {store} were replaced since this frame was planned: "
-        "entries were erased, trimmed or compacted. Make the frame again, with read_space() or load(), and repeat the "
-        "query"
-    )
 
 
 def loss_error(message: str) -> PermanentError:
@@ -157,7 +149,7 @@ def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[
     except Gone:
         if not file.ours:
             # Other files may have rows of the same transactions, and other tasks read those.
-            raise PermanentError(changed_since(piece.store, piece.space)) from None
+            raise FilesReplaced(replaced(f"of the space {piece.space!r} of the store {piece.store}")) from None
         yield from _hot(replace(piece, file=None, tier=""), partition, options, tests)
         return
     wanted = arrow_schema(options.columns)

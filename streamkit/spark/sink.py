@@ -21,6 +21,7 @@ from ..model import Record
 from ..names import check_name, partition_of
 from ..store import Store, inner
 from .options import Options, parse
+from .overtaken import naming_replaced_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +63,8 @@ def write_space(
     """Append a DataFrame with the columns segment, payload and perhaps metadata; each segment in the order of `order`.
 
     All rows go to `store` and `space`. A column `store` or `space` that says otherwise is an error, and nothing is
-    written. ValueError for a column that would not be written.
+    written. ValueError for a column that would not be written. FilesReplaced, and nothing is written, if read_space()
+    made the frame and an erasure has replaced its files since.
 
     With `idempotency_key` the same frame again writes nothing twice, and finishes what a failed write has begun, with
     any number of tasks; rows of a segment that `order` does not tell apart are then ordered by their payload, without
@@ -95,7 +97,9 @@ def write_space(
         columns.append(F.col(_ROW))
     frame = frame.withColumn(_BUCKET, bucket).drop("store", "space")
     frame = frame.repartition(_BUCKET).sortWithinPartitions(_BUCKET, *columns)
-    frame.write.format("streamkit").options(**given).mode("append").save()
+    # Spark knows all rows before it writes the first one: nothing is written yet if a file is gone.
+    with naming_replaced_files():
+        frame.write.format("streamkit").options(**given).mode("append").save()
 
 
 def _to_one_place(frame: DataFrame, store: UUID, space: str, bucket: Column) -> tuple[DataFrame, Column]:

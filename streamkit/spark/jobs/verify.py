@@ -15,6 +15,7 @@ from ...log.visible import floor_of
 from ...store import Store
 from ..native import Plan, frame_of, plan
 from ..options import parse
+from ..overtaken import planned_again
 from ..plan import partitions_of
 from ..session import register
 from .command import arguments, existing, main, on_executors, say, start, targets
@@ -124,8 +125,13 @@ def job(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--findings", help="write the findings as Parquet to this path")
     options = parser.parse_args(given)
     spark = start("verify")
-    found = find(spark, options.url, targets(options), options.archive).cache()
-    count = found.count()
+    work = targets(options)
+
+    def query() -> tuple[DataFrame, int]:
+        found = find(spark, options.url, work, options.archive).cache()
+        return found, found.count()
+
+    found, count = planned_again(query)
     for row in found.limit(100).collect():
         say(f"  {row.store} {row.space!r} {row.place}: {row.problem}")
     if options.findings:
