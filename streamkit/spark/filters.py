@@ -1,43 +1,27 @@
-"""What the options leave of the rows: files and row groups that are not read, and rows that are dropped.
+"""The rows that the options ask for: files and row groups that are not read, and rows that are dropped.
 
-Nothing is taken from the filters of a query: Spark keeps what was pushed down into a Python source on the relation, and
-a frame that is used twice would lose rows.
+Filters of a query are not taken. Spark 4.1 to 4.3 keep a pushed filter with the relation, not with the query, so the
+next query of the same frame would lack rows. The option `filters` belongs to one frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .options import Options
+from .options import Options, milliseconds
 from .plan import Piece
+from .predicates import AnyOf, Predicate, Test
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-__all__ = ["RowFilter", "Test", "arrow_filter", "groups_that_may", "may_hold", "tests_of"]
+__all__ = ["Predicate", "RowFilter", "arrow_filter", "groups_that_may", "may_hold", "tests_of"]
 
 
-class Test(NamedTuple):
-    """A column against values: `operator` is <= or >= with one value, or "in" with any number of them."""
-
-    column: str
-    operator: str
-    values: tuple[Any, ...]
-
-    def possible(self, least: Any, greatest: Any) -> bool:
-        """Whether a value between the two may pass."""
-        match self.operator:
-            case "<=":
-                return bool(least <= self.values[0])
-            case ">=":
-                return bool(greatest >= self.values[0])
-            case _:
-                return any(least <= value <= greatest for value in self.values)
-
-
-def tests_of(options: Options) -> list[Test]:
-    tests = []
+def tests_of(options: Options) -> list[Predicate]:
+    tests: list[Predicate] = []
     if options.segments is not None:
         tests.append(Test("segment", "in", options.segments))
     first, last = options.sequences
@@ -45,33 +29,48 @@ def tests_of(options: Options) -> list[Test]:
         tests.append(Test("sequence", ">=", (first,)))
     if last:
         tests.append(Test("sequence", "<=", (last,)))
+    if options.filters is not None:
+        tests.append(options.filters)
     return tests
 
 
-def may_hold(piece: Piece, tests: Sequence[Test]) -> bool:
-    """False if the statistics of the piece's file say that it holds nothing that passes."""
+def may_hold(piece: Piece, tests: Sequence[Predicate]) -> bool:
+    """False if the piece's range, or the statistics of its file, say that it holds nothing that passes."""
+    ends: dict[str, tuple[Any, Any]] = {"partition": (piece.partition, piece.partition)}
+    ends["number"] = (piece.first, piece.last)
     file = piece.file
-    if file is None:
-        return True
-    ends = {"segment": file.segments, "sequence": file.sequences}
-    return all(test.possible(*ends[test.column]) for test in tests)
+    if file is not None:
+        ends |= {"segment": file.segments, "sequence": file.sequences, "timestamp": file.timestamps}
+    return all(test.may_pass(ends) for test in tests)
 
 
-def groups_that_may(metadata: Any, tests: Sequence[Test]) -> list[int]:
+def groups_that_may(metadata: Any, tests: Sequence[Predicate]) -> list[int]:
     """The row groups of a Parquet file that may hold a row that passes."""
     names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
-    columns = [(names.index(test.column), test) for test in tests if test.column in names]
+    columns = [(names.index(column), column) for column in _columns(tests) if column in names]
     groups = []
     for at in range(metadata.num_row_groups):
         group = metadata.row_group(at)
-        for column, test in columns:
-            statistics = group.column(column).statistics
-            known = statistics is not None and statistics.has_min_max
-            if known and not test.possible(statistics.min, statistics.max):
-                break
-        else:
+        ends = {}
+        for place, column in columns:
+            statistics = group.column(place).statistics
+            if statistics is not None and statistics.has_min_max:
+                ends[column] = (_plain(statistics.min), _plain(statistics.max))
+        if all(test.may_pass(ends) for test in tests):
             groups.append(at)
     return groups
+
+
+def _plain(value: Any) -> Any:
+    return milliseconds(value) if isinstance(value, datetime) else value
+
+
+def _columns(tests: Sequence[Predicate]) -> dict[str, None]:
+    """The stored columns of the tests, each once."""
+    whole: list[Test] = []
+    for test in tests:
+        whole += [one for some in test.alternatives for one in some] if isinstance(test, AnyOf) else [test]
+    return dict.fromkeys(test.stored for test in whole)
 
 
 class RowFilter(NamedTuple):
@@ -80,7 +79,7 @@ class RowFilter(NamedTuple):
     """That the expression needs."""
 
 
-def arrow_filter(piece: Piece, tests: Sequence[Test]) -> RowFilter:
+def arrow_filter(piece: Piece, tests: Sequence[Predicate]) -> RowFilter:
     """What to keep of the rows that were read; a reader of the log keeps the bounds of transactions by itself."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -107,16 +106,8 @@ def arrow_filter(piece: Piece, tests: Sequence[Test]) -> RowFilter:
     if piece.min_timestamp:
         moment = pa.scalar(piece.min_timestamp * 1000, pa.timestamp("us", "UTC"))
         keep(pc.field("timestamp") >= moment, "timestamp")
-    for column, operator, values in tests:
-        kind = pa.string() if column == "segment" else pa.int64()
-        field = pc.field(column)
-        match operator:
-            case "<=":
-                keep(field <= pa.scalar(values[0], kind), column)
-            case ">=":
-                keep(field >= pa.scalar(values[0], kind), column)
-            case _:
-                keep(field.isin(pa.array(values, kind)), column)
+    for test in tests:
+        keep(test.arrow(), *_columns([test]))
     expression = None
     for part in expressions:
         expression = part if expression is None else expression & part

@@ -68,7 +68,9 @@ def fits(value: Column, kind: DataType) -> Iterator[Column]:
         case DecimalType():
             yield value == value.try_cast(kind)
         case DateType():
-            yield value.rlike(_DATE) & value.try_cast(kind).isNotNull()
+            day = value.try_cast(kind)
+            # Most dates are written as Spark writes them, and a comparison costs less than the pattern.
+            yield F.coalesce(day.cast("string") == value, F.lit(False)) | (value.rlike(_DATE) & day.isNotNull())
 
 
 def _fits_nullable(value: Column, kind: DataType, nullable: bool) -> Iterator[Column]:

@@ -17,7 +17,7 @@ from ..client import Client
 from ..errors import CorruptData
 from ..store import inner
 from ..warn import warn
-from .filters import Test, may_hold, tests_of
+from .filters import Predicate, may_hold, tests_of
 from .options import COLUMNS, Options, parse
 from .options import schema as ddl
 from .plan import Piece, Span, pieces, spans
@@ -54,6 +54,7 @@ def read_space(
     max_sequence: int = 0,
     archive: str | None = None,
     rescue: str = "",
+    filters: Sequence[Any] = (),
 ) -> DataFrame:
     """A space as a DataFrame, at the speed of `spark.read.parquet` for what is archived.
 
@@ -61,7 +62,9 @@ def read_space(
     empty: store, space, partition, number, index, position, segment, sequence, timestamp, trx_id, trx_node, payload,
     metadata, tier. `since`, `until`: inclusive timestamps (ms, ISO 8601, datetime), or offsets: after and up to them. A
     datetime without a zone is read as Spark's collect() and toPandas() give it; text must name its zone.
-    `segments`: their names; `min_sequence`, `max_sequence`: inclusive, 0 for no bound. What is committed when this is
+    `segments`: their names; `min_sequence`, `max_sequence`: inclusive, 0 for no bound. `filters`: tests of segment,
+    sequence, timestamp, number, partition and keys of metadata, as tuples ("metadata.type", "=", "paid"). A row passes
+    all tests of the list, or, in a list of such lists, all tests of one of them. What is committed when this is
     called is what the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does;
     of an empty space, none. Where Spark has no connector for the archive's storage, or is not let in, the source reads
     the cold part too, and the logger `streamkit` says why.
@@ -75,7 +78,7 @@ def read_space(
     if schema is not None:
         names = [name for name in (columns or COLUMNS) if name != "payload"]
         bounds = {"tier": tier, "since": since, "until": until, "segments": segments, "archive": archive}
-        bounds |= {"min_sequence": min_sequence, "max_sequence": max_sequence}
+        bounds |= {"min_sequence": min_sequence, "max_sequence": max_sequence, "filters": filters}
         frame = read_space(spark, url, store, space, columns=[*names, "payload"], **bounds)  # type: ignore[arg-type]
         return parse_payloads(frame, schema, rescue=rescue)
     ids = [store] if isinstance(store, str | UUID) else list(store)
@@ -92,6 +95,8 @@ def read_space(
     }
     if segments is not None:
         given["segments"] = json.dumps(list(segments))
+    if filters:
+        given["filters"] = json.dumps(list(filters), default=lambda value: _text(spark, value))
     if archive is not None:
         given["archive"] = archive
     options = parse(given)
@@ -241,7 +246,7 @@ def _tail(path: str) -> str:
 
 
 def _parquet(
-    spark: SparkSession, tables: dict[str, Table], group: list[Piece], options: Options, tests: Sequence[Test]
+    spark: SparkSession, tables: dict[str, Table], group: list[Piece], options: Options, tests: Sequence[Predicate]
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
@@ -253,15 +258,8 @@ def _parquet(
     piece = group[0]
     if not _whole(piece):
         frame = _cut(frame, piece, files[0])
-    for column, operator, values in tests:
-        field = F.col(column)
-        match operator:
-            case "<=":
-                frame = frame.where(field <= values[0])
-            case ">=":
-                frame = frame.where(field >= values[0])
-            case _:
-                frame = frame.where(field.isin(*values))
+    for test in tests:
+        frame = frame.where(test.spark())
     fixed = {"store": F.lit(str(piece.store)), "space": F.lit(piece.space), "tier": F.lit("cold")}
     if len({(other.store, other.space) for other in group}) > 1:
         # One scan for all of them: where a file is tells whose it is.

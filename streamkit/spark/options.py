@@ -10,6 +10,7 @@ from uuid import UUID
 
 from ..client import Client, connect
 from ..names import check_name
+from .predicates import AnyOf, parse_filters
 
 __all__ = ["COLUMNS", "LATEST", "Options", "bound", "milliseconds", "parse", "schema", "table_options"]
 
@@ -42,6 +43,7 @@ _READ = {
     "segments": 'the segments to read, as a JSON array of their names: ["order-1", "order-2"]',
     "minsequence": "the first sequence to read of each segment",
     "maxsequence": "the last sequence to read of each segment",
+    "filters": 'tests of columns and metadata, as a JSON array: [["metadata.type", "=", "paid"]]',
     "from": "earliest, latest, the first timestamp to read (milliseconds, or ISO 8601 with a zone; a date alone begins "
     "at midnight UTC), or an offset to go on after",
     "until": "the last timestamp to read (milliseconds, or ISO 8601 with a zone), or the offset to stop at",
@@ -90,6 +92,7 @@ class Options(NamedTuple):
     """None: all."""
     sequences: tuple[int, int] = (0, 0)
     """The first and the last; 0: no bound."""
+    filters: AnyOf | None = None
     max_rows: int = 0
     fail_on_loss: bool = True
     split: int = 100_000
@@ -132,6 +135,7 @@ def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
             min(_count("minSequence", given.get("minsequence", "0"), 0), _MOST),
             min(_count("maxSequence", given.get("maxsequence", "0"), 0), _MOST),
         ),
+        filters=parse_filters(given.get("filters", ""), _moment),
         max_rows=_count("maxRowsPerTrigger", given.get("maxrowspertrigger", "0"), 0),
         fail_on_loss=_one_of("failOnDataLoss", given.get("failondataloss", "true").lower(), ("true", "false"))
         == "true",
@@ -234,6 +238,14 @@ def bound(name: str, text: str) -> int | str:
             f"process: write {text}Z for UTC, or {text}+09:00, or milliseconds; or give read_space() the datetime"
         )
     return max(milliseconds(moment), 1)
+
+
+def _moment(text: str) -> int:
+    """The timestamp of a filter, in ms."""
+    found = bound("filters", text)
+    if not isinstance(found, int):
+        raise ValueError(f"a filter on timestamp takes milliseconds, or ISO 8601 text with a zone; not {text[:100]!r}")
+    return found
 
 
 def _has_time(text: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from ..errors import PermanentError
+from ..errors import PermanentError, StreamkitError
 
 __all__ = ["FilesReplaced", "naming_replaced_files", "planned_again", "replaced"]
 
@@ -48,11 +48,12 @@ def planned_again(query: Callable[[], T]) -> T:
 @contextmanager
 def naming_replaced_files() -> Iterator[None]:
     """FilesReplaced in the place of Spark's error about a file that does not exist."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
+    except StreamkitError:
+        raise
+    except Exception as error:
+        # PySpark has no class for it: an error of Py4J, or of Spark Connect, holds the condition in its text.
         text = str(error)
         if not any(sign in text for sign in _SIGNS):
             raise

@@ -16,7 +16,7 @@ from ..log.partition import Partition
 from ..log.read import Batch, Bounds, intact, partition_batches
 from ..log.visible import floor_of, hides
 from ..store import inner
-from .filters import Test, arrow_filter, groups_that_may
+from .filters import Predicate, arrow_filter, groups_that_may
 from .options import Options
 from .overtaken import FilesReplaced, replaced
 from .plan import Piece
@@ -58,7 +58,7 @@ def loss_error(message: str) -> PermanentError:
 _clients: dict[tuple[str, str | None], Client] = {}
 
 
-def read_pieces(pieces: Sequence[Piece], options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
+def read_pieces(pieces: Sequence[Piece], options: Options, tests: Sequence[Predicate]) -> Iterator[pa.RecordBatch]:
     """A task's pieces, without what was removed from their spaces until now.
 
     A Python worker runs many tasks: it keeps its client, and opens it again where that does not work any more. The task
@@ -83,7 +83,7 @@ def read_pieces(pieces: Sequence[Piece], options: Options, tests: Sequence[Test]
 
 
 def _read(
-    piece: Piece, options: Options, tests: Sequence[Test], looked: dict[tuple[UUID, str, int], Partition]
+    piece: Piece, options: Options, tests: Sequence[Predicate], looked: dict[tuple[UUID, str, int], Partition]
 ) -> Iterator[pa.RecordBatch]:
     partition = looked.get(piece.owner)
     if partition is None:
@@ -129,7 +129,7 @@ def _partition(piece: Piece, options: Options) -> Partition:
     )
 
 
-def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
+def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[Predicate]) -> Iterator[pa.RecordBatch]:
     """A file's rows. If entries of the file were removed since the read was planned, the reader of entries reads them:
     it knows which ones are left."""
     import pyarrow as pa
@@ -182,7 +182,7 @@ def _batch_as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
     return as_ours(pa.Table.from_batches([batch]), large=False).combine_chunks().to_batches()[0]
 
 
-def _hot(piece: Piece, partition: Partition, options: Options, tests: Sequence[Test]) -> Iterator[pa.RecordBatch]:
+def _hot(piece: Piece, partition: Partition, options: Options, tests: Sequence[Predicate]) -> Iterator[pa.RecordBatch]:
     wanted = arrow_schema(options.columns)
     kept = arrow_filter(piece, tests)
     gathered: list[Batch] = []

@@ -22,7 +22,7 @@ from ..options import parse
 from ..output import Layout, Output
 from ..plan import Span, limited, spans, trimmed
 from ..session import register
-from ..typed import BAD, is_bad, parse_payloads, struct
+from ..typed import BAD, bad_payloads, parse_payloads, struct
 from .command import arguments, main, say, start, targets
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _set_aside(
     rest = [span for span in planned if span.first <= span.last]
     if not rest:
         return 0
-    return _write(aside, _read(spark, options, rest).where(is_bad(schema)), rest, of)
+    return _write(aside, bad_payloads(_read(spark, options, rest), schema), rest, of)
 
 
 def _write(target: Output, rows: DataFrame, new: Sequence[Span], of: str = "") -> int:
