@@ -1,0 +1,404 @@
+"""A checkpointer for LangGraph: `async with StreamkitSaver.from_url(url, store) as saver: …`.
+
+A thread is one segment. A checkpoint is one entry of it, with the values that changed since the checkpoint before, and
+now and then with all of them. The writes of a task are one entry as well. A read goes back from the newest entry until
+it has all values: one page, for most threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from itertools import islice
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+    writes_sort_key,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from ..client import connect
+from ..errors import SequenceMismatch
+from ..leases import Lease
+from ..model import Entry, Record
+from ..store import Store
+
+__all__ = ["StreamkitSaver"]
+
+_WHOLE_EVERY = 50
+"""Steps after which a checkpoint is stored with all its values."""
+_RUN = "run_id"
+
+Typed = tuple[str, bytes]
+"""A value as the serializer gives it: the name of its type, and its bytes."""
+
+
+class _Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
+    namespace: str
+    id: str
+    parent: str | None
+    checkpoint: Typed
+    """Without its values."""
+    metadata: Typed
+    versions: dict[str, Any]
+    values: list[tuple[str, Any, Typed | None]]
+    """(channel, version, value); no value for a channel that is empty."""
+    run: str | None = None
+
+
+class _Writes(msgspec.Struct, frozen=True, tag="writes"):
+    namespace: str
+    checkpoint: str
+    task: str
+    path: str
+    writes: list[tuple[int, str, Typed]]
+    """(index, channel, value)."""
+
+
+_DECODER = msgspec.msgpack.Decoder(_Checkpoint | _Writes)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Thread:
+    """What is known of a thread, from entries that are added from the newest to the oldest."""
+
+    def __init__(self) -> None:
+        self.checkpoints: dict[tuple[str, str], _Checkpoint] = {}
+        """By namespace and id, from the newest on."""
+        self._values: dict[tuple[str, str, Any], Typed | None] = {}
+        self._writes: dict[tuple[str, str], dict[tuple[str, int], tuple[str, str, Typed]]] = {}
+
+    def add(self, part: _Checkpoint | _Writes) -> None:
+        if isinstance(part, _Checkpoint):
+            self.checkpoints.setdefault((part.namespace, part.id), part)
+            for channel, version, value in part.values:
+                self._values.setdefault((part.namespace, channel, version), value)
+            return
+        writes = self._writes.setdefault((part.namespace, part.checkpoint), {})
+        for index, channel, value in part.writes:
+            # The first write of a task counts; of errors, interrupts and the like it is the last one.
+            if index >= 0 or (part.task, index) not in writes:
+                writes[part.task, index] = (part.path, channel, value)
+
+    def is_whole(self, checkpoint: _Checkpoint) -> bool:
+        return all((checkpoint.namespace, *version) in self._values for version in checkpoint.versions.items())
+
+    def values(self, checkpoint: _Checkpoint) -> dict[str, Typed]:
+        found = {
+            channel: self._values.get((checkpoint.namespace, channel, version))
+            for channel, version in checkpoint.versions.items()
+        }
+        return {channel: value for channel, value in found.items() if value is not None}
+
+    def writes(self, checkpoint: _Checkpoint) -> list[tuple[str, int, str, str, Typed]]:
+        """(task, index, path, channel, value), in the order in which they take effect."""
+        writes = self._writes.get((checkpoint.namespace, checkpoint.id), {})
+        ordered = sorted(writes, key=lambda key: writes_sort_key(writes[key][0], *key))
+        return [(*key, *writes[key]) for key in ordered]
+
+
+class StreamkitSaver(BaseCheckpointSaver[str]):
+    """Keeps the threads of graphs in one space of a store. Safe to share between threads and tasks.
+
+    Each coroutine runs its method in a thread of the event loop's executor.
+    """
+
+    def __init__(self, store: Store, *, space: str = "langgraph", serde: SerializerProtocol | None = None) -> None:
+        super().__init__(serde=serde)
+        self._store = store
+        self._space = space
+        self._leases: dict[str, Lease] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def from_url(
+        cls, url: str, store: UUID | str, *, space: str = "langgraph", serde: SerializerProtocol | None = None
+    ) -> AsyncIterator[StreamkitSaver]:
+        """A saver over a store, which is closed at the end of the block."""
+        with connect(url) as client, client.store(store) as opened:
+            yield cls(opened, space=space, serde=serde)
+
+    @contextmanager
+    def session(self, thread_id: str, *, ttl: float = 30.0, wait: float | None = None) -> Iterator[Lease]:
+        """Nobody else runs the thread within the block: LeaseNotAcquired if somebody does, after `wait` seconds.
+
+        What this saver writes to the thread is refused with Fenced once a later session has begun to write.
+        """
+        with self._store.lease(f"{self._space}/{thread_id}", ttl=ttl, wait=wait) as lease:
+            self._leases[thread_id] = lease
+            try:
+                yield lease
+            finally:
+                del self._leases[thread_id]
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint, in one commit."""
+        thread, namespace = _place(config)
+        rest: dict[str, Any] = {**checkpoint}
+        values = rest.pop("channel_values")
+        kept = get_checkpoint_metadata(config, metadata)
+        whole = kept.get("step", 1) % _WHOLE_EVERY == 0
+        versions = {**checkpoint["channel_versions"], **new_versions} if whole else new_versions
+        dumps = self.serde.dumps_typed
+        part = _Checkpoint(
+            namespace,
+            checkpoint["id"],
+            get_checkpoint_id(config),
+            dumps(rest),
+            dumps(kept),
+            dict(checkpoint["channel_versions"]),
+            [(name, version, dumps(values[name]) if name in values else None) for name, version in versions.items()],
+            cast(str | None, kept.get(_RUN)),
+        )
+        self._append(thread, [part])
+        return _config(thread, namespace, checkpoint["id"])
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store what a task wrote after a checkpoint, in one commit."""
+        thread, namespace = _place(config)
+        indexed = [
+            (WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
+            for index, (channel, value) in enumerate(writes)
+        ]
+        self._append(thread, [_Writes(namespace, config["configurable"]["checkpoint_id"], task_id, task_path, indexed)])
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete all of a thread. Its bytes go with the next upkeep; `store.erase` removes them at once."""
+        self._store.delete_segment(self._space, thread_id)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints of some runs, and the writes after them. Looks at every thread."""
+        runs = set(run_ids)
+        for thread in list(self._store.get_segments(self._space)):
+            self._keep(thread, lambda known: [part for part in known.checkpoints.values() if part.run not in runs])
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Append all of a thread to another one, in one commit."""
+        parts = [_DECODER.decode(entry.payload) for entry in self._entries(source_thread_id)]
+        if parts:
+            self._append(target_thread_id, parts)
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove old checkpoints: all but the newest of each namespace, or with the strategy "delete" all of them.
+
+        Ancestors of a checkpoint stay if one of its values is kept only as writes on the way from them.
+        """
+        if strategy not in ("keep_latest", "delete"):
+            raise ValueError(f"a strategy is 'keep_latest' or 'delete', not {strategy!r}")
+        for thread in thread_ids:
+            if strategy == "delete":
+                self.delete_thread(thread)
+            else:
+                self._keep(thread, _needed)
+
+    def _append(self, thread: str, parts: Sequence[_Checkpoint | _Writes], expected: int | None = None) -> int:
+        """The sequence of the last entry."""
+        status = self._store.produce(
+            self._space,
+            thread,
+            [Record(_encode(part)) for part in parts],
+            expected_sequence=expected,
+            lease=self._leases.get(thread),
+        )
+        return status.last_sequence
+
+    def _keep(self, thread: str, chosen: Callable[[_Thread], list[_Checkpoint]]) -> None:
+        """Remove the other checkpoints. Those that stay are written anew with their values, and the rest is trimmed."""
+        while True:
+            known, last = self._known(thread)
+            kept = chosen(known)
+            if len(kept) == len(known.checkpoints):
+                return
+            if not kept:
+                self.delete_thread(thread)
+                return
+            parts: list[_Checkpoint | _Writes] = []
+            for checkpoint in reversed(kept):
+                values = known.values(checkpoint)
+                whole = [(name, version, values.get(name)) for name, version in checkpoint.versions.items()]
+                parts.append(msgspec.structs.replace(checkpoint, values=whole))
+                for task, index, path, channel, value in known.writes(checkpoint):
+                    parts.append(_Writes(checkpoint.namespace, checkpoint.id, task, path, [(index, channel, value)]))
+            try:
+                end = self._append(thread, parts, expected=last)
+            except SequenceMismatch:
+                continue  # somebody wrote to it meanwhile
+            self._store.trim(self._space, thread, before=end - len(parts) + 1)
+            return
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that the config names, or else the one of its thread and namespace that was written last."""
+        thread, namespace = _place(config)
+        wanted = get_checkpoint_id(config)
+        known, found = _Thread(), None
+        for entry in self._entries(thread, reverse=True):
+            part = _DECODER.decode(entry.payload)
+            if part.namespace != namespace:
+                continue
+            known.add(part)
+            if found is None and isinstance(part, _Checkpoint) and wanted in (None, part.id):
+                found = part
+            if found is not None and known.is_whole(found):
+                break
+        return None if found is None else self._tuple(thread, known, found)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """The checkpoints of a thread, or of all, newest first. `filter` compares their metadata for equality."""
+        return islice(self._all(config, filter or {}, before), limit)
+
+    def _all(
+        self, config: RunnableConfig | None, filter: Mapping[str, Any], before: RunnableConfig | None
+    ) -> Iterator[CheckpointTuple]:
+        configured = config["configurable"] if config else {}
+        namespace, wanted = configured.get("checkpoint_ns"), configured.get("checkpoint_id")
+        end = get_checkpoint_id(before) if before else None
+        threads = [configured["thread_id"]] if config else self._store.get_segments(self._space)
+        for thread in threads:
+            known, _ = self._known(thread)
+            for part in sorted(known.checkpoints.values(), key=lambda part: part.id, reverse=True):
+                if namespace not in (None, part.namespace) or wanted not in (None, part.id):
+                    continue
+                if end is not None and part.id >= end:
+                    continue
+                found = self._tuple(thread, known, part)
+                if all(found.metadata.get(key) == value for key, value in filter.items()):
+                    yield found
+
+    def _entries(self, thread: str, *, reverse: bool = False) -> Iterable[Entry]:
+        return self._store.consume_segment(self._space, thread, reverse=reverse, gaps="skip")
+
+    def _known(self, thread: str) -> tuple[_Thread, int]:
+        """All of a thread, and the sequence of its last entry."""
+        known, last = _Thread(), 0
+        for entry in self._entries(thread, reverse=True):
+            last = last or entry.sequence
+            known.add(_DECODER.decode(entry.payload))
+        return known, last
+
+    def _tuple(self, thread: str, known: _Thread, part: _Checkpoint) -> CheckpointTuple:
+        loads = self.serde.loads_typed
+        values = {channel: loads(value) for channel, value in known.values(part).items()}
+        return CheckpointTuple(
+            config=_config(thread, part.namespace, part.id),
+            checkpoint=cast(Checkpoint, {**loads(part.checkpoint), "channel_values": values}),
+            metadata=loads(part.metadata),
+            parent_config=_config(thread, part.namespace, part.parent) if part.parent else None,
+            pending_writes=[(task, channel, loads(value)) for task, _, _, channel, value in known.writes(part)],
+        )
+
+    def get_next_version(self, current: str | int | None, channel: None) -> str:
+        """A later version of a channel. Its second half is random, so that those of two forks differ."""
+        number = int(str(current).partition(".")[0]) if current is not None else 0
+        return f"{number + 1:032}.{random.random():016}"
+
+    # -- coroutines ---------------------------------------------------------------------------------------------------
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As `put`."""
+        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `put_writes`."""
+        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `get_tuple`."""
+        return await asyncio.to_thread(self.get_tuple, config)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As `list`."""
+        found = self.list(config, filter=filter, before=before, limit=limit)
+        while page := await asyncio.to_thread(lambda: [*islice(found, 100)]):
+            for one in page:
+                yield one
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`."""
+        await asyncio.to_thread(self.delete_thread, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As `delete_for_runs`."""
+        await asyncio.to_thread(self.delete_for_runs, run_ids)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As `copy_thread`."""
+        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As `prune`."""
+        await asyncio.to_thread(lambda: self.prune(thread_ids, strategy=strategy))
+
+
+def _place(config: RunnableConfig) -> tuple[str, str]:
+    configured = config["configurable"]
+    return configured["thread_id"], configured.get("checkpoint_ns", "")
+
+
+def _config(thread: str, namespace: str, id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": id}}
+
+
+def _needed(known: _Thread) -> list[_Checkpoint]:
+    """The newest checkpoint of each namespace, and its ancestors for as long as a value of it is nowhere stored."""
+    newest: dict[str, _Checkpoint] = {}
+    for part in known.checkpoints.values():
+        newest.setdefault(part.namespace, part)
+    needed = {(part.namespace, part.id) for part in newest.values()}
+    for latest in newest.values():
+        missing = latest.versions.keys() - known.values(latest).keys()
+        part = latest
+        while missing and part.parent is not None:
+            ancestor = known.checkpoints.get((part.namespace, part.parent))
+            if ancestor is None:
+                break
+            part = ancestor
+            needed.add((part.namespace, part.id))
+            missing -= known.values(part).keys()
+    return [part for key, part in known.checkpoints.items() if key in needed]

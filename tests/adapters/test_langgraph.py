@@ -1,0 +1,148 @@
+"""The checkpointer for LangGraph, judged by LangGraph's conformance suite."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+from uuid import uuid4
+
+import pytest
+from fix_covered import EXHAUSTIVE
+
+pytest.importorskip("langgraph.checkpoint.conformance")
+
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.graph import END, START, StateGraph
+
+import streamkit
+from streamkit.adapters.langgraph import StreamkitSaver
+
+PLACES = ("memory", "local", *(("s3", "azure") if EXHAUSTIVE else ()))
+
+
+@pytest.fixture(params=PLACES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match request.param:
+        case "memory":
+            return f"memory://{uuid4().hex}"
+        case "local":
+            return tmp_path.as_uri()
+        case "s3":
+            return str(request.getfixturevalue("s3_bucket").url())
+        case _:
+            return str(request.getfixturevalue("azurite").url())
+
+
+def test_the_conformance_suite_passes(url: str, covered: Callable[[str, int], None]) -> None:
+    @checkpointer_test(name="StreamkitSaver")
+    async def saver() -> AsyncIterator[StreamkitSaver]:
+        async with StreamkitSaver.from_url(url, uuid4()) as made:
+            yield made
+
+    report = asyncio.run(validate(saver))
+    failures = {name: result.failures for name, result in report.results.items() if result.failures}
+    assert failures == {}
+    assert all(result.passed for result in report.results.values())
+    passed = sum(result.tests_passed for result in report.results.values())
+    assert passed == 81
+    covered("tests of LangGraph's conformance suite", passed)
+
+
+class State(TypedDict):
+    said: Annotated[list[str], lambda before, more: before + more]
+
+
+def graph(saver: StreamkitSaver) -> Any:
+    builder = StateGraph(State)
+    builder.add_node("answer", lambda state: {"said": [f"answer {len(state['said'])}"]})
+    builder.add_edge(START, "answer")
+    builder.add_edge("answer", END)
+    return builder.compile(checkpointer=saver)
+
+
+def test_a_graph_goes_on_in_another_process(subject: Any) -> None:
+    thread: Any = {"configurable": {"thread_id": "thread-1"}}
+    for count in range(1, 41):
+        store = subject.stranger()
+        said = graph(StreamkitSaver(store)).invoke({"said": [f"question {count}"]}, thread)["said"]
+        assert len(said) == 2 * count
+        store.close()
+    history = list(graph(StreamkitSaver(subject.store)).get_state_history(thread))
+    assert [len(state.values.get("said", [])) for state in history][:4] == [80, 79, 78, 78]
+
+
+def test_a_fork_has_values_of_its_own(subject: Any) -> None:
+    compiled = graph(StreamkitSaver(subject.store))
+    thread: Any = {"configurable": {"thread_id": "thread-1"}}
+    compiled.invoke({"said": ["a"]}, thread)
+    fork = compiled.get_state(thread).config
+    compiled.invoke({"said": ["b"]}, fork)
+    one = compiled.get_state(thread).config
+    compiled.invoke({"said": ["c"]}, fork)
+    assert compiled.get_state(one).values["said"] == ["a", "answer 1", "b", "answer 3"]
+    assert compiled.get_state(thread).values["said"] == ["a", "answer 1", "c", "answer 3"]
+
+
+def test_pruning_keeps_what_the_newest_checkpoint_needs_and_frees_the_rest(subject: Any) -> None:
+    saver = StreamkitSaver(subject.store)
+    compiled, thread = graph(saver), {"configurable": {"thread_id": "thread-1"}}
+    for count in range(5):
+        compiled.invoke({"said": [f"question {count}"]}, thread)
+    before = compiled.get_state(thread)
+    saver.prune(["thread-1"])
+    assert compiled.get_state(thread) == before
+    # The last turn: two channels of the newest one are empty, and the saver cannot know that nobody needs them.
+    assert len(list(saver.list(thread))) == 3
+    assert subject.store.segment_status("langgraph", "thread-1").first_sequence > 20
+    compiled.invoke({"said": ["more"]}, thread)
+    assert len(compiled.get_state(thread).values["said"]) == 12
+
+
+def test_pruning_keeps_ancestors_whose_writes_make_a_value(subject: Any) -> None:
+    """A channel whose checkpoints hold no value of it, but the writes that lead to it."""
+    saver = StreamkitSaver(subject.store)
+    config: Any = {"configurable": {"thread_id": "thread-1", "checkpoint_ns": ""}}
+    for step in range(4):
+        made = empty_checkpoint()
+        made["channel_versions"] = {"log": step + 1}
+        if step == 1:
+            made["channel_values"] = {"log": "snapshot"}
+        config = saver.put(config, made, {"source": "loop", "step": step + 1}, {"log": step + 1})
+        saver.put_writes(config, [("log", step)], f"task-{step}")
+    before = saver.get_delta_channel_history(config=config, channels=["log"])
+    assert before["log"]["seed"] == "snapshot"
+    saver.prune(["thread-1"])
+    assert len(list(saver.list({"configurable": {"thread_id": "thread-1"}}))) == 3
+    assert saver.get_delta_channel_history(config=config, channels=["log"]) == before
+
+
+def test_a_session_keeps_others_out(subject: Any) -> None:
+    saver, other = StreamkitSaver(subject.store), StreamkitSaver(subject.stranger())
+    thread: Any = {"configurable": {"thread_id": "thread-1"}}
+    with saver.session("thread-1"):
+        graph(saver).invoke({"said": ["a"]}, thread)
+        with pytest.raises(streamkit.LeaseNotAcquired), other.session("thread-1"):
+            pass
+        with other.session("thread-2"):
+            pass
+    with other.session("thread-1"):
+        assert len(graph(other).invoke({"said": ["b"]}, thread)["said"]) == 4
+
+
+def test_a_conversation_of_100_messages_takes_few_requests() -> None:
+    with streamkit.connect(f"memory://{uuid4()}?remote=1") as client:
+        store = client.store(uuid4())
+        thread: Any = {"configurable": {"thread_id": "thread-1"}}
+        for count in range(50):
+            graph(StreamkitSaver(store)).invoke({"said": [f"question {count}"]}, thread)
+        writes = store.statistics().requests["put"]
+        assert writes <= 50 * 6, "three checkpoints a turn, and the writes of its two tasks"
+        fresh = client.store(store.id)
+        before = dict(fresh.statistics().requests)
+        assert len(graph(StreamkitSaver(fresh)).get_state(thread).values["said"]) == 100
+        after = fresh.statistics().requests
+        reads = sum(after[kind] - before[kind] for kind in ("get", "read", "scan") if kind in after)
+        assert reads <= 5
