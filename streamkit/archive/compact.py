@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from . import scattered
 from .parquet import write_file
 from .scattered import Wanted, windows
-from .snapshot import File, Snapshot
+from .snapshot import File, Gone, Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +37,22 @@ def compact_space(
     if snapshot is None:
         return 0, 0, 0
     before = len(snapshot.paths)
+    while True:
+        try:
+            _compact(archive, snapshot, target_bytes, progress)
+            break
+        except Gone as error:  # an erasure, or another compaction, has replaced the file
+            snapshot = archive.newer(snapshot, error)
+    after = table.snapshot()
+    # Files that no version names may be those of an archiver at work: they must be a day old.
+    gone = table.vacuum(math.ceil(retention_hours), full=retention_hours >= 24)
+    return before, len(after.paths) if after else 0, len(gone)
+
+
+def _compact(
+    archive: Archive, snapshot: Snapshot, target_bytes: int, progress: Callable[[int, int], None] | None
+) -> None:
+    """Bring files of a version together. Gone if a file is not there any more."""
     small, apart = list(_groups(archive, snapshot, target_bytes)), scattered_files(archive, snapshot)
     done, total = 0, sum(map(len, small + apart))
     for group in small + apart:
@@ -44,10 +60,6 @@ def compact_space(
         done += len(group)
         if progress is not None:
             progress(done, total)
-    after = table.snapshot()
-    # Files that no version names may be those of an archiver at work: they must be a day old.
-    gone = table.vacuum(math.ceil(retention_hours), full=retention_hours >= 24)
-    return before, len(after.paths) if after else 0, len(gone)
 
 
 def _groups(archive: Archive, snapshot: Snapshot, target_bytes: int) -> Iterator[list[File]]:

@@ -113,7 +113,7 @@ class Archive:
             return error
         return Damaged(f"{self.table.url}: a file of the table is damaged: {error}")
 
-    def _newer(self, snapshot: Snapshot, error: Gone) -> Snapshot:
+    def newer(self, snapshot: Snapshot, error: Gone) -> Snapshot:
         """The version to go on with where a file of `snapshot` is gone, because others compacted the table."""
         newer = self._load(False)
         if newer is None or newer.version == snapshot.version:
@@ -133,7 +133,7 @@ class Archive:
                 yield from walk(snapshot)
                 return
             except Gone as error:
-                snapshot = self._newer(snapshot, error)
+                snapshot = self.newer(snapshot, error)
             except UNDECODABLE as error:
                 raise self._unreadable(error) from error
 
@@ -144,7 +144,7 @@ class Archive:
             try:
                 return ask(snapshot)
             except Gone as error:
-                snapshot = self._newer(snapshot, error)
+                snapshot = self.newer(snapshot, error)
             except UNDECODABLE as error:
                 raise self._unreadable(error) from error
 
@@ -389,7 +389,7 @@ class Archive:
                 yield from ask(snapshot)
                 return
             except Gone as error:  # what was given already may be given again
-                snapshot = self._newer(snapshot, error)
+                snapshot = self.newer(snapshot, error)
 
     def _between(
         self, snapshot: Snapshot, partition: int, first: int, last: int, columns: list[str]

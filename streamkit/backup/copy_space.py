@@ -184,8 +184,20 @@ def add_tail(partition: Partition, repository: Repository, part: Part, end: int,
     if number != end:
         raise Moved
     chunks.flush()
-    erasures += erasures_of(partition)
+    known = list(erasures_of(partition))
+    erasures += [erasure for erasure in known if erasure.number <= end]
     if part.head is not None:
         erasures += decode_row(Head, HEAD, part.head).erasing
-    named = {*part.erasures, *((one.segment, one.first, one.last) for one in erasures)}
-    return msgspec.structs.replace(part, end=end, chunks=part.chunks + used + chunks.written, erasures=sorted(named))
+    named = {*part.erasures, *map(_range, erasures)}
+    later = {_range(erasure) for erasure in known if erasure.number > end}
+    return msgspec.structs.replace(
+        part,
+        end=end,
+        chunks=part.chunks + used + chunks.written,
+        erasures=sorted(named),
+        later=sorted(later),
+    )
+
+
+def _range(erasure: Erasure) -> tuple[str, int, int]:
+    return erasure.segment, erasure.first, erasure.last

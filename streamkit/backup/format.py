@@ -112,6 +112,8 @@ class Part(msgspec.Struct, frozen=True):
     erasures: list[tuple[str, int, int]]
     """(segment, first, last sequence): all that was erased up to the point."""
     table: TableCopy | None = None
+    later: list[tuple[str, int, int]] = []
+    """Erasures by transactions after `end`, made while the point was copied: a restore repeats them."""
 
 
 class PointRow(msgspec.Struct, frozen=True):

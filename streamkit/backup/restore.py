@@ -241,15 +241,15 @@ class _Restore:
                 )
 
     def _erase_again(self, spaces: set[str]) -> int:
-        """Repeat the erasures that later points know, so that an older point does not bring the entries back."""
+        """Repeat the erasures that later points know, and those made while the point was copied."""
         incarnations = {part.space: part.incarnation for part in self._parts() if part.partition == 0}
         erasures: set[tuple[str, str, int, int]] = set()
         done = {(part.space, *erasure) for part in self._parts() for erasure in part.erasures}
         for point in self._repository.points():
-            if point.number > self._point.number:
+            if point.number >= self._point.number:
                 for part in self._repository.parts(point.number):
                     if part.space in spaces and part.incarnation == incarnations[part.space]:
-                        erasures.update((part.space, *erasure) for erasure in part.erasures)
+                        erasures.update((part.space, *erasure) for erasure in (*part.erasures, *part.later))
         again = sorted(erasures - done)
         for space, segment, first, last in again:
             self._store.erase(_name(space), escape(segment), first=first, last=last)
