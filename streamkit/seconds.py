@@ -8,6 +8,10 @@ from typing import Any
 __all__ = ["check_poll", "check_seconds"]
 
 
+_MOST = 1e15
+"""More than 30 million years. The milliseconds still fit a stored integer."""
+
+
 def check_seconds(name: str, value: Any, *, positive: bool = False, endless: bool = False) -> float:
     """`value` as a float: from 0, or above it if `positive`; infinity only if `endless`. TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -18,6 +22,8 @@ def check_seconds(name: str, value: Any, *, positive: bool = False, endless: boo
         seconds = math.inf
     if math.isnan(seconds) or seconds < 0 or (positive and seconds == 0):
         raise ValueError(f"{name} is a {'positive ' if positive else ''}number of seconds from 0, not {value}")
+    if _MOST < seconds < math.inf and not endless:
+        raise ValueError(f"{name} is at most {_MOST:g} seconds, not {value}")
     if math.isinf(seconds) and not endless:
         raise ValueError(f"{name} is a finite number of seconds, not {seconds}")
     return seconds

@@ -52,7 +52,10 @@ def open_repository(url: str | PathLike[str], store: UUID, progress: Progress | 
         raise TypeError(f"a backup's URL is a str or a path, not {type(url).__name__}")
     text = fspath(url)
     if not isinstance(url, str) or "://" not in text:
-        text = Path(text).absolute().as_uri()
+        try:
+            text = Path(text).absolute().as_uri()
+        except UnicodeEncodeError:
+            raise ValueError("a backup's URL, or its path, has no lone surrogates: pass the name of a place") from None
     with connect(text) as client, client.store(backup_id(store)) as kept:
         yield Repository(client, kept, store, progress)
 

@@ -23,7 +23,7 @@ from ..warn import warn
 from .core import Core, Lane, is_pending
 from .decide import behind, give_up, next_change
 from .events import Acked, Died, Extended, FeedEvent, Held, Joined, LaneEvent, Left, Released
-from .failures import failure_text
+from .failures import failure_text, storable
 from .feed import FeedState
 from .lane import LaneState
 from .ranges import ranges_of
@@ -459,7 +459,7 @@ class Consumer:
         if not isinstance(reason, str):
             raise TypeError(f"reason is str, not {type(reason).__name__}")
         self._is_live(delivery)
-        event = Died([(delivery.ticket, 1)], reason)
+        event = Died([(delivery.ticket, 1)], storable(reason))
         self._core.settle(delivery, lambda state, at: ([event], None))
         self._settled(delivery, [])
 

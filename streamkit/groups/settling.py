@@ -11,7 +11,7 @@ from ..seconds import check_seconds
 from .core import Core
 from .decide import behind, give_up
 from .events import Acked, Died, Extended, Held, LaneEvent, Released
-from .failures import failure_text
+from .failures import failure_text, storable
 from .lane import LaneState
 from .ranges import numbers_of, ranges_of
 
@@ -135,7 +135,7 @@ def _decide(
         if settlement.action == "ack":
             acked.add(ticket)
         elif settlement.action == "reject":
-            events.append(Died([(ticket, 1)], settlement.reason))
+            events.append(Died([(ticket, 1)], storable(settlement.reason)))
         elif settlement.action == "release":
             lost = [other for other in behind(state, ticket) if other not in over] if state.keyed else []
             events.append(Released(ranges_of([ticket, *lost])))

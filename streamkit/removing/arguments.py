@@ -16,6 +16,7 @@ def check_erasure(segment: Any, first: Any, last: Any, metadata: Any) -> None:
         raise TypeError(f"segment is the name of one, or a glob, not {type(segment).__name__}")
     if segment == "":
         raise ValueError("segment is the name of one, or a glob; an empty text names none")
+    _check_text("segment", segment or "")
     for name, value in (("first", first), ("last", last)):
         if value is not None and type(value) is not int:
             raise TypeError(f"{name} is a sequence, not {type(value).__name__}")
@@ -31,3 +32,9 @@ def check_erasure(segment: Any, first: Any, last: Any, metadata: Any) -> None:
         for name, value in metadata.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError("metadata is a mapping of text to text")
+            _check_text("metadata", name + value)
+
+
+def _check_text(name: str, text: str) -> None:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"{name} is UTF-8, which has no lone surrogates: no entry has this {name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fix_stores import Subject
 
 import streamkit
 from streamkit import Record, Retention, SpaceExists
+from streamkit.groups import Settlement
 
 ANY: Any = None
 
@@ -178,3 +180,45 @@ def test_what_the_backend_of_another_package_lacks_is_named(monkeypatch: pytest.
         streamkit.connect("far://x")
     assert "far:// needs streamkit_far_away" in str(refused.value)
     assert "streamkit-store" not in str(refused.value), "which has no such extra"
+
+
+@pytest.mark.parametrize("text", ["\ud800", "user-\udfff/*"])
+def test_text_that_is_not_utf8_is_refused_before_anything_is_read(filled: Subject, text: str) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "segment": lambda: filled.store.erase("space", text),
+        "metadata": lambda: filled.store.erase("space", metadata={"subject": text}),
+        "a backup's URL": lambda: filled.store.backup(text.replace("\udfff", "\ud900")),
+    }
+    with filled.nothing_written():
+        for what, call in calls.items():
+            with pytest.raises(ValueError, match=f"{what}.*lone surrogates") as refused:
+                call()
+            assert type(refused.value) is ValueError
+
+
+@pytest.mark.parametrize("seconds", [1 << 70, 1e300])
+def test_more_seconds_than_can_be_stored_are_refused(filled: Subject, seconds: float) -> None:
+    queue = filled.store.queue("jobs")
+    queue.put(b"job")
+    with queue.consumer() as consumer:
+        (delivery,) = consumer.receive()
+        calls: dict[str, Callable[[], object]] = {
+            "delay": lambda: consumer.nack(delivery, delay=seconds),
+            "seconds": lambda: consumer.extend(delivery, seconds),
+            "ack_timeout": lambda: filled.store.group("space", "g", ack_timeout=seconds),
+        }
+        for what, call in calls.items():
+            with pytest.raises(ValueError, match=f"{what} is at most") as refused:
+                call()
+            assert type(refused.value) is ValueError
+        consumer.ack(delivery)
+
+
+def test_an_entry_is_rejected_although_the_reason_is_not_utf8(filled: Subject) -> None:
+    group = filled.store.group("space", "g")
+    with group.consumer() as consumer:
+        first, second, _ = consumer.receive()
+        consumer.reject(first, "no name: \ud800")
+        settlement = Settlement(receipt=second.receipt, action="reject", reason="\udfff")
+        assert [settled.lost for settled in group.settle([settlement])] == [False]
+    assert [letter.reason for letter in group.dead_letters()] == ["no name: \\ud800", "\\udfff"]
