@@ -1160,11 +1160,13 @@ class Store:
         Neither is touched: CorruptData if they are damaged. Where the log still holds what a damaged archive should, it
         is enough. What has left the log, and the index alone knows (idempotency keys, tokens of leases, what was
         removed of segments), is taken from all of it that can be read; what is forgotten is a warning of the logger
-        `streamkit`. Nobody may write to the store, or archive, meanwhile.
+        `streamkit`. A list of the spaces that cannot be read is written again from its intact rows: repair a space by
+        its name if the list has lost it. Nobody may write to the store, or archive, meanwhile.
         """
-        from .index.repair import repair_space
+        from .index.repair import repair_catalog, repair_space
 
-        count = 0
+        self._handle.check_open()
+        count = repair_catalog(self._backend)
         for name in self._names(space):
             count += repair_space(self._backend, name, self._shared.unread(name))
             # What is known of it came from the index that was there before.

@@ -7,12 +7,13 @@ taken from what can be read of the index that was there. Nobody may write to the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
-from ..backend import ABSENT, Ambiguous, Backend, Conflict, Etag
-from ..errors import CorruptData, MissingDependency, PermanentError, Unavailable
+from ..backend import ABSENT, Ambiguous, Backend, Conflict, Discards, Etag
+from ..errors import UNREADABLE, CorruptData, MissingDependency, PermanentError, Unavailable
 from ..log.archive_reader import Contents
 from ..log.floors import Removal
 from ..log.held import TOGETHER, archive_row, grace_row, put_grace_row, whole_from
@@ -22,6 +23,7 @@ from ..log.keys import (
     ARCHIVE,
     CATALOG,
     HEAD,
+    SPACES,
     segment_key,
     space_key,
     transaction_number,
@@ -34,16 +36,45 @@ from ..log.rows import ArchiveRow, GraceRow, Head, KeyRow, Piece, SegmentRow, Se
 from ..warn import warn
 from .check import check_index
 from .log_walk import LogWalk
+from .readable import readable_rows
 from .salvage import Salvage
 from .sweep import found_packs, sweep
 from .upkeep import Rows, encode, index_rows, write_files
 from .verify import MakePartition, find_settings, read_index
 
-__all__ = ["repair_space"]
+__all__ = ["repair_catalog", "repair_space"]
 
 _TRIES = 5
 _FRAMES = 1 << 15
 _BYTES = 8 << 20
+
+
+def repair_catalog(backend: Backend) -> int:
+    """Write the list of the spaces again from its intact rows, if it cannot be read; the number of rows, at least 1.
+
+    Its other names are not known: `repair_space` lists a space again.
+    """
+    catalog = bytes(CATALOG)
+    try:
+        for _ in backend.scan(catalog, *map(bytes, SPACES.children())):
+            pass
+        return 0
+    except UNREADABLE:
+        if not isinstance(backend, Discards):
+            raise
+    rows: dict[bytes, bytes] = {}
+    for key, read in readable_rows(backend, catalog).rows.items():
+        with suppress(*UNREADABLE):
+            rows[key] = read()
+    backend.discard(catalog)
+    for key, data in rows.items():
+        _send(lambda key=key, data=data: backend.put(catalog, key, data))  # type: ignore[misc]
+    warn(
+        "the list of the spaces was damaged and is written again with %d names: repair each space by its name that is "
+        "not listed",
+        len(rows),
+    )
+    return max(1, len(rows))
 
 
 def repair_space(backend: Backend, space: str, make: MakePartition) -> int:

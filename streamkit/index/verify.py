@@ -47,6 +47,9 @@ LOST = (
 )
 
 
+LIST = "`streamkit repair` writes it again from its intact rows, and `streamkit repair SPACE` lists a space that it has lost"
+
+
 class Spaces(Protocol):
     """The spaces of a store."""
 
@@ -93,7 +96,7 @@ def _listed(backend: Backend, store: Spaces) -> tuple[list[str], list[Finding]]:
             segment_name(key) for key in readable_rows(backend, bytes(CATALOG)).rows if key.startswith(bytes(SPACES))
         ]
         listed = [InternalName(name) if name < " " else name for name in sorted(names)]
-        return listed, [Finding("", 0, bytes(CATALOG), f"the list of the spaces: {error}")]
+        return listed, [Finding("", 0, bytes(CATALOG), f"the list of the spaces cannot be read ({error}): {LIST}")]
 
 
 def verify_space(backend: Backend, space: str, make: MakePartition, progress: Progress | None) -> VerifyReport:

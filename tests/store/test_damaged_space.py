@@ -346,6 +346,34 @@ def test_an_error_about_a_file_of_the_index_or_the_log_names_the_space_and_the_n
         ), (name, refused.value)
 
 
+# -- the list of the spaces ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("harm", ["flipped", "gone"])
+def test_a_list_of_the_spaces_that_cannot_be_read_is_repaired(tmp_path: Path, harm: str) -> None:
+    with opened(tmp_path) as store:
+        fill(store, "a", "orders", "z")
+    directory = tmp_path / "stores" / str(ID) / blake2b(bytes(CATALOG), digest_size=16).hexdigest()
+    if harm == "gone":
+        shutil.rmtree(directory)
+    else:
+        flip(directory, b"orders")
+    with opened(tmp_path) as store:
+        with pytest.raises(CorruptData):
+            list(store.get_spaces())
+        assert any("`streamkit repair`" in finding.problem for finding in store.verify().findings)
+        assert store.peek("orders", "s1").payload == b"payload 1", "a space is readable by its name"
+        assert store.repair() > 0
+        assert list(store.get_spaces()) == ([] if harm == "gone" else ["a", "z"])
+        for space in ("a", "orders", "z"):
+            store.repair(space)
+        assert list(store.get_spaces()) == ["a", "orders", "z"]
+        assert store.verify().ok
+        assert store.repair() == 0
+        store.delete_space("orders")
+        assert list(store.get_spaces()) == ["a", "z"]
+
+
 # -- a partition that is gone ----------------------------------------------------------------------------------------
 
 
