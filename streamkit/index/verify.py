@@ -47,7 +47,7 @@ LOST = (
 )
 
 
-LIST = "`streamkit repair` writes it again from its intact rows, and `streamkit repair SPACE` lists a space that it has lost"
+LIST = "`streamkit repair` writes it again from its intact rows, and `streamkit repair SPACE` adds a space to it"
 
 
 class Spaces(Protocol):
