@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from ..backend import ABSENT, NEXT, Ambiguous, Backend, Conflict, Expect
+from ..backend import ABSENT, ANY, NEXT, Ambiguous, Backend, Conflict, Expect
 from ..clock import Clock
 from ..errors import CorruptData, PermanentError, Unavailable
 from ..log.erased import earlier_rows
@@ -92,7 +92,7 @@ class _Restore:
         if not self._begin(found):
             self._write_all()
             self._check()
-            self._backend.put(*_MARKER, msgspec.json.encode(self._marker(written=True)))
+            self._put(*_MARKER, msgspec.json.encode(self._marker(written=True)), ANY)
         files, size = self._repository.files, self._repository.bytes
         erasures = self._erase_again(found)
         wait_for_tokens(inner(self._store).clock, self._point)

@@ -397,3 +397,24 @@ def test_a_restore_that_is_stopped_anywhere_is_completed_by_the_same_call(
         assert payloads(restored, "old") == expected
         assert list(restored.consume_space("orders")) == list(store.consume_space("orders"))
         assert restored.verify().ok
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_ANSWER], ids=str)
+def test_a_lost_answer_at_any_write_of_a_restore_changes_nothing(tmp_path: Path, fault: Fault) -> None:
+    id = uuid4()
+    with streamkit.connect(f"memory://{uuid4().hex}") as client, client.store(id) as store:
+        store.create_space("a", partitions=2)
+        for at in range(4):
+            store.produce("a", f"s{at}", [Record(b"%d" % at)])
+        store.backup(tmp_path / "backups")
+        entries = list(store.consume_space("a"))
+    for at in range(100):
+        root = uuid4().hex
+        driver = FaultyDriver(MemoryDriver(root), Plan.at(at, fault, kind="put"))
+        with Client("memory://", driver, 30.0, None, 64 << 20, ManualClock(time.time())) as client:
+            client.store(id).restore_backup(tmp_path / "backups")
+            assert list(client.store(id).consume_space("a")) == entries
+        if not any(call.fault for call in driver.faults.trace):
+            assert at > 5
+            return
+    raise AssertionError("it never ended")
