@@ -15,10 +15,13 @@ from .clock import Clock
 from .errors import Throttled, TransientError, Unavailable
 from .statistics import Counters
 
-__all__ = ["RetryingBackend", "delete_rows"]
+__all__ = ["RetryingBackend", "attempts", "delete_rows", "send_until_answered"]
 
 _FEW = 4
 """Rows at once that come through where more are throttled."""
+
+_ANSWERS = 6
+"""Lost answers to one write before it is given up."""
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -30,6 +33,31 @@ def delete_rows(backend: Backend, partition: bytes, keys: Sequence[bytes]) -> No
         backend.delete(partition, keys)
     except Ambiguous as error:
         raise Unavailable(f"what was to be deleted may be there yet: {error}") from error
+
+
+def send_until_answered(clock: Clock, write: Callable[[], object], remedy: str) -> None:
+    """Send a write that may be applied twice, until its answer comes. Unavailable if no answer comes.
+
+    `remedy`: the next step, for the error.
+    """
+    for attempt in range(_ANSWERS):
+        try:
+            write()
+            return
+        except Ambiguous:
+            clock.sleep(0.05 * 2**attempt)
+    raise Unavailable(f"the storage's answers are lost one after the other; {remedy}")
+
+
+def attempts(clock: Clock, most: int = 100) -> Iterator[int]:
+    """Count the attempts at a change that another process may overtake. It pauses before the third and later ones.
+
+    The pauses are random and grow to half a second, so that processes that compete do not meet again and again.
+    """
+    for attempt in range(most):
+        if attempt > 1:
+            clock.sleep(min(0.01 * 2**attempt, 0.5) * (0.5 + random.random() / 2))
+        yield attempt
 
 
 class RetryingBackend:

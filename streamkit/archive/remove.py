@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..backend import Ambiguous
-from ..errors import Unavailable
 from ..index.upkeep import purge, release
 from ..log.held import TOGETHER, archive_row, grace_row, put_grace_row
 from ..log.keys import ARCHIVE
 from ..log.marks import reached, with_mark
 from ..log.partition import Partition
 from ..log.rows import ArchiveRow, GraceRow, encode_row
+from ..retry import send_until_answered
 from .read import Archive
 
 if TYPE_CHECKING:
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["remove_all"]
 
-_TRIES = 5
 _KEYS = 1000
 """Rows that are removed by one call."""
+_AGAIN = "archive() or maintain() again later"
 
 
 def remove_all(partitions: Sequence[Partition], archive: Archive, lease: Lease) -> int:
@@ -75,7 +74,8 @@ def _noted(partition: Partition, note: ArchiveRow, now: float) -> ArchiveRow:
 
 
 def _keep_notes(partition: Partition, rows: Sequence[ArchiveRow]) -> None:
-    _send(partition, partial(put_grace_row, partition, GraceRow(partition.settings.incarnation, tuple(rows))))
+    row = GraceRow(partition.settings.incarnation, tuple(rows))
+    send_until_answered(partition.clock, partial(put_grace_row, partition, row), _AGAIN)
 
 
 def _remove(partition: Partition, archive: Archive, note: ArchiveRow) -> tuple[int, ArchiveRow]:
@@ -107,22 +107,13 @@ def _remove(partition: Partition, archive: Archive, note: ArchiveRow) -> tuple[i
     release(partition, number)
     _delete(partition, [partition.transaction_key(gone) for gone in range(removed + 1, number + 1)])
     row = encode_row(ARCHIVE, ArchiveRow(number))
-    _send(partition, partial(partition.backend.put, partition.key, bytes(ARCHIVE), row))
+    put = partial(partition.backend.put, partition.key, bytes(ARCHIVE), row)
+    send_until_answered(partition.clock, put, _AGAIN)
     purge(partition)
     return number - removed, after
 
 
 def _delete(partition: Partition, keys: list[bytes]) -> None:
     for at in range(0, len(keys), _KEYS):
-        _send(partition, partial(partition.backend.delete, partition.key, keys[at : at + _KEYS]))
-
-
-def _send(partition: Partition, write: Callable[[], object]) -> None:
-    """A write that may be applied twice: if the answer is lost, it is sent again."""
-    for attempt in range(_TRIES):
-        try:
-            write()
-            return
-        except Ambiguous:
-            partition.clock.sleep(0.05 * 2**attempt)
-    raise Unavailable(f"space {partition.space!r}: the storage's answers are lost one after the other; try again")
+        delete = partial(partition.backend.delete, partition.key, keys[at : at + _KEYS])
+        send_until_answered(partition.clock, delete, _AGAIN)

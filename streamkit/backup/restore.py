@@ -126,7 +126,13 @@ class _Restore:
         """Record the restore. PermanentError if the store holds other data. True if an earlier call has written all."""
         value = self._backend.get(_MARKER[0], [_MARKER[1]])[0]
         if value is not None:
-            begun = msgspec.json.decode(value.data, type=_Marker)
+            try:
+                begun = msgspec.json.decode(value.data, type=_Marker)
+            except msgspec.MsgspecError as error:
+                raise CorruptData(
+                    f"the store {self._store.id} does not say which restore into it was begun: delete the store and "
+                    "restore again"
+                ) from error
             if msgspec.structs.replace(begun, written=False) != self._marker():
                 raise PermanentError(
                     f"another restore into the store {self._store.id} was begun and not completed: repeat that "

@@ -6,8 +6,9 @@ taken from what can be read of the index that was there. Nobody may write to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +34,7 @@ from ..log.partition import NOTHING, Partition
 from ..log.record_format import Header, frames_start
 from ..log.records import all_records
 from ..log.rows import ArchiveRow, GraceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
+from ..retry import send_until_answered
 from ..warn import warn
 from .check import check_index
 from .log_walk import LogWalk
@@ -90,7 +92,8 @@ def repair_space(backend: Backend, space: str, make: MakePartition) -> int:
     count = sum(_repair_partition(make, number, settings) for number in range(settings.partitions))
     key = bytes(space_key(space))
     if any(finding.key == key for finding in findings):
-        _send(lambda: backend.put(bytes(CATALOG), key, encode_row(key, settings)))
+        put = partial(backend.put, bytes(CATALOG), key, encode_row(key, settings))
+        send_until_answered(make(0, settings).clock, put, "repair again")
         count += 1
     return count
 
@@ -148,7 +151,8 @@ def _repair(partition: Partition) -> int:
     if faults:
         _rebuild(partition, log, archived, contents, salvage, there)
     if damaged_note:
-        _send(lambda: partition.backend.put(partition.key, bytes(ARCHIVE), encode_row(ARCHIVE, note)))
+        put = partial(partition.backend.put, partition.key, bytes(ARCHIVE), encode_row(ARCHIVE, note))
+        send_until_answered(partition.clock, put, "repair again")
     return faults + damaged_note + _mend_grace(partition, note.removed, archived)
 
 
@@ -386,16 +390,5 @@ def _mend_grace(partition: Partition, removed: int, archived: int) -> bool:
     mended = GraceRow(incarnation, tuple(rows))
     if mended == found:
         return False
-    _send(lambda: put_grace_row(partition, mended))
+    send_until_answered(partition.clock, lambda: put_grace_row(partition, mended), "repair again")
     return True
-
-
-def _send(write: Callable[[], object]) -> None:
-    """A write that may be applied twice: if the answer is lost, it is sent again."""
-    for _ in range(_TRIES):
-        try:
-            write()
-            return
-        except Ambiguous:
-            continue
-    raise Unavailable("the storage's answers are lost one after the other; repair again")

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..backend import ANY, NEXT, Ambiguous, Conflict, Expect
 from ..errors import StoreClosed, Unavailable
+from ..retry import send_until_answered
 from .commit import new_id
 from .keys import transaction_number
 from .marks import reached
@@ -22,7 +23,6 @@ from .record_format import ENDED, encode_transaction
 __all__ = ["end_log"]
 
 _TRIES = 1000
-_REPLACES = 5
 _AT_ONCE = 16
 """Records that are written at the same time, where there are more."""
 
@@ -76,13 +76,8 @@ def _last(partition: Partition) -> int:
 
 
 def _replace(partition: Partition, number: int) -> None:
-    for left in reversed(range(_REPLACES)):
-        try:
-            _put_end(partition, number, ANY)
-            return
-        except Ambiguous:
-            if not left:
-                raise
+    remedy = f"delete space {partition.space!r}, or the store, again"
+    send_until_answered(partition.clock, lambda: _put_end(partition, number, ANY), remedy)
 
 
 def _put_end(partition: Partition, number: int, expect: Expect) -> None:

@@ -7,11 +7,11 @@ that no older point brings the entries back.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
-from ..backend import Ambiguous
-from ..errors import Unavailable
+from ..retry import send_until_answered
 from .floors import Erasure
 from .keys import erased_prefix, transaction_key
 from .partition import Partition
@@ -19,7 +19,6 @@ from .rows import ErasedRow, decode_row, encode_row
 
 __all__ = ["earlier_rows", "erasures_of", "put_erasures"]
 
-_TRIES = 100
 _TOGETHER = 5000
 """As many as one transaction erases at most: a row has room for them."""
 
@@ -31,14 +30,8 @@ def put_erasures(partition: Partition, erasures: Sequence[Erasure]) -> None:
     for number, group in groupby(sorted(erasures, key=by_number), by_number):
         key = transaction_key(prefix, number)
         data = encode_row(key, ErasedRow(tuple(group)))
-        for _ in range(_TRIES):
-            try:
-                partition.backend.put(partition.key, key, data)
-            except Ambiguous:
-                continue  # the answer was lost: the same row again does no harm
-            break
-        else:
-            raise Unavailable(f"space {partition.space!r}: answers of the storage are lost; erase again later")
+        put = partial(partition.backend.put, partition.key, key, data)
+        send_until_answered(partition.clock, put, f"erase in space {partition.space!r} again later")
 
 
 def earlier_rows(incarnation: bytes, erasures: Sequence[Erasure]) -> Iterator[tuple[bytes, bytes]]:

@@ -22,6 +22,7 @@ from ..log.request import Request
 from ..log.segments import all_segments
 from ..log.visible import row_of
 from ..model import Entry
+from ..retry import attempts
 from ..space import Space
 from .ranges import Ranges, joined
 from .report import EraseReport, Rewritten
@@ -33,7 +34,6 @@ __all__ = ["FindArchived", "erase_matching", "erase_space", "finish"]
 _AT_ONCE = 5000
 """Ranges that one transaction erases, at most."""
 _STEP = 10_000
-_TRIES = 100
 _WAIT = 60.0
 """Seconds to wait for an archiver."""
 
@@ -210,7 +210,7 @@ def _hidden(partition: Partition, wanted: _Wanted, in_archive: FindArchived, dry
 
 
 def _stored(partition: Partition, wanted: _Wanted, metadata: Mapping[str, str]) -> list[tuple[str, int]]:
-    for _ in range(_TRIES):
+    for _ in attempts(partition.clock):
         packs = partition.packs
         try:
             return list(stored_with(partition, metadata, wanted.takes))

@@ -29,13 +29,13 @@ from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.record_format import without_entries, without_frames
 from ..log.rows import DataRow, Head, Piece
+from ..retry import attempts
 from .ranges import Ranges
 from .report import Rewritten
 from .stored import stored_in
 
 __all__ = ["CleanCopies", "clean_partition", "clear_leftovers", "index_all"]
 
-_TRIES = 1000
 _TOGETHER = 64
 """Records that are read at once."""
 
@@ -46,7 +46,7 @@ CleanCopies = Callable[[Partition, Ranges], Rewritten]
 
 def index_all(partition: Partition) -> None:
     """Bring index and packs up to the end of the log."""
-    for _ in range(_TRIES):
+    for _ in attempts(partition.clock):
         partition.refresh()
         partition.read_head()
         if bring_forward(partition):
@@ -57,7 +57,7 @@ def index_all(partition: Partition) -> None:
 def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritten:
     """Remove erased entries from log, packs, index and archive. The caller holds the archiver's lease."""
     done = Rewritten()
-    for _ in range(_TRIES):
+    for _ in attempts(partition.clock):
         index_all(partition)
         head = partition.head
         if not head.erasing:
@@ -77,7 +77,7 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
         done = done.plus(changed).plus(clean_copies(partition, ranges))
         clear_inbox(partition, ranges.by_segment.keys())
         done = done.plus(clear_leftovers(partition))
-        for _ in range(_TRIES):
+        for _ in attempts(partition.clock):
             partition.read_head()
             head = partition.head
             left = tuple(erasure for erasure in head.erasing if erasure.number > after.watermark)
@@ -93,7 +93,7 @@ def clear_leftovers(partition: Partition) -> Rewritten:
     """Remove what nothing refers to any more: parts of files, files of stopped upkeeps, and deleted rows whose bytes
     are still on disk."""
     done = _drop_dead_parts(partition)
-    for _ in range(_TRIES):
+    for _ in attempts(partition.clock):
         if sweep(partition) is not None:
             break
     else:
@@ -103,7 +103,7 @@ def clear_leftovers(partition: Partition) -> Rewritten:
 
 
 def _drop_dead_parts(partition: Partition) -> Rewritten:
-    for _ in range(_TRIES):
+    for _ in attempts(partition.clock):
         partition.read_head()
         head = partition.head
         made: list[bytes] = []
@@ -157,7 +157,7 @@ def _clean_log(partition: Partition, numbers: Sequence[int], ranges: Ranges) -> 
 def _rewrite_row(partition: Partition, key: bytes, value: Value, ranges: Ranges) -> bool:
     """Write a transaction's row anew without what is erased. False if it held nothing of that."""
     backend, found = partition.backend, value
-    for tried in range(_TRIES):
+    for tried in attempts(partition.clock):
         record = without_frames(found.data, partition.seed, ranges.reason)
         if record is None:
             return tried > 0

@@ -15,11 +15,10 @@ from ..log.read import Bounds, position_of, segment_batches
 from ..log.request import Part, Request
 from ..log.rows import SegmentRow
 from ..log.visible import archived_before, first_where, first_with, floor_at, floor_of, place_of, row_of, size_of_floor
+from ..retry import attempts
 from .report import TrimReport
 
 __all__ = ["Limit", "trim_segment", "trim_space"]
-
-_TRIES = 100
 
 
 class Limit:
@@ -37,7 +36,7 @@ class Limit:
 def trim_segment(committer: Committer, segment: str, limit: Limit, reason: str, dry_run: bool) -> TrimReport:
     """Remove the first entries of a segment."""
     partition = committer.partition
-    for _ in range(_TRIES):
+    for _ in attempts(partition.clock):
         partition.refresh((segment,))
         row = row_of(partition, segment)
         first = min(_first_kept(partition, segment, row, limit), row.last_sequence + 1)

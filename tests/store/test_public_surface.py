@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from fix_covered import sample
 
 from harness.public_calls import (
     CALLS,
@@ -114,3 +115,27 @@ def test_a_lost_answer_or_a_false_conflict_at_any_write_of_a_removal_is_an_error
         if fault in POSSIBLE.get(written.kind, ())
     ]
     assert any(met) or name == "compact", "a compaction writes to the archive alone"
+
+
+@pytest.mark.parametrize("remote", [True, False], ids=["remote", "local"])
+@pytest.mark.parametrize("name", ["delete_space", "erase", "restore_backup"])
+def test_where_no_answer_comes_any_more_the_error_is_of_our_own(name: str, remote: bool) -> None:
+    def call(plan: Plan) -> tuple[Call, ...]:
+        world = World(plan, remote)
+        assert world.faulty is not None
+        begin = 0
+        try:
+            subject = world.make("Store", name)
+            arguments = world.arguments("Store", name, subject)
+            begin = len(world.faulty.faults.trace)
+            use(getattr(subject, name)(**arguments))
+        except Exception as error:
+            assert_ours(error, f"Store.{name}: {plan}")
+        finally:
+            world.close()
+        return world.faulty.faults.trace[begin:]
+
+    writes = [written.number for written in call(Plan()) if Fault.LOST_ANSWER in POSSIBLE.get(written.kind, ())]
+    assert writes
+    for number in sample(writes, 1 if len(writes) < 12 else 3):
+        call(Plan.at(number, Fault.LOST_ANSWER, times=1 << 30))
