@@ -90,11 +90,11 @@ def pytest_sessionfinish(exitstatus: int) -> None:
 
 
 pytest_plugins = [
+    "fix_covered",  # before what imports it
     "fix_aio",
     "fix_arrow",
     "fix_azurite",
     "fix_browser",
-    "fix_covered",
     "fix_local",
     "fix_proxy",
     "fix_s3",

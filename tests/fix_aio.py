@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from fix_covered import KINDS
 
 import streamkit.aio
 from streamkit.aio import AsyncClient, AsyncStore
@@ -54,7 +55,7 @@ class AsyncSubject:
             yield client.store(self.id)
 
 
-@pytest.fixture(params=["memory", "remote", "local"])
+@pytest.fixture(params=KINDS)
 def aio(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> AsyncSubject:
     """A store that nobody wrote to, of each kind."""
     return AsyncSubject(make_url(request.param))

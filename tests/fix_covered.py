@@ -13,6 +13,10 @@ from hypothesis import HealthCheck, settings
 EXHAUSTIVE = os.environ.get("STREAMKIT_EXHAUSTIVE") == "1"
 """Every point, every schedule and many more seeds, instead of a sample: `make test-exhaustive`."""
 
+KINDS = ("memory", "remote", "local") if EXHAUSTIVE else ("remote", "local")
+"""Stores that judge an invariant of the engine. To the engine a local store is like one in this process's memory, so
+the latter, which the contract's own suite checks in every run, is a judge in exhaustive runs only."""
+
 # The same examples in every run of the sample, others in every exhaustive one; and how long one takes is up to the
 # machine, which may have other things to do.
 settings.register_profile(

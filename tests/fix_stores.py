@@ -9,11 +9,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from fix_covered import KINDS
 
 import streamkit
 from streamkit import Client, Store
-
-KINDS = ("memory", "remote", "local")
 
 
 class Subject:

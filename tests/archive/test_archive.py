@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from fix_archiving import ArchivedConformance, race
+from fix_covered import KINDS
 
 import streamkit
 from harness.harmed_tables import HARMS, damaged_file, missing_file
@@ -38,7 +39,6 @@ from streamkit.testing import ManualClock
 pytest.importorskip("deltalake")
 
 SPACE = "flights/Ωmega #1"
-KINDS = ("memory", "remote", "local")
 HOUR = 3600.0
 Make = Callable[..., streamkit.Client]
 

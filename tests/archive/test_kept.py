@@ -189,11 +189,11 @@ def pair(layout: tuple[Any, ...], further: dict[str, Any]) -> Iterator[Pair]:
 
 
 def over_layouts(names: str, values: Iterable[Any], start: int = 0) -> pytest.MarkDecorator:
-    """Each of `values` on every layout, or on a fifth of them, other ones for each."""
+    """Each of `values` on every layout, or on one of them, another one for each."""
     found = []
     for at, value in enumerate(values):
         for number, layout in enumerate(LAYOUTS):
-            if EXHAUSTIVE or (at + number + start) % 5 == 0:
+            if EXHAUSTIVE or (at + number + start) % len(LAYOUTS) == 0:
                 id = f"{layout.id}-{value.id}"
                 found.append(pytest.param(*layout.values, *value.values, id=id))
     return pytest.mark.parametrize(f"layout,further,{names}", found)

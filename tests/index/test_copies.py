@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from fix_covered import KINDS
 
 from streamkit import Client, Record, Store
 from streamkit.backend import Ambiguous, Etag, Expect
@@ -64,7 +65,7 @@ class World:
         self.flip(bytes(HEAD), 30)
 
 
-@pytest.fixture(params=["memory", "remote", "local"])
+@pytest.fixture(params=KINDS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return World(request.param, tmp_path)
 

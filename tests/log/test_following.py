@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from fix_covered import KINDS
 
 import streamkit
 from streamkit import Client, Entry, Record, SegmentStatus, Store
@@ -20,7 +21,6 @@ from streamkit.testing import ManualClock
 
 LEAST, MOST = 1.0, 8.0
 DEADLINE = 60.0
-KINDS = ("memory", "remote", "local")
 
 
 class Silence(Exception):

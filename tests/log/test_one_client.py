@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from fix_covered import KINDS
 
 import streamkit
 from streamkit import Record, SequenceMismatch
@@ -29,7 +30,6 @@ from streamkit.store import Store
 from streamkit_memory.backend import MemoryBackend
 from streamkit_memory.driver import MemoryDriver
 
-KINDS = ("memory", "remote", "local")
 PATIENCE = 20.0
 
 
