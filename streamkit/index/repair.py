@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..backend import ABSENT, Ambiguous, Backend, Conflict, Discards, Etag
+from ..clock import SYSTEM_CLOCK
 from ..errors import UNREADABLE, CorruptData, MissingDependency, PermanentError, Unavailable
 from ..log.archive_reader import Contents
 from ..log.floors import Removal
@@ -70,7 +71,7 @@ def repair_catalog(backend: Backend) -> int:
             rows[key] = read()
     backend.discard(catalog)
     for key, data in rows.items():
-        _send(lambda key=key, data=data: backend.put(catalog, key, data))  # type: ignore[misc]
+        send_until_answered(SYSTEM_CLOCK, partial(backend.put, catalog, key, data), "repair again")
     warn(
         "the list of the spaces was damaged and is written again with %d names: repair each space by its name that is "
         "not listed",
