@@ -23,7 +23,7 @@ from streamkit.spark import parse_payloads, read_space, session
 
 from .busy import busy
 
-_TURNS = 7
+_TURNS = 5
 _BATCH = 20_000
 _AIRPORTS = ("SFO", "LAX", "JFK", "ORD", "ATL")
 PLAIN = (
