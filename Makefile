@@ -31,7 +31,7 @@ help:
 demo: $(VENV)/demo.stamp
 	@$(BIN)/streamkit demo
 
-test: java $(NPM) $(VENV)/connectors.stamp lint
+test: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=3
 
 test-again: $(NPM)
@@ -41,12 +41,19 @@ test-again: $(NPM)
 	    echo "run $$run: $$(tail -1 $(VENV)/again.log), $$(($$(date +%s) - began)) s"; \
 	done
 
-test-exhaustive: java $(NPM) $(VENV)/connectors.stamp $(VENV)/eventsourcing-10
+test-exhaustive: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/eventsourcing-10
 	STREAMKIT_EXHAUSTIVE=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 0
 
 # A pre-release, whose suite judges the adapter too.
 $(VENV)/eventsourcing-10: $(VENV)/dev.stamp
 	$(BIN)/pip install -q --no-deps --target $@ eventsourcing==10.0.0a7
+
+# The tests that every transport of kombu passes are in its source distribution only.
+$(VENV)/kombu-suite: $(VENV)/dev.stamp
+	rm -rf $@.new
+	$(BIN)/pip download -q --disable-pip-version-check --no-deps --no-binary kombu -d $@.new kombu==5.7.0
+	tar xzf $@.new/kombu-5.7.0.tar.gz -C $@.new --strip-components=1 kombu-5.7.0/t/integration
+	mv $@.new $@
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check

@@ -66,7 +66,9 @@ def test_every_room_is_on_the_map() -> None:
     assert [room for room in sorted(tested) if f"`{room}`" not in layout and f"`{room}/" not in layout] == []
 
 
-@pytest.mark.parametrize("page", ["views.md", "eventsourcing.md", "eventsourcing-library.md", "dcb.md", "langgraph.md"])
+@pytest.mark.parametrize(
+    "page", ["views.md", "eventsourcing.md", "eventsourcing-library.md", "dcb.md", "langgraph.md", "celery.md"]
+)
 def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
     program = tmp_path / "page.py"  # a module, so that annotations are found
@@ -77,6 +79,7 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> No
         "views.md": ["[('order-42', 450)]", "worker-1"],
         "eventsourcing.md": ["500 450\n500\n"],
         "eventsourcing-library.md": ["[1, 2, 3]\n3 ['roll over', 'fetch a ball']\n"],
+        "celery.md": ["5\n"],
         "langgraph.md": ["['hello', 'answer to hello', 'how are you?', 'answer to how are you?']"],
         "dcb.md": ["[True, True, True, True, True, False]"],
     }[page]

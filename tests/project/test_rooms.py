@@ -266,6 +266,7 @@ def reached() -> Counter[tuple[str, str]]:
 
 
 PRIVATE = {
+    ("streamkit.adapters.kombu", "_deliver"): "kombu's, which its own transports call too",
     ("streamkit.log.commit", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.log.refresher", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.open_store", "_is_owned"): "threading's, to tell a call within a call of the same thread",
