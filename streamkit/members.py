@@ -80,7 +80,8 @@ class Members:
     def join(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> Membership:
         """Be there as `name` until `leave()`, the end of a `with`, or `ttl` seconds after the process stopped.
 
-        LeaseNotAcquired if someone of that name is there.
+        LeaseNotAcquired if someone of that name is there. One join in a hundred also looks at the leases of all
+        members, and notes those that have ended, so that the log of the group stays short.
         """
         check_name(name, "member")
         check_seconds("ttl", ttl)

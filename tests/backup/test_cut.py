@@ -131,6 +131,20 @@ def test_a_wrong_clock_hides_no_cause_in_another_space(world: World) -> None:
     assert (b"x" in found["a"]) >= (b"x" in found["c"])
 
 
+def test_a_write_that_lands_after_the_point_was_chosen_is_not_in_it_whatever_its_timestamp(world: World) -> None:
+    late = world.open(999.5)
+
+    def meanwhile(asked: int) -> None:
+        if asked == 6:  # two rounds have agreed
+            late.produce("a", "s", [Record(b"x")])
+            react(late, "a", "b", b"x")
+
+    world.meanwhile = meanwhile  # type: ignore[method-assign]
+    assert world.restored() == {space: [b"before"] for space in "abc"}
+    (point,) = world.store.backups(world.backups)
+    assert late.peek("a", "s").timestamp < point.timestamp
+
+
 @pytest.mark.parametrize("ahead", [59.0, 61.0, 300.0, 36_000.0])
 def test_a_process_with_an_early_clock_that_goes_on_writing_neither_blocks_a_backup_nor_loses_entries(
     world: World, ahead: float
