@@ -13,9 +13,9 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 import streamkit
+from harness.store_conformance import StoreConformance
 from streamkit import Record
 from streamkit.errors import LeaseNotAcquired, StreamkitError
-from streamkit.testing.store_conformance import StoreConformance
 
 
 class Archiving:

@@ -9,7 +9,6 @@ from .fault_plan import CRASHES, DAMAGE, FAULTS, SURVIVABLE, At, Call, Fault, Pl
 from .faults import FaultyBackend, FaultyDriver
 from .injector import Crash, Injector
 from .report import Report, Result
-from .store_conformance import StoreConformance, run_store_conformance
 
 __all__ = [
     "CRASHES",
@@ -29,8 +28,6 @@ __all__ = [
     "Plan",
     "Report",
     "Result",
-    "StoreConformance",
     "every_fault",
     "run_conformance",
-    "run_store_conformance",
 ]

@@ -10,12 +10,12 @@ import pytest
 from fix_archiving import ArchivedConformance, race
 
 import streamkit
+from harness.store_checks.paging import Paging
 from streamkit import Record, Store
 from streamkit.archive.compact import compact_space
 from streamkit.errors import CorruptData
 from streamkit.log.policy import REMOTE
 from streamkit.log.records import all_records
-from streamkit.testing.store_checks.paging import Paging
 
 pytest.importorskip("deltalake")
 

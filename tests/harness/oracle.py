@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
+from harness.store_checks.agreement import agree
 from streamkit.errors import Fenced, SequenceMismatch, TransactionIdMismatch
 from streamkit.model import TRX, Entry
 from streamkit.store import Store
 from streamkit.testing.backend_checks.subject import Broken
-from streamkit.testing.store_checks.agreement import agree
 
 from .history import Attempt, History, Look
 

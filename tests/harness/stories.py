@@ -12,6 +12,7 @@ from uuid import uuid4
 from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from harness.store_checks.agreement import agree
 from streamkit import Record
 from streamkit.backend import Driver
 from streamkit.errors import (
@@ -27,7 +28,6 @@ from streamkit.index.verify import VerifyReport
 from streamkit.leases import Lease
 from streamkit.names import partition_of
 from streamkit.testing import SURVIVABLE, Plan
-from streamkit.testing.store_checks.agreement import agree
 
 from .history import History
 from .sweep import Process, StillClock

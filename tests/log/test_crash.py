@@ -18,8 +18,8 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 import streamkit
+from harness.store_checks.agreement import agree
 from streamkit import Entry, Record, Store
-from streamkit.testing.store_checks.agreement import agree
 
 SEED = 20_240_712
 ROUNDS = 100 if EXHAUSTIVE else 25

@@ -11,14 +11,14 @@ from fix_covered import EXHAUSTIVE
 
 from harness.combining import CombiningDriver, posting
 from harness.drivers import MEMORY
+from harness.store_checks.committing import Committing
+from harness.store_checks.producing import Producing
 from harness.sweep import Process, Sweep, Workload, everyday, insists
 from harness.turns import every_interleaving, random_interleavings
 from streamkit import Client
 from streamkit.backend import Driver
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.errors import StreamkitError
-from streamkit.testing.store_checks.committing import Committing
-from streamkit.testing.store_checks.producing import Producing
 from streamkit_memory.driver import MemoryDriver
 
 Covered = Callable[[str, int], None]

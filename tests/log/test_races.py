@@ -15,9 +15,9 @@ from fix_stores import Subject
 
 import streamkit
 from harness import racer, warm
+from harness.store_checks.agreement import agree
 from harness.warm import Program
 from streamkit import Entry, Record, SegmentStatus, SequenceMismatch
-from streamkit.testing.store_checks.agreement import agree
 
 PATIENCE = 300.0
 

@@ -13,8 +13,8 @@ from fix_s3 import S3Bucket
 
 import streamkit
 import streamkit_memory
+from harness.store_conformance import StoreConformance, run_store_conformance
 from streamkit import Client
-from streamkit.testing import StoreConformance, run_store_conformance
 
 
 class TestMemory(StoreConformance):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...errors import InvalidName
-from ...model import Record, SegmentStatus
-from ...store import Store
-from ..backend_checks.subject import hold, same
+from streamkit.errors import InvalidName
+from streamkit.model import Record, SegmentStatus
+from streamkit.store import Store
+from streamkit.testing.backend_checks.subject import hold, same
+
 from .subject import StoreSubject, refusing
 
 __all__ = ["ILLEGAL", "NAMES", "ODD", "TYPES", "Naming", "calls_with"]

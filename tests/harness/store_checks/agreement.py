@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice, pairwise
 
-from ...lexkey import LexKey, Unsigned
-from ...model import Entry
-from ...names import partition_of
-from ...store import Store
-from ..backend_checks.subject import hold, same
+from streamkit.lexkey import LexKey, Unsigned
+from streamkit.model import Entry
+from streamkit.names import partition_of
+from streamkit.store import Store
+from streamkit.testing.backend_checks.subject import hold, same
 
 __all__ = ["agree"]
 

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from ...model import Entry, Record
-from ...store import Store
-from ..backend_checks.subject import hold, same
+from streamkit.model import Entry, Record
+from streamkit.store import Store
+from streamkit.testing.backend_checks.subject import hold, same
+
 from .subject import StoreSubject, numbered, refusing
 
 __all__ = ["Reading"]

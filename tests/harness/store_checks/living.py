@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
-from ...errors import SpaceExists, StoreClosed
-from ...model import Record
-from ..backend_checks.subject import hold, same
+from streamkit.errors import SpaceExists, StoreClosed
+from streamkit.model import Record
+from streamkit.testing.backend_checks.subject import hold, same
+
 from .naming import calls_with
 from .subject import StoreSubject, numbered, refusing
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import warnings
 
-from ...errors import CrossPartition, SequenceMismatch, StoreClosed, TransactionIdMismatch
-from ...lexkey import LexKey
-from ...model import Record
-from ...retention import Retention
-from ...space import SpaceSettings
-from ..backend_checks.subject import hold, same
+from streamkit.errors import CrossPartition, SequenceMismatch, StoreClosed, TransactionIdMismatch
+from streamkit.lexkey import LexKey
+from streamkit.model import Record
+from streamkit.retention import Retention
+from streamkit.space import SpaceSettings
+from streamkit.testing.backend_checks.subject import hold, same
+
 from .subject import StoreSubject, numbered, refusing
 
 __all__ = ["Committing"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ...errors import DeliveryLost, GroupExists
-from ...groups import Consumer, Delivery
-from ..backend_checks.subject import hold, same
+from streamkit.errors import DeliveryLost, GroupExists
+from streamkit.groups import Consumer, Delivery
+from streamkit.testing.backend_checks.subject import hold, same
+
 from .subject import StoreSubject, numbered, refusing
 
 __all__ = ["Sharing"]

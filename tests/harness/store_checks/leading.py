@@ -6,10 +6,11 @@ from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
-from ...errors import Fenced, InvalidName, LeaseLost, LeaseNotAcquired
-from ...leases import Lease, LeaseGrant
-from ...model import Record
-from ..backend_checks.subject import hold, same, together
+from streamkit.errors import Fenced, InvalidName, LeaseLost, LeaseNotAcquired
+from streamkit.leases import Lease, LeaseGrant
+from streamkit.model import Record
+from streamkit.testing.backend_checks.subject import hold, same, together
+
 from .subject import StoreSubject, refusing
 
 __all__ = ["Leading"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from ...errors import EntriesRemoved, InvalidOffset, SpaceFull, TransactionTooLarge
-from ...gaps import Gap
-from ...model import Entry, Record
-from ...names import partition_of
-from ...retention import Retention
-from ...store import Store
-from ..backend_checks.subject import hold, same
+from streamkit.errors import EntriesRemoved, InvalidOffset, SpaceFull, TransactionTooLarge
+from streamkit.gaps import Gap
+from streamkit.model import Entry, Record
+from streamkit.names import partition_of
+from streamkit.retention import Retention
+from streamkit.store import Store
+from streamkit.testing.backend_checks.subject import hold, same
+
 from .subject import StoreSubject, numbered, refusing
 
 __all__ = ["Removing"]

@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Generic, TypeVar
 from uuid import uuid4
 
-from ...client import Client
-from ...model import Entry, Record
-from ...store import Store
-from ..backend_checks.subject import Broken, hold, same
+from streamkit.client import Client
+from streamkit.model import Entry, Record
+from streamkit.store import Store
+from streamkit.testing.backend_checks.subject import Broken, hold, same
+
 from .agreement import agree
 
 __all__ = ["StoreSubject", "numbered", "refusing"]

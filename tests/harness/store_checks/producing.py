@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...errors import InvalidRecord, RecordTooLarge, SequenceMismatch, TransactionTooLarge
-from ...lexkey import LexKey
-from ...model import Record, SegmentStatus
-from ...store import Store
-from ..backend_checks.subject import Broken, hold, same
+from streamkit.errors import InvalidRecord, RecordTooLarge, SequenceMismatch, TransactionTooLarge
+from streamkit.lexkey import LexKey
+from streamkit.model import Record, SegmentStatus
+from streamkit.store import Store
+from streamkit.testing.backend_checks.subject import Broken, hold, same
+
 from .subject import StoreSubject, numbered, refusing
 
 __all__ = ["Producing"]

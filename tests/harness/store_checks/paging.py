@@ -7,10 +7,11 @@ from itertools import islice, pairwise
 from typing import Any
 from uuid import uuid4
 
-from ...errors import InvalidOffset
-from ...lexkey import LexKey
-from ...model import Entry, Record
-from ..backend_checks.subject import hold, same
+from streamkit.errors import InvalidOffset
+from streamkit.lexkey import LexKey
+from streamkit.model import Entry, Record
+from streamkit.testing.backend_checks.subject import hold, same
+
 from .subject import StoreSubject, refusing
 
 __all__ = ["Paging"]

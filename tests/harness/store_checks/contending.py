@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from functools import partial
 
-from ...errors import SequenceMismatch
-from ...model import Entry, Record
-from ...store import Store
-from ..backend_checks.subject import hold, same, together
+from streamkit.errors import SequenceMismatch
+from streamkit.model import Entry, Record
+from streamkit.store import Store
+from streamkit.testing.backend_checks.subject import hold, same, together
+
 from .subject import StoreSubject, numbered
 
 __all__ = ["Contending"]

@@ -1,19 +1,14 @@
-"""Does a store keep the public contract, whatever its backend? For authors of backends, with pytest or without.
-
-With pytest, subclass and say how a client is made; all checks are collected as tests:
+"""Does a store keep the public contract, whatever its backend? With pytest, subclass and make a client:
 
     class TestMyStores(StoreConformance):
         def make_client(self):
             return streamkit.connect("mine://localhost/test")
 
-Without:
+Without pytest: `report = run_store_conformance(lambda: streamkit.connect("mine://localhost/test"))`.
 
-    report = run_store_conformance(lambda: streamkit.connect("mine://localhost/test"))
-    print(report)
-
-`make_client` is called several times in a check, and every client must reach the same root: they stand for processes
-that share it. Each check has a store of its own and deletes it at the end. A backend that passes
-`streamkit.testing.BackendConformance` is expected to pass; this one shows it with the engine on top.
+A check calls `make_client` several times. Every client must reach the same root: they stand for processes that share
+it. Each check has a store of its own and deletes it at the end. A backend that passes
+`streamkit.testing.BackendConformance` is expected to pass: this suite shows it with the engine on top.
 """
 
 from __future__ import annotations
@@ -22,8 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 from unittest import SkipTest
 
-from ..client import Client
-from .report import Report, run_checks
+from streamkit.client import Client
+from streamkit.testing.report import Report, run_checks
+
 from .store_checks.committing import Committing
 from .store_checks.contending import Contending
 from .store_checks.following import Following

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from ...lexkey import LexKey
-from ...model import Entry, Record
-from ..backend_checks.subject import hold, same, together
+from streamkit.lexkey import LexKey
+from streamkit.model import Entry, Record
+from streamkit.testing.backend_checks.subject import hold, same, together
+
 from .subject import StoreSubject, numbered
 
 __all__ = ["Following"]
