@@ -120,7 +120,9 @@ def create(
         typer.Option(metavar="SECONDS", help="Servers refuse the key this many seconds after its creation."),
     ] = None,
     name: Annotated[str, typer.Option(metavar="TEXT", help="A remark, for `keys list`.")] = "",
-    priority: Annotated[int, typer.Option(help="Below 0: its requests wait longer when the server is busy.")] = 0,
+    priority: Annotated[
+        int, typer.Option(help="Requests of a lower priority than others wait when the server is busy.")
+    ] = 0,
 ) -> None:
     """Make a key and print it. It is shown only now: the file holds its SHA-256."""
     from ..serve.keys import KeyFile

@@ -76,7 +76,7 @@ class Application:
                         check(request, route)
                     service.gate.enter(request.access)
                     entered = True
-                    if request.access.priority and (pause := service.gate.delay(request.access)):
+                    if pause := service.gate.delay(request.access):
                         await asyncio.sleep(pause)
                 answer = await route.handler(request)
             except Gone:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from .access import Access
 from .limits import Limits
@@ -15,7 +15,8 @@ __all__ = ["Gate"]
 _BUSY = 16
 """Requests at once that make a process busy,"""
 _STEP = 0.02
-"""and the seconds that a request waits then for each step of its key's priority below 0."""
+"""and the seconds that a request waits then for each step of its key's priority below the highest one among them."""
+_LONGEST = 1.0
 _CALLERS = 10_000
 """Callers that are remembered; the state of one that does nothing is nothing."""
 
@@ -36,6 +37,8 @@ class Gate:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._burst = float(limits.burst or limits.requests_per_second)
+        self._present: Counter[int] = Counter()
+        """Requests, streams apart, by the priority of their keys."""
         self._callers: OrderedDict[str, _Caller] = OrderedDict()
         self.requests = 0
         self.streams = 0
@@ -68,17 +71,24 @@ class Gate:
             caller.tokens -= 1
         caller.requests += 1
         self.requests += 1
+        self._count(access, 1)
+
+    def _count(self, access: Access, by: int) -> None:
+        self._present[access.priority] += by
+        if not self._present[access.priority]:
+            del self._present[access.priority]
 
     def delay(self, access: Access) -> float:
-        """Seconds that a request waits before it is handled: if others do, one of a low priority lets them pass."""
-        if access.priority >= 0 or self.requests - self.streams < _BUSY:
+        """Seconds that a request waits before it is handled, so that those of a higher priority pass it."""
+        if self.requests - self.streams < _BUSY or len(self._present) == 1:
             return 0.0
-        return min(-access.priority * _STEP, 1.0)
+        return min((max(self._present) - access.priority) * _STEP, _LONGEST)
 
     def leave(self, access: Access) -> None:
         """It has ended."""
         self._caller(access).requests -= 1
         self.requests -= 1
+        self._count(access, -1)
 
     def open_stream(self, access: Access) -> None:
         """Begin a stream. A Problem if there are too many."""
@@ -89,11 +99,13 @@ class Gate:
             raise _too_many("streams at once", limits.streams_per_key, 5)
         caller.streams += 1
         self.streams += 1
+        self._count(access, -1)
 
     def close_stream(self, access: Access) -> None:
         """It has ended."""
         self._caller(access).streams -= 1
         self.streams -= 1
+        self._count(access, 1)
 
     def take_bytes(self, count: int) -> None:
         """A body of `count` bytes is about to be taken. A Problem if there is no room for it beside the others."""

@@ -10,8 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID, uuid4
 
-import pytest
-
 from benchmarks.requests import CountingDriver
 from streamkit import Client, Record
 from streamkit.aio.client import AsyncClient

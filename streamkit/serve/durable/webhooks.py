@@ -94,18 +94,13 @@ class _Pinned(http.client.HTTPSConnection):
         self.sock = self._context.wrap_socket(plain, server_hostname=self.host)
 
 
-_TRANSLATED = ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48")
-"""Addresses that a gateway translates to IPv4."""
-
-
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Whether an address leads to one machine of the public Internet, and not by a detour to another one."""
     if not address.is_global or address.is_multicast or address.is_reserved:
         return False
     if isinstance(address, ipaddress.IPv4Address):
         return True
-    detour = address.ipv4_mapped or address.sixtofour or address.teredo
-    return detour is None and not any(address in network for network in _TRANSLATED)
+    return address.sixtofour is None  # other translated addresses are reserved, or not global
 
 
 def _address(target: Target) -> str:
