@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import InvalidName
+from .log.batches import Bounds
 from .log.floors import Gaps
-from .log.read import Bounds
 from .names import check_name
 from .seconds import check_seconds
 

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .handle import Handle
+from .log.batches import Bounds, left
 from .log.floors import Gaps
 from .log.follow import Following, PollTimer, watch, watch_all
 from .log.offsets import Offset
 from .log.partition import Partition
-from .log.read import Bounds, Cursor, left, merge
+from .log.read_space import Cursor, merge
 from .model import Entry, SegmentStatus
 from .reading import Reader
 from .seconds import check_seconds

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from .lexkey import LexKey
+from .log.batches import Bounds
 from .log.floors import Removed
 from .log.offsets import Offset
-from .log.read import Bounds, partition_batches, position_of
+from .log.read_partition import partition_batches
+from .log.read_space import position_of
 from .model import Entry
 from .reading import Reader
 from .space import segments_of
@@ -64,8 +66,8 @@ def ends(store: Store, space: str) -> list[Place]:
     places = []
     for partition in found.partitions if found is not None else ():
         partition.refresh((), since)
-        with partition.lock:
-            places.append(Place(partition.partition, partition.number + 1, 0, partition.position))
+        view = partition.view()
+        places.append(Place(partition.partition, view.end + 1, 0, view.position))
     return places
 
 
@@ -112,11 +114,11 @@ def removal_mark(store: Store, space: str, *, look: bool = False) -> tuple[objec
     for partition in found.partitions if found is not None else ():
         if look:
             partition.refresh((), since)
-        with partition.lock:
-            removals = sum(map(len, partition.removals.values()))
-            removed = (partition.floor.number, removals, len(partition.erasing), bool(partition.thinned))
-            # What is removed is forgotten here when the index has it.
-            marks.append((removed, partition.watermark if any(removed) else 0))
+        view = partition.view()
+        removals = sum(map(len, list(view.tail.removals.values())))
+        removed = (view.floor.number, removals, len(view.erasing), bool(view.thinned))
+        # The tail forgets removals when the index has them.
+        marks.append((removed, view.tail.watermark if any(removed) else 0))
     return tuple(marks)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from msgspec.structs import force_setattr, replace
 
 from .handle import Handle
-from .log.backwards import segment_backwards, space_backwards
+from .log.batches import Batch, Bounds, left
 from .log.floors import Gaps
 from .log.offsets import Offset
 from .log.partition import Partition
-from .log.read import Batch, Bounds, Cursor, last_entry, left, segment_batches
+from .log.read_segment import last_entry, segment_batches
+from .log.read_space import Cursor, space_backwards
 from .log.statuses import present
 from .log.visible import row_of
 from .model import Entry, SegmentStatus, no_status
@@ -51,7 +52,7 @@ class Reader:
         partition.refresh((segment,), opened if since is None else since)
         while True:
             rows, end = partition.statuses([segment])
-            row = row_of(partition, segment)
+            row = partition.ask(row_of, segment)
             if row.last_sequence == rows[segment].last_sequence:
                 return present(partition, {segment: row}, end)[segment]
 
@@ -70,9 +71,8 @@ class Reader:
     ) -> Iterator[Batch]:
         known, opened = self._handle.look_up(space, (segment,))
         if known is not None:
-            read = segment_backwards if reverse else segment_batches
             partition = known.partition(segment)
-            batches = read(partition, segment, bounds, opened if since is None else since)
+            batches = segment_batches(partition, segment, bounds, opened if since is None else since, reverse=reverse)
             if len(known.partitions) > 1:
                 batches = _with_ends(partition, batches)
             yield from batches

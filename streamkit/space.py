@@ -14,11 +14,11 @@ from .index.upkeep import bring_forward, merge_some
 from .log.commit import Committer
 from .log.context import Context
 from .log.floors import Changed
-from .log.index_reader import RunGone
 from .log.index_rows import decode_index_row
 from .log.keys import CATALOG, EPOCH, HEAD, SEGMENTS, partition_key, segment_key, segment_name, space_key
 from .log.partition import Partition, seed_of
 from .log.rows import Head, SegmentRow, Settings, decode_row, encode_row
+from .log.view import LogView
 from .log.visible import shown
 from .names import partition_of
 from .retention import Retention
@@ -223,31 +223,27 @@ def segments_of(partition: Partition, first: str = "") -> Iterator[str]:
     """Indexed names, and those that are only in the tail yet, of segments that have entries; from `first` on."""
     start, end = map(bytes, SEGMENTS.children())
     start = segment_key(first) if first else start
-    while True:
-        with partition.lock:
-            index = partition.index
-            recent = {*partition.tail, *partition.removals}
-            # Names that come in order were passed already, where it begins again.
-            fresh = sorted(
-                [name for name in partition.tail if segment_key(name) >= start], key=str.encode, reverse=True
-            )
-        try:
-            for key, value in index.scan(start, end) if partition.watermark else ():
-                name = segment_name(key)
-                while fresh and fresh[-1].encode() < name.encode():
-                    start = segment_key(fresh[-1]) + b"\x00"
-                    new = fresh.pop()
-                    if shown(partition, partition.status(new)):
-                        yield new
-                if fresh and fresh[-1] == name:
-                    fresh.pop()
-                start = key + b"\x00"
-                row = partition.status(name) if name in recent else decode_index_row(SegmentRow, key, value)
-                if shown(partition, row):
-                    yield name
-            for new in reversed(fresh):
-                if shown(partition, partition.status(new)):
+
+    def walk(view: LogView) -> Iterator[str]:
+        nonlocal start
+        recent = set(view.tail.segments())
+        # Names that come in order were passed already, where it begins again.
+        fresh = sorted([name for name in recent if segment_key(name) >= start], key=str.encode, reverse=True)
+        for key, value in view.index.scan(start, end) if view.tail.watermark else ():
+            name = segment_name(key)
+            while fresh and fresh[-1].encode() < name.encode():
+                start = segment_key(fresh[-1]) + b"\x00"
+                new = fresh.pop()
+                if shown(view, view.status(new)):
                     yield new
-            return
-        except RunGone as error:
-            partition.check_moved(index, error)
+            if fresh and fresh[-1] == name:
+                fresh.pop()
+            start = key + b"\x00"
+            row = view.status(name) if name in recent else decode_index_row(SegmentRow, key, value)
+            if shown(view, row):
+                yield name
+        for new in reversed(fresh):
+            if shown(view, view.status(new)):
+                yield new
+
+    yield from partition.walk(walk)

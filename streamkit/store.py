@@ -42,7 +42,7 @@ from .log.keys import CATALOG, USERS_SPACES, segment_name
 from .log.offsets import Offset
 from .log.outcome import is_id
 from .log.partition import Partition
-from .log.read import end_of, merge
+from .log.read_space import end_of, merge
 from .log.record_format import encode_body
 from .log.request import Part, Request
 from .log.statuses import written

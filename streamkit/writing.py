@@ -8,10 +8,10 @@ from .errors import Fenced, TransactionTooLarge
 from .handle import Handle
 from .leases import Lease, LeaseGrant
 from .log.commit import Committer
-from .log.partition import NOTHING
 from .log.plan import check_fence, mismatch
 from .log.record_format import encode_body
 from .log.request import Part, Request
+from .log.rows import NOTHING
 from .log.statuses import present, written
 from .log.validate import prepare
 from .model import Record, SegmentStatus, no_status

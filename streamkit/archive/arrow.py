@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..errors import CorruptData, EntriesRemoved
+from ..log.batches import Batch, Bounds, intact
 from ..log.offsets import Offset
-from ..log.read import Batch, Bounds, intact, is_named, partition_batches, position_of
+from ..log.read_partition import partition_batches
+from ..log.read_space import is_named, position_of
 from ..log.visible import floor_of, hides, number_gap, raises
 from .schema import check_installed, schema
 
@@ -73,7 +75,9 @@ def read_arrow(
     ends = [partition.refresh() for partition in partitions]
     starts = [position_of(partition, offset, end) for partition, end in zip(partitions, ends, strict=True)]
     for partition, start in zip(partitions, starts, strict=True):
-        gap = number_gap(partition, start, floor_of(partition)) if is_named(partition, offset, start) else None
+        gap = (
+            number_gap(partition.space, start, partition.ask(floor_of)) if is_named(partition, offset, start) else None
+        )
         if gap is not None and raises(gap):
             raise EntriesRemoved(
                 f"{gap}: what comes after the offset is not all there. Without an offset it begins with what is", gap
@@ -109,7 +113,7 @@ def _tables(
     partition: Partition, start: tuple[int, int], end: int, columns: Sequence[str], tier: str
 ) -> Iterator[pa.Table]:
     """A partition's entries from (number, index) `start` up to transaction `end`, in order."""
-    if hides(partition):
+    if hides(partition.view()):
         # Only the reader of entries knows which of them were removed.
         for gathered in _gathered(partition_batches(partition, start, end, Bounds())):
             for name in ("cold", "hot"):
@@ -118,7 +122,7 @@ def _tables(
                     rows = _with_constant(batches_as_table(some, columns), "tier", name)
                     yield _with_constant(rows, "partition", partition.partition)
         return
-    number, skip = start = max(start, (floor_of(partition).number, 0))
+    number, skip = start = max(start, (partition.ask(floor_of).number, 0))
     archived = min(partition.head.archived, end)
     erased = partition.head.erased > 0
     if number <= archived:

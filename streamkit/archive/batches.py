@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from ..log.batches import Batch, Bounds
 from ..log.floors import REMOVED
-from ..log.read import Batch, Bounds
 from ..metadata import NO_METADATA, Metadata
 from ..model import NO_TRX, TRX, Entry, Origin
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CorruptData, UnsupportedVersion
 from ..log.archive_reader import Contents
-from ..log.read import Bounds
+from ..log.batches import Bounds
 from ..log.rows import SegmentRow
 from .columns import check_rows
 from .errors import UNDECODABLE, Elsewhere

@@ -5,16 +5,17 @@ Only where it is missing or cannot be read: rows that somebody has changed are a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptData
 from ..log.archive_reader import Amount, Contents
-from ..log.backwards import logged_backwards
+from ..log.batches import Batch, Bounds, Needles
 from ..log.held import archive_row, held_from
-from ..log.read import Batch, Bounds, Needles, logged, logged_segment
+from ..log.read_partition import Place, logged, logged_backwards
+from ..log.read_segment import logged_segment
 from ..log.record_format import Header
-from ..log.visible import pieces_of
+from ..log.view import LogView
 from ..warn import warn
 from .errors import UNREADABLE, Damaged, Elsewhere
 
@@ -31,10 +32,12 @@ _CHUNK = 1024
 """Entries of a segment that are read from the log together, backwards."""
 
 
-def _drained(batches: Generator[Batch, None, tuple[int, int]], damage: Damaged | Elsewhere) -> Iterator[Batch]:
-    """All of them; the damage if one is missing."""
-    if (yield from batches)[1]:
-        raise damage
+def _or_raise(batches: Iterator[Batch], damage: Damaged | Elsewhere) -> Iterator[Batch]:
+    """The batches of the log; the damage if it lacks one."""
+    try:
+        yield from batches
+    except CorruptData as error:
+        raise damage from error
 
 
 def _held(partition: Partition, number: int) -> Header | None:
@@ -52,6 +55,10 @@ def _first_of(partition: Partition, first: int, last: int, holds: Callable[[Head
             raise CorruptData(f"{partition.where(middle)} is missing from the log")
         low, high = (low, middle) if holds(header) else (middle + 1, high)
     return low
+
+
+def _listed(view: LogView, segment: str, first: int, last: int) -> list[Batch]:
+    return list(logged_segment(view, segment, first, last))
 
 
 class ArchiveOrLog:
@@ -94,7 +101,9 @@ class ArchiveOrLog:
             yield from self._archive.transactions(partition, start, held - 1, bounds, needles)
             start = (held, 0)
         self._instead(partition, damage)
-        if (yield from logged(partition, start, last, bounds)) <= last:
+        at = Place(*start)
+        yield from partition.walk(lambda view: logged(view, at, last, bounds))
+        if at.number <= last:
             raise damage
 
     def tables(
@@ -118,6 +127,10 @@ class ArchiveOrLog:
         except UNREADABLE as error:
             damage = error
         removed = archive_row(partition).removed
+
+        def read(view: LogView) -> Iterator[Batch]:
+            return logged_segment(view, segment, first, last)
+
         try:
             for batch in self._archive.segment(partition, segment, first, last, removed):
                 yield batch
@@ -127,7 +140,7 @@ class ArchiveOrLog:
         if first > last:
             return
         try:
-            for batch in logged_segment(partition, segment, first, last):
+            for batch in partition.walk(read):
                 if batch.number <= removed:
                     raise damage
                 self._instead(partition, damage)
@@ -243,7 +256,9 @@ class ArchiveOrLog:
         if held is None:
             raise damage
         self._instead(partition, damage)
-        for batch in _drained(logged_backwards(partition, max(start, (held, 0)), last), damage):
+        least, at = max(start, (held, 0)), Place(last + 1)
+        batches = partition.walk(lambda view: logged_backwards(view, least, at))
+        for batch in _or_raise(batches, damage):
             if batch.number == number:
                 here = batch.origin.index + batch.entries[0].sequence - batch.origin.first_sequence
                 if here >= index:
@@ -262,11 +277,12 @@ class ArchiveOrLog:
         except UNREADABLE as error:
             damage = error
         removed = archive_row(partition).removed
-        pieces = pieces_of(partition, segment, first)
+        pieces = partition.ask(lambda view: list(view.pieces_after(segment, first)))
         begin = next((piece.first_sequence for piece in pieces if piece.number > removed), last + 1)
         while last >= max(first, begin):
             try:
-                found = list(logged_segment(partition, segment, max(first, begin, last - _CHUNK + 1), last))
+                least = max(first, begin, last - _CHUNK + 1)
+                found = partition.ask(_listed, segment, least, last)
             except CorruptData as error:
                 raise damage from error
             for batch in reversed(found):
@@ -299,7 +315,7 @@ class ArchiveOrLog:
             if held != least:
                 raise
             self._instead(partition, error)
-        for piece in pieces_of(partition, segment, 1):
+        for piece in partition.ask(lambda view: list(view.pieces_after(segment, 1))):
             if least <= piece.number <= last:
                 return piece.first_sequence
         return None
@@ -316,7 +332,8 @@ class ArchiveOrLog:
         latest: dict[str, None] = {}
         if held > first:
             latest = dict.fromkeys(self._archive.touched(partition, first, held - 1))
-        for batch in logged(partition, (held, 0), last, Bounds()):
+        at = Place(held)
+        for batch in partition.walk(lambda view: logged(view, at, last, Bounds())):
             segment = batch.entries[0].segment
             latest.pop(segment, None)
             latest[segment] = None

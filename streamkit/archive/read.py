@@ -10,7 +10,8 @@ from uuid import UUID
 from ..errors import CorruptData, StreamkitError
 from ..gaps import Gap
 from ..log.archive_reader import Amount, Contents
-from ..log.read import Batch, Bounds, Needles, told
+from ..log.batches import Batch, Bounds, Needles, told
+from ..log.moved import Moved
 from ..log.visible import number_gap, trimmed_row
 from . import scattered
 from .amounts import Amounts
@@ -466,8 +467,8 @@ class Archive:
                         for batch in batches_backwards(partition, rows, (0, 0)):
                             if batch.entries[-1].sequence != end:
                                 partition.refresh()
-                                if trimmed_row(partition, segment).first_sequence > first:
-                                    return  # meanwhile: who asked looks again
+                                if partition.ask(trimmed_row, segment).first_sequence > first:
+                                    raise Moved(f"segment {segment!r} was trimmed meanwhile")
                                 raise CorruptData(
                                     f"{self.table.url}, version {snapshot.version}: sequence {end} of segment "
                                     f"{segment!r} is not where it must be; check the store with `streamkit verify`"
@@ -497,8 +498,8 @@ class Archive:
                             return
                         if batch.entries[0].sequence != expected:
                             partition.refresh()
-                            if trimmed_row(partition, segment).first_sequence > expected:
-                                return  # trimmed meanwhile: who asked looks again, and is told
+                            if partition.ask(trimmed_row, segment).first_sequence > expected:
+                                raise Moved(f"segment {segment!r} was trimmed meanwhile")
                             raise CorruptData(
                                 f"{self.table.url}, version {snapshot.version}: sequence {expected} of segment "
                                 f"{segment!r} is not where it must be; check the store with `streamkit verify`"
@@ -549,7 +550,7 @@ def _trimmed(snapshot: Snapshot, partition: Partition, here: tuple[int, int]) ->
         return None, here
     partition.refresh()
     floor = partition.floor  # files go by that, and not yet by what a retention says
-    return number_gap(partition, here, floor), max(here, (floor.number, 0))
+    return number_gap(partition.space, here, floor), max(here, (floor.number, 0))
 
 
 def _with_needles(rows: pa.Table, needles: Needles) -> pa.Table:

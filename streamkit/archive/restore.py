@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from ..errors import CorruptData, PermanentError, UnsupportedVersion
+from ..log.batches import Batch, Bounds
 from ..log.floors import Control, Removal, Removed
 from ..log.idempotency import all_uses
-from ..log.read import Batch, Bounds, merge, partition_batches
+from ..log.read_partition import partition_batches
+from ..log.read_space import merge
 from ..log.record_format import encode_body, encode_holes
 from ..log.request import Part, Request
 from ..log.rows import Settings
@@ -212,9 +214,9 @@ class _Copy:
         """Segments of which nothing is left go on after their last sequence, as they do in the source."""
         removals: list[Removal] = []
         for name, stored in indexed_segments(source):
-            row = source.with_tail(name, stored)
+            row = source.view().with_tail(name, stored)
             there = self._known.partitions[source.partition].status(name).last_sequence
-            if there < row.last_sequence and not shown(source, row):
+            if there < row.last_sequence and not shown(source.view(), row):
                 removals.append(Removal(name, row.last_sequence, row.gaps[-1][1] if row.gaps else "trimmed"))
             if len(removals) >= _TOGETHER:
                 self._remove(source.partition, removals)

@@ -17,7 +17,6 @@ from ..errors import CorruptData, LeaseLost, Unavailable, UnsupportedVersion
 from ..index.upkeep import bring_forward
 from ..log.keys import HEAD
 from ..log.partition import Partition
-from ..log.records import records
 from ..log.rows import encode_row
 from .file_builder import FileBuilder
 from .parquet import write_file
@@ -191,7 +190,7 @@ def _files(
     """Each file, and the transaction that they go up to by then; a last one without a file."""
     number = max(reached, partition.floor.number - 1)  # what was trimmed before it was archived is not archived
     builder = FileBuilder(partition)
-    for _, record in records(partition, number + 1, last):
+    for _, record in partition.records(number + 1, last):
         try:
             if not builder.add(number + 1, record, until):
                 last = number

@@ -15,7 +15,6 @@ from ..log.erased import erasures_of
 from ..log.floors import Erasure
 from ..log.keys import ARCHIVE, GRACE, HEAD, run_key, transaction_number
 from ..log.partition import Partition
-from ..log.records import records
 from ..log.rows import Head, decode_row
 from ..store import Store, inner
 from .chunks import Chunks, is_current, missing_from
@@ -176,7 +175,7 @@ def add_tail(partition: Partition, repository: Repository, part: Part, end: int,
                 break
             used.append(chunk)
             number = chunk.last
-    for at, record in records(partition, number + 1, end):
+    for at, record in partition.records(number + 1, end):
         chunks.add(at, record)
         number = at
         control = partition.decode_header(record, at).control

@@ -102,4 +102,4 @@ def _end(partition: Partition, moment: int, wrong: _Wrong) -> int:
     head = partition.head
     # Mostly the answer is in the tail, which is in memory.
     first = head.watermark + 1 if head.timestamp <= moment else 1
-    return first_at(partition, moment + 1, first, end) - 1
+    return partition.ask(first_at, moment + 1, first, end) - 1

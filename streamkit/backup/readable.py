@@ -30,7 +30,7 @@ class ReadableSpaces:
         """The partitions of a space, none if it is gone. The same ones again, so that they only read what is new."""
         found = self._partitions.get(space)
         if found is None:
-            kept = [partition.tail_bytes for partitions in self._partitions.values() for partition in partitions]
+            kept = [partition.tail.bytes for partitions in self._partitions.values() for partition in partitions]
             if sum(kept) > _BYTES or len(kept) > _PARTITIONS:
                 self._partitions.clear()
             found = self._partitions[space] = list(inner(self._store).unread_partitions(space))

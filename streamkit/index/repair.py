@@ -31,10 +31,10 @@ from ..log.keys import (
     transaction_number,
 )
 from ..log.pack_format import MOST
-from ..log.partition import NOTHING, Partition
+from ..log.partition import Partition
 from ..log.record_format import Header, frames_start
 from ..log.records import all_records
-from ..log.rows import ArchiveRow, GraceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
+from ..log.rows import NOTHING, ArchiveRow, GraceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
 from ..retry import send_until_answered
 from ..warn import warn
 from .check import check_index

@@ -101,9 +101,9 @@ def expire_floor(committer: Committer) -> None:
     """Say in the log which first transactions a retention has dropped, before the storage loses them: what is missing
     there is told from damage by that alone where the head is lost; and no wider retention brings it back."""
     partition = committer.partition
-    floor = floor_of(partition)
+    floor = partition.ask(floor_of)
     if floor.position > partition.floor.position:
-        floor = replace(floor, size=size_of_floor(partition, floor))
+        floor = replace(floor, size=partition.ask(size_of_floor, floor))
         committer.commit(Request((), control=Control(floor=floor)))
 
 
@@ -119,7 +119,7 @@ def expire(committer: Committer, least: float = 1 / _SHARE) -> None:
     rows: dict[str, SegmentRow] = {}
     expired = entries = 0
     for name, stored in indexed_segments(partition):
-        row = row_of(partition, name)
+        row = partition.ask(row_of, name)
         entries += stored.last_sequence
         if not row.empty and row.first_sequence > stored.first_sequence and row.gaps:
             rows[name] = row
@@ -131,7 +131,7 @@ def expire(committer: Committer, least: float = 1 / _SHARE) -> None:
         last, reason = row.gaps[-1]
         size = row.first_size
         if row.first_number <= partition.head.archived:
-            size = archived_before(partition, name, row.first_sequence)
+            size = partition.ask(archived_before, name, row.first_sequence)
         removals.append(Removal(name, last, reason, row.first_timestamp, row.first_number, size))
     for at in range(0, len(removals), _AT_ONCE):
         committer.commit(Request((), control=Control(tuple(removals[at : at + _AT_ONCE]))))

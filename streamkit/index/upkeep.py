@@ -505,7 +505,7 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
             head, etag = partition.head, partition.head_etag
             if partition.watermark == partition.number:
                 return head, etag, head, None
-            names = list({**partition.tail, **partition.removals})
+            names = partition.tail.segments()
             known = partition.cached
             missing = [name for name in names if name not in known]
             if not missing:
@@ -524,8 +524,8 @@ def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | No
                     lead=partition.answers.lead,
                 )
                 statuses = {name: known[name] for name in names}
-                tail = {name: list(pieces) for name, pieces in partition.tail.items()}
-                keys, records = dict(partition.tail_keys), dict(partition.records)
+                tail = {name: list(pieces) for name, pieces in partition.tail.pieces.items()}
+                keys, records = dict(partition.tail.keys), dict(partition.tail.records)
                 fences = partition.fences.tail()
                 first = partition.watermark + 1
                 break

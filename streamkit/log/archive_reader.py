@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from .rows import SegmentRow
 
 if TYPE_CHECKING:
+    from .batches import Batch, Bounds, Needles
     from .partition import Partition
-    from .read import Batch, Bounds, Needles
 
 __all__ = ["Amount", "ArchiveReader", "Contents"]
 

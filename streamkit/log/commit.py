@@ -422,7 +422,7 @@ class Committer:
             if flight is None:
                 segments = _segments(requests)
                 snapshot = Snapshot(partition)
-                plan = Plan(partition, snapshot, counted(partition, partition.load_statuses(segments)))
+                plan = Plan(partition, snapshot, partition.ask(counted, partition.load_statuses(segments)))
                 for request in requests:
                     if request.withdrawn:
                         request.leave()
@@ -670,7 +670,7 @@ class Committer:
             if partition.archived_since(number):
                 counts = partition.archive().has(partition, header.id, number, 0)
             else:
-                packed = partition.ask_packs(lambda packs: packs.get([number])[0])
+                packed = partition.ask(lambda view: view.packs.get([number])[0])
                 # What is in no pack is there for as long as it is not trimmed.
                 counts = number >= partition.head.floor.number
                 if packed is not None:
@@ -703,7 +703,7 @@ class Committer:
             self._chosen = False
         behind = partition.number - partition.watermark
         due = self._bring_forward
-        if behind < upkeep and partition.tail_bytes < _TAIL_BYTES and partition.tail_frames < _TAIL_FRAMES:
+        if behind < upkeep and partition.tail.bytes < _TAIL_BYTES and partition.tail.frames < _TAIL_FRAMES:
             if not behind or behind % self._turn:
                 return
             due = self._merge

@@ -47,7 +47,7 @@ class Fences:
 
     def _look_up(self, name: str) -> int:
         key = fence_key(name)
-        data = self._partition.ask(lambda index: index.get([key]))[0] if self._partition.watermark else None
+        data = self._partition.ask(lambda view: view.indexed(key))
         return 0 if data is None else decode_index_row(FenceRow, key, data).token
 
     def apply(self, number: int, written: Mapping[str, int]) -> None:

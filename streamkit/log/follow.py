@@ -12,8 +12,8 @@ from ..clock import Clock
 from ..model import SegmentStatus
 from .notifier import Notifier
 from .partition import Partition
-from .records import records
-from .visible import floor_of, still_there
+from .view import LogView
+from .visible import floor_of
 
 __all__ = ["Following", "PollTimer", "watch", "watch_all"]
 
@@ -184,22 +184,30 @@ def watch_all(
 def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:
     """The segments that transactions after `after` up to `until` wrote to, each once, the last touched last."""
     found: dict[str, None] = {}
-    while after < until:
-        after = max(after, floor_of(partition).number - 1)
-        archived = min(partition.head.archived, until)
-        if after < archived:
-            for segment in partition.archive().touched(partition, after + 1, archived):
-                found.pop(segment, None)
-                found[segment] = None
-            after = archived
-            continue
-        for number, record in records(partition, after + 1, until):
-            header = partition.decode_header(record, number)
-            removed = [removal.segment for removal in header.control.removals] if header.control is not None else []
-            for segment in (*removed, *(ref.segment for ref in header.frames)):
-                found.pop(segment, None)
-                found[segment] = None
-            after = number
-        if after < until and not partition.archived_since(after + 1) and still_there(partition, after + 1):
-            raise partition.missing(after + 1)
+
+    def touch(segment: str) -> None:
+        found.pop(segment, None)
+        found[segment] = None
+
+    def read(view: LogView) -> None:
+        nonlocal after
+        while after < until:
+            after = max(after, floor_of(view).number - 1)
+            cold = min(view.cold_until, until)
+            if after < cold:
+                for segment in view.archive().touched(view.log, after + 1, cold):
+                    touch(segment)
+                after = cold
+                continue
+            for number, record in view.records(after + 1, until):
+                header = partition.decode_header(record, number)
+                for removal in header.control.removals if header.control is not None else ():
+                    touch(removal.segment)
+                for ref in header.frames:
+                    touch(ref.segment)
+                after = number
+            if after < until:
+                raise view.missing(after + 1)
+
+    partition.ask(read)
     yield from found

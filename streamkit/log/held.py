@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .keys import ARCHIVE, GRACE, partition_key, transaction_number
-from .packs import Packs
 from .partition import Partition
 from .rows import ArchiveRow, GraceRow, decode_row, encode_row
+from .view import LogView
 
 __all__ = ["TOGETHER", "archive_row", "grace_row", "held_from", "put_grace_row", "whole_from"]
 
@@ -47,10 +47,11 @@ def held_from(partition: Partition, first: int, last: int) -> int | None:
 
 def whole_from(partition: Partition, first: int, last: int) -> int | None:
     """From which transaction on all of first..last are in the log; None if not even the last."""
-    return partition.ask_packs(lambda packs: _whole_from(partition, packs, first, last))
+    return partition.ask(_whole_from, first, last)
 
 
-def _whole_from(partition: Partition, packs: Packs, first: int, last: int) -> int | None:
+def _whole_from(view: LogView, first: int, last: int) -> int | None:
+    partition, packs = view.log, view.packs
     start, end = partition.transaction_key(first), partition.transaction_key(last + 1)
     rows = {transaction_number(row.key) for row in partition.backend.scan(partition.key, start, end, values=False)}
     number = last

@@ -15,6 +15,7 @@ from .rows import KeyRow, SegmentRow
 if TYPE_CHECKING:
     from .partition import Partition
     from .record_format import Header, KeyUse
+    from .view import LogView
 
 __all__ = ["LASTING", "all_uses", "digest_of", "find_use", "first_result", "key_row", "lasts"]
 
@@ -45,25 +46,27 @@ def key_row(header: Header, use: KeyUse) -> KeyRow:
 def find_use(partition: Partition, digest: bytes) -> KeyRow | None:
     """The first use of a key, as of the last refresh; None if there is none. It is honoured however old it seems: this
     machine's clock is no judge of what another has written."""
-    with partition.lock:  # what leaves the tail is in the index by then
-        use, indexed = partition.tail_keys.get(digest), partition.watermark
-    if use is not None:
-        return use
     row = idempotency_key(digest)
-    value = partition.ask(lambda index: index.get([row]))[0] if indexed else None
-    return None if value is None else decode_index_row(KeyRow, row, value)
+
+    def find(view: LogView) -> KeyRow | None:
+        use = view.tail.keys.get(digest)
+        if use is not None:
+            return use
+        value = view.indexed(row)
+        return None if value is None else decode_index_row(KeyRow, row, value)
+
+    return partition.ask(find)
 
 
 def all_uses(partition: Partition) -> list[tuple[bytes, KeyRow]]:
     """(digest, use) of the keys that are remembered, as of the last refresh; a later use of a key comes later."""
-    while True:
-        with partition.lock:
-            generation, indexed, tail = partition.generation, partition.watermark, list(partition.tail_keys.items())
-        rows = partition.ask(lambda index: list(index.scan(*KEYS.children()))) if indexed else []
-        if generation == partition.generation:
-            break
-    uses = [(key[-_DIGEST:], decode_index_row(KeyRow, key, data)) for key, data in rows]
-    return [*uses, *tail]
+
+    def find(view: LogView) -> list[tuple[bytes, KeyRow]]:
+        tail = list(view.tail.keys.items())
+        rows = view.index.scan(*KEYS.children()) if view.tail.watermark else ()
+        return [*((key[-_DIGEST:], decode_index_row(KeyRow, key, data)) for key, data in rows), *tail]
+
+    return partition.ask(find)
 
 
 def first_result(partition: Partition, use: KeyRow) -> tuple[dict[str, SegmentRow], TRX]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..errors import CorruptData
+from .moved import Moved
 
 __all__ = ["Manifest", "Merge", "Run", "RunFile", "RunGone"]
 
@@ -53,7 +53,7 @@ class Merge(msgspec.Struct, frozen=True, array_like=True, gc=False):
     resume: bytes = b""
 
 
-class RunGone(CorruptData):
+class RunGone(Moved):
     """A run that the manifest names is not there: merged into another one since, as the head tells, or lost.
 
     `key` is the run's.

@@ -15,7 +15,6 @@ from ..errors import OutcomeUnknown
 from .held import archive_row
 from .partition import Partition
 from .record_format import VOID
-from .records import records
 
 __all__ = ["Outcome", "is_id", "made_at", "outcome_of", "tag_of"]
 
@@ -83,7 +82,7 @@ def _check_trimmed(partition: Partition, id: bytes, first: int) -> None:
 def _is_sure(partition: Partition, number: int) -> bool:
     """Whether what the log holds there is what was committed. Where packs were trimmed a row that is left may be of
     one that came too late."""
-    return number >= partition.head.floor.number or partition.ask_packs(lambda packs: packs.holds(number))
+    return number >= partition.head.floor.number or partition.ask(lambda view: view.packs.holds(number))
 
 
 def _trimmed(partition: Partition, id: bytes, last: int) -> OutcomeUnknown:
@@ -156,7 +155,7 @@ def _is_from(partition: Partition, id: bytes, first: int) -> bool:
     """Whether it is in the log from `first` on, or in the archive."""
     last = partition.refresh()
     number = first
-    for number, record in records(partition, first, last):
+    for number, record in partition.records(first, last):
         header = partition.decode_header(record, number)
         if header.id == id:
             if not _is_sure(partition, number):

@@ -7,9 +7,9 @@ is refused by the precondition that it carries.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from ..backend import Etag
 from ..checksum import crc32
@@ -18,25 +18,27 @@ from .answers import Answers
 from .archive_reader import ArchiveReader
 from .context import Context
 from .fences import Fences
-from .floors import Changed, Control, Erasure, Floor, Removal, Retained
+from .floors import Changed, Control, Erasure, Floor, Retained
 from .freshness import Freshness, Look
-from .idempotency import key_row
 from .index_reader import Index, RunGone
 from .index_rows import decode_index_row
 from .keys import partition_key, segment_key, transaction_key, transaction_prefix
 from .latest import Latest
-from .pack_format import MOST
+from .moved import Moved
 from .packs import Packs
 from .policy import policy_of
-from .record_format import Header, decode_header, frames_start
+from .record_format import Header, decode_header
 from .refresher import Refresher
-from .rows import Head, KeyRow, Piece, Place, SegmentRow, Settings
+from .rows import NOTHING, Head, SegmentRow, Settings
+from .searches import Searches
+from .tail import Tail
+from .view import LogView
 
-__all__ = ["NOTHING", "Partition", "seed_of"]
+__all__ = ["Partition", "seed_of"]
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-NOTHING = SegmentRow(0, 0, 0, 0)
 _KNOWN = 1 << 16
 """Segments, 280 bytes each. More are known where one transaction writes to more."""
 _SHARE = 8
@@ -88,36 +90,23 @@ class Partition:
         self.size = 0
         """Bytes of payload."""
         self.floor = Floor()
-        self.expired = Floor()
-        """The last one that the retention drew, where a search goes on."""
-        self.firsts: dict[str, tuple[int, Place]] = {}
-        """Where segments begin behind a floor: (transaction of that floor, place)."""
-        self.hot_begin = (-1, (0, 0, 0))
-        """Up to where the log is archived, and entries and bytes before the next transaction, and its timestamp."""
+        self._searches = Searches()
         self.retention: Retained | None = None
         self.changed = Changed()
         self.thinned = 0
         """As in the head: the transaction that removed entries of segments last, or 0."""
         self.erasing: tuple[Erasure, ...] = ()
         """Gone for every reader, and not yet everywhere: of the head, and of the tail."""
-        self.removals: dict[str, list[tuple[int, Removal]]] = {}
-        """(transaction, what it removes) of each segment in the tail."""
         self._counted = (0, 0)
         """A transaction's number, and how many entries it has."""
-        self.watermark = 0
+        self.tail = Tail(0)
+        """Replaced, and not changed, when the index takes over its beginning."""
         self.fences = Fences(self)
         self.answers = Answers()
         self.ended = False
         """The store was deleted: nothing is committed any more."""
         self.lost = False
         """It was found that the space, or the store, was deleted since it was opened: another one is to be opened."""
-        self.tail: dict[str, list[Piece]] = {}
-        """Pieces of each segment in transactions after the watermark."""
-        self.records: dict[int, bytes] = {}
-        """Those transactions themselves, as far as they are packed one day."""
-        self.tail_bytes = 0
-        self.tail_frames = 0
-        self.tail_keys: dict[bytes, KeyRow] = {}
         self.cached: dict[str, SegmentRow] = {}
         """Segments' statuses as of `number`."""
         self._most_known = _KNOWN
@@ -146,6 +135,11 @@ class Partition:
     def transaction_key(self, number: int) -> bytes:
         """It names the incarnation: a record of an earlier one never takes the place of one of this."""
         return transaction_key(self._transactions, number)
+
+    @property
+    def watermark(self) -> int:
+        """The index holds everything up to this number."""
+        return self.tail.watermark
 
     @property
     def removal_grace(self) -> float:
@@ -207,6 +201,83 @@ class Partition:
         header = self.header(number - 1) if not index and number > 1 else None
         return (number, index, timestamp) if header is None else (number - 1, header.count, timestamp)
 
+    # -- views ------------------------------------------------------------------------------------------------
+
+    def view(self) -> LogView:
+        """What is known at this moment."""
+        with self.lock:
+            return LogView(
+                self,
+                self.head,
+                self.index,
+                self.packs,
+                self.tail,
+                self.number,
+                self.position,
+                self.size,
+                self.floor,
+                self.retention,
+                self.thinned,
+                self.erasing,
+                self._searches,
+            )
+
+    def ask(self, question: Callable[Concatenate[LogView, _P], _T], *args: _P.args, **options: _P.kwargs) -> _T:
+        """question(view, …), asked again of a later view if something moved."""
+        view = self.view()
+        while True:
+            try:
+                return question(view, *args, **options)
+            except Moved as moved:
+                view = self.later(view, moved)
+
+    def walk(self, walk: Callable[[LogView], Iterator[_T]]) -> Iterator[_T]:
+        """Everything that walk(view) yields. If something moved, `walk` goes on where it was, with a later view."""
+        view = self.view()
+        while True:
+            try:
+                yield from walk(view)
+                return
+            except Moved as moved:
+                view = self.later(view, moved)
+
+    def later(self, view: LogView, moved: Moved) -> LogView:
+        """A view that is later than `view`, which lacks something. CorruptData if nothing moved: then it is lost."""
+        if self._is_latest(view):
+            self.read_head()
+        if self._is_latest(view) and not isinstance(moved, RunGone):
+            self.refresh()  # a trim is in the log first
+        if self._is_latest(view):
+            if isinstance(moved, RunGone):
+                where = f"space {self.space!r}, partition {self.partition}"
+                raise CorruptData(f"{where}: {moved}: {repair_for(self.space)}") from moved
+            raise CorruptData(str(moved)) from moved.__cause__
+        return self.view()
+
+    def look_again(self, view: LogView) -> None:
+        """Moved if the log says now that something was removed or archived since `view`."""
+        self.refresh()
+        now = self.view()
+        if (now.cold_until, now.floor, now.thinned) != (view.cold_until, view.floor, view.thinned):
+            raise Moved(f"space {self.space!r}, partition {self.partition}: entries were removed or archived meanwhile")
+
+    def _is_latest(self, view: LogView) -> bool:
+        """Whether nothing that a view names can have moved since, as far as is known."""
+        return (
+            self.head is view.head
+            and self.packs is view.packs
+            and self.floor == view.floor
+            and self.thinned == view.thinned
+            and self.erasing == view.erasing
+        )
+
+    def confirmed_head(self) -> Head:
+        """The head, by a look that counts until now: no row that was just read had been removed before the head told
+        so."""
+        if not self.is_fresh(self._confirmed):
+            self.read_head()
+        return self.head
+
     def header(self, number: int) -> Header | None:
         """The header of a transaction, from the log; None if it is not there."""
         record = self.record(number)
@@ -214,42 +285,38 @@ class Partition:
 
     def record(self, number: int) -> bytes | None:
         """A transaction, from the log; None if it is not there."""
-        record = self.records.get(number)
-        archived = self.head.archived
-        while record is None:
-            head, packs = self.head, self.packs
+        view = self.view()
+        while True:
             try:
-                record = packs.get([number])[0]
-            except RunGone as error:
-                self.check_moved(packs, error)
+                record = view.record(number)
+            except Moved as moved:
+                view = self.later(view, moved)
                 continue
-            if record is None:
-                value = self.backend.get(self.key, [self.transaction_key(number)])[0]
-                if value is not None and not self.is_current(head, number):
-                    if archived < number <= self.head.archived:
-                        return None
-                elif value is not None or not self.packed_since(packs, number):
-                    return None if value is None else value.data
-        return record
+            if record is not None or not self._is_packed_since(view, number):
+                return record
+            view = self.view()
 
-    def is_current(self, head: Head, number: int) -> bool:
-        """Whether a row of the log, `number` or a later one, that was read after `head` is what was committed.
+    def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """(number, record) of transactions first..last in order, up to the first one that is not in the log."""
+        view, number = self.view(), first
+        while number <= last:
+            reached = number
+            try:
+                for at, record in view.records(number, last):
+                    yield at, record
+                    number = at + 1
+            except Moved as moved:
+                view = self.later(view, moved)
+                continue
+            if number > last or (number == reached and not self._is_packed_since(view, number)):
+                return
+            view = self.view()
 
-        It is if it cannot have been removed before: else a writer that came too late may have left it where another one
-        was, which is in a pack or in the archive by now.
-        """
-        if not self.remote:
-            return True
-        if not self.is_fresh(self._confirmed):
+    def _is_packed_since(self, view: LogView, number: int) -> bool:
+        """Whether a transaction that `view` lacks is in a pack by now."""
+        if self.packs is view.packs:
             self.read_head()
-        now = self.head
-        return now is head or number > max(now.watermark, now.archived)
-
-    def packed_since(self, packs: Packs, number: int) -> bool:
-        """Whether `number`, which was neither in `packs` nor in the log, is in a pack by now."""
-        if self.packs is packs:
-            self.read_head()
-        return self.packs is not packs and self.ask_packs(lambda packs: packs.holds(number))
+        return self.packs is not view.packs and self.ask(lambda view: view.packs.holds(number))
 
     def decode_header(self, record: bytes, number: int, *, whole: bool = True) -> Header:
         try:
@@ -380,23 +447,16 @@ class Partition:
 
     def _start_from(self, head: Head) -> None:
         """Forget what was applied, and go on from the index, which is ahead of it; the caller holds the lock."""
-        self.tail.clear()
-        self.records.clear()
-        self.tail_keys.clear()
-        self.removals.clear()
-        self.tail_bytes = self.tail_frames = 0
+        self.tail = Tail(head.watermark)
         self.cached.clear()
         self.generation += 1
         self.timestamp, self.position, self.size = head.timestamp, head.position, head.size
         self.moments.see(head.timestamp)
-        if head.retention != self.retention:
-            self.expired = Floor()
         self.floor, self.retention, self.thinned = head.floor, head.retention, head.thinned
         self.changed = head.changed
         self.erasing = head.erasing
         self.latest.clear()
         self.fences.forget()
-        self.watermark = head.watermark
         self.answers.restart(head.watermark, head.lead)
         self.number = head.watermark
 
@@ -430,36 +490,21 @@ class Partition:
     def advance(self, header: Header, record: bytes) -> int:
         """Apply a transaction that follows on what is known; the caller holds the lock. How many entries it has."""
         number, timestamp = header.number, header.timestamp
-        known, tail = self.cached, self.tail
-        most = self.policy.frame
-        base = frames_start(record)
+        known = self.cached
         count = size = 0
         if header.control is not None:
             self._apply_control(header.control, number)
+        self.tail.add(header, record, self.policy.frame)
         for ref in header.frames:
             segment, first = ref.segment, ref.first_sequence
             count += ref.count
             size += ref.size
-            start, length = base + ref.start, ref.length
-            frame = record[start : start + length] if length <= most else None
-            piece = Piece(number, timestamp, first, ref.count, start, length, frame, ref.before, ref.size)
-            pieces = tail.get(segment)
-            if pieces is None:
-                tail[segment] = [piece]
-            elif pieces[-1].last_sequence < first:
-                pieces.append(piece)
             row = known.get(segment)
             if row is None:
                 if first == 1:
                     self.cache_status(segment, NOTHING.with_entries(number, timestamp, 1, ref.count, ref.size))
             elif first > row.last_sequence:
                 known[segment] = row.with_entries(number, timestamp, first, ref.count, ref.before + ref.size)
-        if len(record) <= MOST:
-            self.records[number] = record
-            self.tail_bytes += len(record)
-        self.tail_frames += len(header.frames)
-        for use in header.keys:
-            self.tail_keys[use.key] = key_row(header, use)
         if header.fences:
             self.fences.apply(number, header.fences)
         if header.answers or header.lead or self.answers.lead.name:
@@ -476,9 +521,6 @@ class Partition:
     def _apply_control(self, control: Control, number: int) -> None:
         """What a transaction that is applied removes; the caller holds the lock. Twice is as once."""
         for removal in control.removals:
-            removals = self.removals.setdefault(removal.segment, [])
-            if not removals or removals[-1][0] < number or (number, removal) not in removals:
-                removals.append((number, removal))
             row = self.cached.get(removal.segment)
             if row is not None:
                 self.cached[removal.segment] = row.without(removal)
@@ -489,7 +531,6 @@ class Partition:
             self.floor = floor
             self.latest.clear()
         if control.retention is not None:
-            self.expired = Floor()
             self.retention = control.retention
         self.changed = self.changed.then(control.changed)
         for erasure in control.erasures:
@@ -515,26 +556,11 @@ class Partition:
     def drop_tail(self, watermark: int) -> None:
         """The index holds everything up to `watermark`."""
         with self.lock:
-            if watermark <= self.watermark:
+            if watermark <= self.tail.watermark:
                 return
             self.generation += 1
-            for segment, pieces in list(self.tail.items()):
-                if pieces[-1].number <= watermark:
-                    del self.tail[segment]
-                elif pieces[0].number <= watermark:
-                    # A new list: a reader may hold the old one.
-                    self.tail[segment] = [piece for piece in pieces if piece.number > watermark]
-            for segment, removals in list(self.removals.items()):
-                if removals[0][0] <= watermark:
-                    self.removals[segment] = [one for one in removals if one[0] > watermark]
-                    if not self.removals[segment]:
-                        del self.removals[segment]
-            self.tail_frames = sum([len(pieces) for pieces in self.tail.values()])
-            self.records = {number: record for number, record in self.records.items() if number > watermark}
-            self.tail_bytes = sum(map(len, self.records.values()))
-            self.tail_keys = {key: row for key, row in self.tail_keys.items() if row.number > watermark}
             self.fences.drop_tail(watermark)
-            self.watermark = watermark
+            self.tail = self.tail.after(watermark)
 
     def indexed(self, head: Head, etag: Etag | None, before: Etag | None) -> None:
         """This process has written `head`, in the place of the one with the etag `before`."""
@@ -549,33 +575,6 @@ class Partition:
     def open_packs(self, head: Head) -> Packs:
         """The packs that `head` names; asks nothing."""
         return Packs(self.backend, self.key, self.seed, head.packs, head.pack, self._context.tables)
-
-    def ask(self, read: Callable[[Index], _T]) -> _T:
-        """What `read` finds in the index. Runs are merged into others under a reader: then it is asked again."""
-        while True:
-            index = self.index
-            try:
-                return read(index)
-            except RunGone as error:
-                self.check_moved(index, error)
-
-    def ask_packs(self, read: Callable[[Packs], _T]) -> _T:
-        """The same of the packs."""
-        while True:
-            packs = self.packs
-            try:
-                return read(packs)
-            except RunGone as error:
-                self.check_moved(packs, error)
-
-    def check_moved(self, known: Index | Packs, error: RunGone) -> None:
-        """CorruptData if `known`, of which a file is gone, is still what the head names."""
-        if known in (self.index, self.packs):
-            self.read_head()
-        if known in (self.index, self.packs):
-            raise CorruptData(
-                f"space {self.space!r}, partition {self.partition}: {error}: {repair_for(self.space)}"
-            ) from error
 
     # -- segments -----------------------------------------------------------------------------------------------
 
@@ -603,41 +602,29 @@ class Partition:
         keys = [segment_key(name) for name in names]
         while True:
             with self.lock:
-                generation, index = self.generation, self.index
+                generation, view = self.generation, self.view()
             try:
                 # Without an index the tail is the whole log, and says it all.
-                values = index.get(keys) if self.watermark else [None] * len(keys)
-            except RunGone as error:
-                self.check_moved(index, error)
+                values = view.index.get(keys) if view.tail.watermark else [None] * len(keys)
+            except Moved as moved:
+                self.later(view, moved)
                 continue
-            found = self._with_tails(names, values, generation)
-            if found is not None:
-                return found
+            with self.lock:
+                if generation == self.generation:
+                    return self._combined(names, values)
 
-    def _with_tails(
-        self, names: Sequence[str], values: Sequence[bytes | None], generation: int
-    ) -> dict[str, SegmentRow] | None:
-        """Combine index rows with the tail; None if the tail was shortened after they were read."""
+    def _combined(self, names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, SegmentRow]:
+        """The statuses of segments of which the index has the rows `values`; the caller holds the lock."""
         found: dict[str, SegmentRow] = {}
-        with self.lock:
-            if generation != self.generation:
-                return None
-            for name, value in zip(names, values, strict=True):
-                row = self.cached.get(name)
-                if row is None:
-                    row = NOTHING if value is None else decode_index_row(SegmentRow, segment_key(name), value)
-                    row = self.with_tail(name, row)
-                    self.cache_status(name, row)
-                found[name] = row
+        view = self.view()
+        for name, value in zip(names, values, strict=True):
+            row = self.cached.get(name)
+            if row is None:
+                row = NOTHING if value is None else decode_index_row(SegmentRow, segment_key(name), value)
+                row = view.with_tail(name, row)
+                self.cache_status(name, row)
+            found[name] = row
         return found
-
-    def with_tail(self, segment: str, row: SegmentRow) -> SegmentRow:
-        """An index row, and what the tail has of its segment."""
-        pieces, removals = self.tail.get(segment, ()), self.removals.get(segment, ())
-        for number, removal in removals:
-            before = [piece for piece in pieces if piece.number < number]
-            row = _extended(row, before).without(removal)
-        return _extended(row, pieces)
 
     def resolved(self, segment: str, row: SegmentRow, now: SegmentRow) -> bool:
         """Remember that `row` is `now` by what was removed of the space. False if it has changed meanwhile."""
@@ -674,13 +661,3 @@ class Partition:
         """As of the last refresh, or later."""
         row = self.cached.get(segment)
         return self.load_statuses((segment,))[segment] if row is None else row
-
-
-def _extended(row: SegmentRow, pieces: Sequence[Piece]) -> SegmentRow:
-    """`row` after the pieces that follow on it, which are in order."""
-    if not pieces or pieces[-1].last_sequence <= row.last_sequence:
-        return row
-    first = next(piece for piece in pieces if piece.last_sequence > row.last_sequence)
-    last = pieces[-1]
-    row = row.with_entries(first.number, first.timestamp, first.first_sequence, first.count, 0)
-    return row.with_entries(last.number, last.timestamp, last.first_sequence, last.count, last.after)

@@ -178,7 +178,7 @@ class Plan:
         """Take in what other processes have posted, as far as it can be. False: plan again, the log has gone on."""
         partition, snapshot = self.partition, self.snapshot
         segments = [part.segment for request in requests for part in request.parts]
-        self.before.update(counted(partition, partition.load_statuses(segments)))
+        self.before.update(partition.ask(counted, partition.load_statuses(segments)))
         if snapshot.generation != partition.generation:
             return False
         for request in requests:

@@ -1,68 +1,16 @@
-"""Walking the log: transaction records by number, wherever they are: in packs, in memory, or in rows of their own."""
+"""A walk over everything that is stored of a log, whatever is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from .keys import transaction_number
-from .manifest import RunGone
 from .packs import Packs
 from .partition import Partition
 
-__all__ = ["all_records", "records"]
+__all__ = ["all_records"]
 
 _LAST = 1 << 62
-
-
-def records(partition: Partition, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-    """(number, record) of transactions first..last in order, up to the first one that is not in the log.
-
-    What a pack holds counts, and not a row of the same number: that may be of a writer that came too late.
-    """
-    number, archived, remote = first, partition.head.archived, partition.remote
-    while number <= last:
-        head, packs = partition.head, partition.packs
-        reached = number
-        if number <= packs.last:
-            try:
-                for at, record in packs.records(number, last):
-                    yield at, record
-                    number = at + 1
-                until = min(last, packs.next_held(number) - 1)
-            except RunGone as error:
-                partition.check_moved(packs, error)
-                continue
-        else:
-            until = last
-        if number <= until:
-            for at, record, kept in _rows(partition, number, until):
-                if remote and not kept and not partition.is_current(head, at):
-                    break
-                yield at, record
-                number = at + 1
-        if partition.head is not head:
-            if archived < number <= partition.head.archived:
-                return
-            continue
-        if number == reached and not partition.packed_since(packs, number):
-            return
-
-
-def _rows(partition: Partition, first: int, last: int) -> Iterator[tuple[int, bytes, bool]]:
-    """(number, record, whether it was in memory) of what is in rows of its own, and in memory."""
-    number = first
-    kept = partition.records
-    while number <= last and (record := kept.get(number)) is not None:
-        yield number, record, True
-        number += 1
-    if number > last:
-        return
-    start, after = partition.transaction_key(number), partition.transaction_key(last + 1)
-    for row in partition.backend.scan(partition.key, start, after):
-        if transaction_number(row.key) != number:
-            return
-        yield number, row.data, False
-        number += 1
 
 
 def all_records(partition: Partition, packs: Packs, first: int, last: int = _LAST) -> Iterator[tuple[int, bytes]]:

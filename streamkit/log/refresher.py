@@ -49,7 +49,7 @@ class Refresher:
         self._refreshing = threading.RLock()
         self._loaded = False
         self._shortened = (0, 0)
-        """`number` and `tail_bytes` when the head was last looked at for the length of the tail."""
+        """`number` and `tail.bytes` when the head was last looked at for the length of the tail."""
         self._looking = False
         """Somebody is in there, or was stopped in there."""
         self.begun = 0
@@ -117,7 +117,7 @@ class Refresher:
             if at_end:
                 if listing:
                     partition.news.tell()
-                    self._shortened = partition.number, partition.tail_bytes
+                    self._shortened = partition.number, partition.tail.bytes
                 else:
                     self.shorten_tail()
                 return
@@ -194,9 +194,9 @@ class Refresher:
         """A reader learns in this way how far others have brought the index, and forgets the tail up to there."""
         partition = self._partition
         number, size = self._shortened
-        if partition.number - number >= 2 * partition.policy.upkeep or partition.tail_bytes - size >= _TAIL_BYTES:
+        if partition.number - number >= 2 * partition.policy.upkeep or partition.tail.bytes - size >= _TAIL_BYTES:
             self.read_head()
-            self._shortened = partition.number, partition.tail_bytes
+            self._shortened = partition.number, partition.tail.bytes
 
     def _apply_next(self) -> bool:
         """Apply a few transactions after `number`; whether there is none after them."""

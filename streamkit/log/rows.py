@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from .marks import Marks
 from .packs import PackFile
 
 __all__ = [
+    "NOTHING",
     "ArchiveRow",
     "DataRow",
     "ErasedRow",
@@ -161,6 +163,15 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.gaps,
         )
 
+    def with_pieces(self, pieces: Sequence[Piece]) -> SegmentRow:
+        """After the pieces that follow on it; earlier ones, which are in it already, may precede them."""
+        if not pieces or pieces[-1].last_sequence <= self.last_sequence:
+            return self
+        first = next(piece for piece in pieces if piece.last_sequence > self.last_sequence)
+        last = pieces[-1]
+        row = self.with_entries(first.number, first.timestamp, first.first_sequence, first.count, 0)
+        return row.with_entries(last.number, last.timestamp, last.first_sequence, last.count, last.after)
+
     def without(self, removal: Removal) -> SegmentRow:
         """After a removal."""
         last = removal.last
@@ -180,6 +191,10 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
             removal.size,
             gaps,
         )
+
+
+NOTHING = SegmentRow(0, 0, 0, 0)
+"""The status of a segment that was never written to."""
 
 
 class Place(NamedTuple):

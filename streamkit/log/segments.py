@@ -6,35 +6,29 @@ from collections.abc import Iterator
 
 from .index_rows import decode_index_row
 from .keys import SEGMENTS, segment_name
-from .manifest import RunGone
 from .partition import Partition
 from .rows import SegmentRow
+from .view import LogView
 
 __all__ = ["all_segments", "indexed_segments"]
 
 
 def indexed_segments(partition: Partition) -> Iterator[tuple[str, SegmentRow]]:
-    """Each segment once, in order, as the index has it; also while others merge its runs."""
+    """Each segment once, in order, as the index has it."""
     start, end = map(bytes, SEGMENTS.children())
-    while partition.watermark:
-        index = partition.index
-        rows = index.scan(start, end)
-        while True:
-            try:
-                row = next(rows, None)
-            except RunGone as error:
-                partition.check_moved(index, error)
-                break
-            if row is None:
-                return
-            start = row[0] + b"\x00"
-            yield segment_name(row[0]), decode_index_row(SegmentRow, *row)
+
+    def walk(view: LogView) -> Iterator[tuple[str, SegmentRow]]:
+        nonlocal start
+        for key, value in view.index.scan(start, end) if view.tail.watermark else ():
+            start = key + b"\x00"
+            yield segment_name(key), decode_index_row(SegmentRow, key, value)
+
+    return partition.walk(walk)
 
 
 def all_segments(partition: Partition) -> Iterator[str]:
     """Each segment that ever had an entry, once, empty ones included. Indexed ones come first."""
-    with partition.lock:
-        recent = dict.fromkeys((*partition.tail, *partition.removals))
+    recent = dict.fromkeys(partition.view().tail.segments())
     for name, _ in indexed_segments(partition):
         recent.pop(name, None)
         yield name

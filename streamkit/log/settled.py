@@ -8,7 +8,6 @@ from ..errors import Unavailable
 from .answers import WINDOW
 from .partition import Partition
 from .record_format import VOID, Header
-from .records import records
 from .request import Request
 from .rows import SegmentRow
 
@@ -37,7 +36,7 @@ def recall(partition: Partition, requests: Sequence[Request]) -> None:
     if behind:
         first = min(request.checked for request in behind.values()) + 1
         last = min(since, max(request.since for request in behind.values()) + WINDOW)
-        for number, record in records(partition, first, last):
+        for number, record in partition.records(first, last):
             header = partition.decode_header(record, number)
             for id, frame in header.answers:
                 if (request := behind.pop(id, None)) is not None:

@@ -8,21 +8,21 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ..errors import LeaseNotAcquired, Unavailable
+from ..errors import LeaseNotAcquired
 from ..index.thin import expire, expire_floor
 from ..index.upkeep import purge
 from ..leases import Lease
+from ..log.batches import Batch, Bounds, Needles
 from ..log.commit import Committer
 from ..log.erased import erasures_of
 from ..log.floors import Control, Erasure
-from ..log.manifest import RunGone
 from ..log.partition import Partition
-from ..log.read import Batch, Bounds, Needles, partition_batches, segment_batches
+from ..log.read_partition import partition_batches
+from ..log.read_segment import segment_batches
 from ..log.request import Request
 from ..log.segments import all_segments
 from ..log.visible import row_of
 from ..model import Entry
-from ..retry import attempts
 from ..space import Space
 from .ranges import Ranges, joined
 from .report import EraseReport, Rewritten
@@ -203,25 +203,19 @@ def _hidden(partition: Partition, wanted: _Wanted, in_archive: FindArchived, dry
             sequences.setdefault(segment, set()).add(sequence)
     erasures: list[Erasure] = []
     for segment, found in sequences.items():
-        floor = row_of(partition, segment).first_sequence
+        floor = partition.ask(row_of, segment).first_sequence
         hidden = sorted(sequence for sequence in found if sequence < floor and wanted.covers(sequence))
         erasures += (Erasure(segment, first, last) for first, last in joined((one, one) for one in hidden))
     return erasures
 
 
 def _stored(partition: Partition, wanted: _Wanted, metadata: Mapping[str, str]) -> list[tuple[str, int]]:
-    for _ in attempts(partition.clock):
-        packs = partition.packs
-        try:
-            return list(stored_with(partition, metadata, wanted.takes))
-        except RunGone as error:
-            partition.check_moved(packs, error)
-    raise Unavailable(f"space {partition.space!r}: others merge its packs all the time; erase again later")
+    return partition.ask(lambda _: list(stored_with(partition, metadata, wanted.takes)))
 
 
 def _before_first(partition: Partition, name: str, wanted: _Wanted) -> Iterator[Erasure]:
     """The sequences of a segment before the first one that can be read."""
-    row = row_of(partition, name)
+    row = partition.ask(row_of, name)
     until = min(row.first_sequence - 1, wanted.last or row.last_sequence)
     if wanted.first <= until:
         yield Erasure(name, wanted.first, until)
@@ -282,7 +276,7 @@ def _batches(partition: Partition, wanted: _Wanted, end: int, needles: Needles) 
 
 def _of_segments(partition: Partition, names: Iterable[str], wanted: _Wanted) -> Iterator[Batch]:
     for name in names:
-        row = row_of(partition, name)
+        row = partition.ask(row_of, name)
         first = max(wanted.first, row.first_sequence)
         until = row.last_sequence if wanted.last is None else min(wanted.last, row.last_sequence)
         if first <= until:

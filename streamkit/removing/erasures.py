@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..gaps import Gap
 from ..log.partition import Partition
-from ..log.records import records
+from ..log.view import LogView
 from ..log.visible import floor_of, row_of
 from ..store import Store, inner
 
@@ -38,9 +38,9 @@ def seen_of(store: Store, space: str, segment: str) -> Seen:
     if found is None:
         return Seen()
     partition = found.partition(segment)
-    with partition.lock:
-        number, erased = partition.number, _latest(partition)
-    gaps = row_of(partition, segment).gaps
+    view = partition.view()
+    number, erased = view.end, _latest(view)
+    gaps = partition.ask(row_of, segment).gaps
     deleted = max([last for last, reason in gaps if reason == "deleted"], default=0) if gaps else 0
     return Seen(number, erased, deleted, found.settings.incarnation)
 
@@ -68,13 +68,13 @@ def seen_by(store: Store, space: str, *, fresh: bool) -> tuple[int, ...]:
 def begins_late(store: Store, space: str) -> bool:
     """Whether the first entries of a space are not there any more, as far as is known."""
     found, _ = inner(store).look_up(space)
-    return any(floor_of(partition).position > 0 for partition in (found.partitions if found is not None else ()))
+    return any(partition.ask(floor_of).position > 0 for partition in (found.partitions if found is not None else ()))
 
 
 def has_erasures(store: Store, space: str) -> bool:
     """Whether anything of a space was ever erased, as far as is known."""
     found, _ = inner(store).look_up(space)
-    return any(_latest(partition) > 0 for partition in (found.partitions if found is not None else ()))
+    return any(_latest(partition.view()) > 0 for partition in (found.partitions if found is not None else ()))
 
 
 def erased_since(store: Store, space: str, seen: Sequence[int], until: Sequence[int]) -> list[Gap] | None:
@@ -87,21 +87,20 @@ def erased_since(store: Store, space: str, seen: Sequence[int], until: Sequence[
     gaps: list[Gap] = []
     for partition, last in zip(found.partitions if found is not None else (), until, strict=False):
         first = 1 + (seen[partition.partition] if partition.partition < len(seen) else 0)
-        if _latest(partition) >= first and not _read(partition, first, last, gaps):
+        if _latest(partition.view()) >= first and not _read(partition, first, last, gaps):
             return None
     return gaps
 
 
-def _latest(partition: Partition) -> int:
-    """No later transaction has erased anything, as far as is known."""
-    with partition.lock:
-        erased, erasing = partition.head.erased, partition.erasing
-        return max([erased, *(erasure.number for erasure in erasing)]) if erasing else erased
+def _latest(view: LogView) -> int:
+    """The last transaction that may have erased something; 0 if none has."""
+    erased, erasing = view.head.erased, view.erasing
+    return max([erased, *(erasure.number for erasure in erasing)]) if erasing else erased
 
 
 def _read(partition: Partition, first: int, last: int, gaps: list[Gap]) -> bool:
     """Add what the transactions first..last erase. False if one of them is not there any more."""
-    for number, record in records(partition, first, last):
+    for number, record in partition.records(first, last):
         if number != first:
             return False
         control = partition.decode_header(record, number).control

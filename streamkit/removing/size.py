@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..index.runs import Runs
 from ..log.index_rows import decode_index_row
 from ..log.keys import SEGMENTS, segment_name
-from ..log.manifest import RunGone
-from ..log.partition import NOTHING, Partition
-from ..log.rows import SegmentRow
+from ..log.partition import Partition
+from ..log.rows import NOTHING, SegmentRow
+from ..log.view import LogView
 from ..log.visible import floor_of, shown, size_of_floor
 from .report import StoreSize, Tier
 
@@ -21,54 +20,43 @@ def size_of(partitions: Iterable[Partition], archived_bytes: int) -> StoreSize:
     entries = segments = size = log = index = 0
     for partition in partitions:
         partition.refresh()
-        counts = _segments(partition)
+        counts = partition.ask(_counted)
         entries, segments, size = entries + counts[0], segments + counts[1], size + counts[2]
         head = partition.head
-        log += sum(pack.length for pack in head.packs) + len(head.pack) + partition.tail_bytes
+        log += sum(pack.length for pack in head.packs) + len(head.pack) + partition.tail.bytes
         index += sum(file.length for file in head.manifest.files()) + len(head.manifest.inline)
     tiers = (Tier("log", log), Tier("index", index), Tier("archive", archived_bytes))
     return StoreSize(entries, segments, size, tiers)
 
 
-def _segments(partition: Partition) -> tuple[int, int, int]:
-    while True:
-        with partition.lock:
-            index = partition.index
-            fresh = {*partition.tail, *partition.removals}
-        try:
-            return _counted(partition, index, fresh)
-        except RunGone as error:
-            partition.check_moved(index, error)
-
-
-def _counted(partition: Partition, index: object, fresh: set[str]) -> tuple[int, int, int]:
-    assert isinstance(index, Runs)
-    floor = floor_of(partition)
+def _counted(view: LogView) -> tuple[int, int, int]:
+    """(entries, segments, bytes of payload) of a partition."""
+    floor, fresh = floor_of(view), set(view.tail.segments())
     entries = segments = size = cut = 0
-    retention = partition.retention
+    retention = view.retention
     by_segment = retention if retention is not None and retention.per == "segment" else None
     most = (by_segment and by_segment.max_entries) or 1 << 63
     most_bytes = (by_segment and by_segment.max_bytes) or 1 << 63
 
     def count(row: SegmentRow) -> None:
         nonlocal entries, segments, size, cut
-        if shown(partition, row):
+        if shown(view, row):
             segments += 1
             entries += min(row.last_sequence - row.first_sequence + 1, most)
             size += min(max(0, row.size - row.first_size), most_bytes)
             cut += row.first_number < floor.number
 
-    for key, value in index.scan(*map(bytes, SEGMENTS.children())) if partition.watermark else ():
+    for key, value in view.index.scan(*map(bytes, SEGMENTS.children())) if view.tail.watermark else ():
         name = segment_name(key)
         row = decode_index_row(SegmentRow, key, value)
         if name in fresh:
             fresh.discard(name)
-            row = partition.with_tail(name, row)
+            row = view.with_tail(name, row)
         count(row)
     for name in fresh:
-        count(partition.with_tail(name, NOTHING))
+        count(view.with_tail(name, NOTHING))
     if cut:
         # Of segments that begin below the floor only the partition knows how much is left, all together.
-        entries = min(entries, partition.position - floor.position)
-        size = min(size, partition.size - (size_of_floor(partition, floor)))
+        entries = min(entries, view.position - floor.position)
+        size = min(size, view.size - size_of_floor(view, floor))
     return entries, segments, size

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 from ..errors import CorruptData, SequenceMismatch, Unavailable
 from ..log.archive_reader import Amount
+from ..log.batches import Bounds
 from ..log.commit import Committer
 from ..log.first_at import first_at
 from ..log.floors import Control, Floor, Removal
 from ..log.offsets import Offset
 from ..log.partition import Partition
-from ..log.read import Bounds, position_of, segment_batches
+from ..log.read_segment import segment_batches
+from ..log.read_space import position_of
 from ..log.request import Part, Request
 from ..log.rows import SegmentRow
 from ..log.visible import archived_before, first_where, first_with, floor_at, floor_of, place_of, row_of, size_of_floor
@@ -38,7 +40,7 @@ def trim_segment(committer: Committer, segment: str, limit: Limit, reason: str, 
     partition = committer.partition
     for _ in attempts(partition.clock):
         partition.refresh((segment,))
-        row = row_of(partition, segment)
+        row = partition.ask(row_of, segment)
         first = min(_first_kept(partition, segment, row, limit), row.last_sequence + 1)
         if row.empty or first <= row.first_sequence:
             return TrimReport(partition.space, segment, first_sequence=row.first_sequence, dry_run=dry_run)
@@ -76,7 +78,7 @@ def _first_kept(partition: Partition, segment: str, row: SegmentRow, limit: Limi
         return row.last_sequence - limit.keep_entries + 1
     if limit.max_age is not None:
         oldest = partition.clock.now() - int(limit.max_age * 1000)
-        place = first_where(partition, segment, row, lambda at: at.timestamp >= oldest)
+        place = partition.ask(first_where, segment, row, lambda at: at.timestamp >= oldest)
         return row.last_sequence + 1 if place is None else place.sequence
     assert limit.keep_bytes is not None
     return _first_of_bytes(partition, segment, row, limit.keep_bytes)
@@ -84,10 +86,8 @@ def _first_kept(partition: Partition, segment: str, row: SegmentRow, limit: Limi
 
 def _first_of_bytes(partition: Partition, segment: str, row: SegmentRow, most: int) -> int:
     """The first of the last entries that have together at most so many bytes of payload."""
-    from ..log.backwards import segment_backwards
-
     first = row.last_sequence + 1
-    for batch in segment_backwards(partition, segment, Bounds(), None):
+    for batch in segment_batches(partition, segment, Bounds(), reverse=True):
         for entry in reversed(batch.entries):
             most -= len(entry.payload)
             if most < 0:
@@ -100,11 +100,11 @@ def _removal(partition: Partition, segment: str, row: SegmentRow, first: int, re
     """None if what is to be the first was removed meanwhile."""
     if first > row.last_sequence:
         return Removal(segment, first - 1, reason, 0, 0, row.size)
-    place = first_where(partition, segment, row, lambda at: at.sequence >= first, first)
+    place = partition.ask(first_where, segment, row, lambda at: at.sequence >= first, first)
     if place is None or place.sequence > first:
         return None
     if place.number <= partition.head.archived:
-        size = archived_before(partition, segment, first)
+        size = partition.ask(archived_before, segment, first)
         return Removal(segment, first - 1, reason, place.timestamp, place.number, size)
     size = place.before
     for batch in segment_batches(partition, segment, Bounds(first, first)):
@@ -124,15 +124,15 @@ def trim_space(committers: list[Committer], limit: Limit, reason: str, dry_run: 
     transactions = entries = size = 0
     for committer, number in zip(committers, numbers, strict=True):
         partition = committer.partition
-        before = floor_of(partition)
+        before = partition.ask(floor_of)
         if number <= before.number:
             continue
-        floor = floor_at(partition, number, reason)
+        floor = partition.ask(floor_at, number, reason)
         if number <= partition.floor.number:
             continue  # somebody else has trimmed as much meanwhile
         transactions += number - before.number
         entries += max(0, floor.position - before.position)
-        size += max(0, floor.size - size_of_floor(partition, before))
+        size += max(0, floor.size - partition.ask(size_of_floor, before))
         if not dry_run:
             _set_floor(committer, floor)
     return TrimReport(partitions[0].space, "", entries, size, transactions, dry_run=dry_run)
@@ -148,14 +148,15 @@ def _numbers_kept(partitions: list[Partition], limit: Limit) -> list[int]:
         numbers = []
         for partition in partitions:
             number, index = position_of(partition, limit.before, partition.number)
-            there = floor_of(partition).number <= number <= partition.number
-            passed = there and index >= place_of(partition, number)[1]
+            there = partition.ask(floor_of).number <= number <= partition.number
+            passed = there and index >= partition.ask(place_of, number)[1]
             numbers.append(number + 1 if passed else number)
         return numbers
     if limit.max_age is not None:
         age = limit.max_age
         return [
-            first_at(one, one.clock.now() - int(age * 1000), floor_of(one).number, one.number) for one in partitions
+            one.ask(first_at, one.clock.now() - int(age * 1000), one.ask(floor_of).number, one.number)
+            for one in partitions
         ]
     if len(partitions) == 1:
         return [_least(partitions[0], limit)]
@@ -166,7 +167,7 @@ def _least(partition: Partition, limit: Limit) -> int:
     """The first transaction from which on no more is left than is to be kept."""
     entries = 0 if limit.keep_entries is None else partition.position - limit.keep_entries
     size = 0 if limit.keep_bytes is None else partition.size - limit.keep_bytes
-    return first_with(partition, floor_of(partition).number, max(0, entries), max(0, size))
+    return partition.ask(first_with, partition.ask(floor_of).number, max(0, entries), max(0, size))
 
 
 def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
@@ -194,7 +195,7 @@ def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
 
 def _amounts_backwards(partition: Partition, sized: bool) -> Iterator[Amount]:
     """What the transactions of a partition have, the last first, as far as they can be read."""
-    least, number = floor_of(partition).number, partition.number
+    least, number = partition.ask(floor_of).number, partition.number
     while number >= max(least, partition.floor.number):
         if number <= partition.head.archived:
             yield from partition.archive().amounts_backwards(partition, least, number, sized)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..archive.lost import LostPartition
 from ..errors import CorruptData, MissingDependency, PermanentError, UnsupportedVersion
-from ..log.read import Bounds
+from ..log.batches import Bounds
 from ..log.rows import Settings
 from ..names import InternalName
 from ..store import inner

@@ -50,13 +50,13 @@ def stream_lag(checkpoint: str, url: str, *, archive: str | None = None) -> dict
 def _lag(partition: Partition, number: int, skip: int) -> StreamLag:
     """The entries after transaction `number`, and after `skip` entries of the next one."""
     partition.refresh()
-    floor = floor_of(partition)
+    floor = partition.ask(floor_of)
     if number + 1 < floor.number:
         number, skip = floor.number - 1, 0
     if number >= partition.number:
         return StreamLag(0, 0, 0.0)
-    position, _, timestamp = place_of(partition, number + 1)
-    size = size_before(partition, number + 1)
+    position, _, timestamp = partition.ask(place_of, number + 1)
+    size = partition.ask(size_before, number + 1)
     waiting = max(0.0, (partition.clock.now() - timestamp) / 1000) if timestamp else 0.0
     return StreamLag(max(0, partition.position - position - skip), max(0, partition.size - size), waiting)
 

@@ -14,9 +14,10 @@ from ..archive.table import File
 from ..client import Client
 from ..errors import EntriesRemoved, PermanentError
 from ..gaps import Gap
+from ..log.first_at import first_at
 from ..log.offsets import Offset
 from ..log.partition import Partition
-from ..log.read import first_at, is_named, position_of
+from ..log.read_space import is_named, position_of
 from ..log.visible import floor_of, hides, number_gap, raises
 from ..store import Store, inner
 from .options import LATEST, Options
@@ -121,14 +122,14 @@ def spans(client: Client, options: Options, *, named: bool = True) -> list[Span]
         first, skip = begin_of(options.first, partition, end)
         if named and options.fail_on_loss and isinstance(options.first, str) and options.first != LATEST:
             seen = is_named(partition, Offset.decode(options.first, space), (first, skip))
-            gap = number_gap(partition, (first, skip), floor_of(partition)) if seen else None
+            gap = number_gap(partition.space, (first, skip), partition.ask(floor_of)) if seen else None
             if gap is not None and raises(gap):
                 raise EntriesRemoved(
                     f"{gap}: what comes after the offset is not all there. Begin with the earliest, or set the option "
                     "failOnDataLoss to false, to go on with what is",
                     gap,
                 )
-        first, skip = max((first, skip), (floor_of(partition).number, 0))
+        first, skip = max((first, skip), (partition.ask(floor_of).number, 0))
         last, stop = _end_of(options.last, partition, end)
         archived = min(partition.head.archived, last)
         incarnation = partition.settings.incarnation.hex()
@@ -144,9 +145,9 @@ def trimmed(client: Client, span: Span, begin: int) -> Gap | None:
     if known is None or begin >= span.first:
         return None
     partition = known.partitions[span.partition]
-    floor = floor_of(partition)
+    floor = partition.ask(floor_of)
     # What the options pass over was not to be read.
-    gap = number_gap(partition, (begin, 0), floor) if floor.number >= span.first else None
+    gap = number_gap(partition.space, (begin, 0), floor) if floor.number >= span.first else None
     return gap if gap is not None and raises(gap) else None
 
 
@@ -156,7 +157,7 @@ def begin_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int
         return end + 1, 0
     if isinstance(bound, str):
         return position_of(partition, Offset.decode(bound, partition.space), end)
-    return (first_at(partition, bound, 1, end) if bound else 1), 0
+    return (partition.ask(first_at, bound, 1, end) if bound else 1), 0
 
 
 def _end_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int]:
@@ -165,7 +166,7 @@ def _end_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int]
         number, index = position_of(partition, Offset.decode(bound, partition.space), end)
         return (number, index) if index else (number - 1, 0)
     # Timestamps never decrease from one transaction to the next.
-    return (first_at(partition, bound + 1, 1, end) - 1 if bound else end), 0
+    return (partition.ask(first_at, bound + 1, 1, end) - 1 if bound else end), 0
 
 
 def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]:
@@ -184,13 +185,13 @@ def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]
         # Each partition tells by itself which of its entries were removed. One that this client has read is not read
         # again.
         partition.refresh((), 0)
-        floor = floor_of(partition).number
+        floor = partition.ask(floor_of).number
         if floor > span.first:
             span = span._replace(first=floor, skip=0)
             if span.first > span.last:
                 continue
         if span.first <= archived and options.tier != "hot":
-            files = None if hides(partition) else _files(store, span, archived)
+            files = None if hides(partition.view()) else _files(store, span, archived)
             if files is None:
                 # Only the reader of entries knows what was removed, and what the log has in a damaged file's place.
                 hot += _ranges(partition, span, span.first, options.split, archived)
@@ -285,7 +286,7 @@ def limited(client: Client, planned: Sequence[Span], rows: int) -> list[Span]:
 
 def entries_until(partition: Partition, number: int) -> int:
     """Entries of the partition up to transaction `number`."""
-    floor = floor_of(partition)
+    floor = partition.ask(floor_of)
     if number < floor.number:
         return floor.position
     if number > partition.head.archived:

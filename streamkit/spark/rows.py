@@ -12,8 +12,9 @@ from ..archive.snapshot import Gone
 from ..archive.table import schema as table_schema
 from ..client import Client
 from ..errors import CorruptData, EntriesRemoved, PermanentError, StoreClosed
+from ..log.batches import Batch, Bounds, intact
 from ..log.partition import Partition
-from ..log.read import Batch, Bounds, intact, partition_batches
+from ..log.read_partition import partition_batches
 from ..log.visible import floor_of, hides
 from ..store import inner
 from .filters import Predicate, arrow_filter, groups_that_may
@@ -136,14 +137,14 @@ def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[
 
     file = piece.file
     assert file is not None
-    floor = floor_of(partition).number
+    floor = partition.ask(floor_of).number
     if floor > piece.last:
         return
     if floor > piece.first:
         piece = replace(piece, first=floor, skip=0)
     archive: Archive = inner(_clients[options.url, options.archive].store(piece.store)).archive(piece.space)
     try:
-        if hides(partition):
+        if hides(partition.view()):
             raise Gone(file.path)
         source = archive.table.open(file.path, pre_buffer=True)
     except Gone:

@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 number, skip = begin_of(self.options.first, partition, partition.refresh())
                 if isinstance(self.options.first, int):
                     # Behind a time nothing is missing, nor behind the beginning; behind an offset it is.
-                    number, skip = max((number, skip), (floor_of(partition).number, 0))
+                    number, skip = max((number, skip), (partition.ask(floor_of).number, 0))
                 first.setdefault(key, []).append((number - 1, skip))
         spaces = {key: SpaceOffset(self._incarnation(key), tuple(read)) for key, read in first.items()}
         return encode(StreamOffset(spaces, self.options.split, named=True))
@@ -178,10 +178,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store, space = key
         low = self.options.first if isinstance(self.options.first, int) else 0
         incarnation = partition.settings.incarnation.hex()
-        floor = floor_of(partition)
+        floor = partition.ask(floor_of)
         if begin + 1 < floor.number:
             # What was read was trimmed, too, and so were transactions without entries: only entries are missed.
-            gap = number_gap(partition, (begin + 1, skip), floor)
+            gap = number_gap(partition.space, (begin + 1, skip), floor)
             if named and gap is not None and raises(gap):
                 self._lost(key, removed(gap.last_sequence, partition.partition))
             begin, skip = min(floor.number - 1, end), 0
@@ -272,7 +272,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 read = [before.of(at) for at in range(len(place.read))]
             else:
                 # It came later, and is read from its beginning: nothing is missing behind that, then or later.
-                floors = [floor_of(partition).number - 1 for partition in self._spaces.get(key, ())]
+                floors = [partition.ask(floor_of).number - 1 for partition in self._spaces.get(key, ())]
                 read = [(min(floor, end), 0) for floor, (end, _) in zip(floors, place.read, strict=False)]
                 read += [(0, 0)] * (len(place.read) - len(read))
             for at, (number, _) in enumerate(read):

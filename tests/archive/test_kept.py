@@ -304,7 +304,7 @@ def test_within_the_grace_the_log_tells_what_is_kept_where_the_archive_is_damage
 def test_what_leaves_the_log_while_it_is_looked_for_is_kept(
     bound: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkit.log import visible
+    from streamkit.log.view import LogView
 
     pair = Pair("remote", 1, 12)
     (store, twin), (other, _) = pair.opened(), pair.opened()
@@ -313,7 +313,7 @@ def test_what_leaves_the_log_while_it_is_looked_for_is_kept(
     store.segment_status(SPACE, "s2")
     known = store._known(SPACE)
     assert known is not None
-    pieces = visible.pieces_of
+    pieces = LogView.pieces_after
     moved = []
 
     def overtaken(*arguments: Any) -> Any:
@@ -324,7 +324,7 @@ def test_what_leaves_the_log_while_it_is_looked_for_is_kept(
             known.partitions[0].read_head()
         return pieces(*arguments)
 
-    monkeypatch.setattr(visible, "pieces_of", overtaken)
+    monkeypatch.setattr(LogView, "pieces_after", overtaken)
     found = [entry.sequence for entry in store.consume_segment(SPACE, "s0")]
     assert moved[0] > 0
     assert found == [entry.sequence for entry in twin.consume_segment(SPACE, "s0")]
@@ -367,6 +367,7 @@ def test_a_trim_that_another_one_overtakes_takes_nothing_back(
 ) -> None:
     """The other one removes more, and upkeep follows it, while this one has looked at so many headers and statuses."""
     from streamkit.log.partition import Partition
+    from streamkit.log.view import LogView
     from streamkit.removing import trim as trimming
 
     for at in (1, 2, 3, 4, 6, 8) if EXHAUSTIVE else (2 * partitions,):
@@ -385,20 +386,21 @@ def test_a_trim_that_another_one_overtakes_takes_nothing_back(
 
             def look(partition: Any, *arguments: Any) -> Any:
                 nonlocal looks
-                if partition in known.partitions:
+                live = partition.log if isinstance(partition, LogView) else partition
+                if live in known.partitions:
                     looks += 1
                     if looks == at:
                         other.trim(SPACE, keep_entries=7)
                         for _ in range(2):
                             pair.clock.sleep(2 * 3600)
                             other.maintain()
-                        partition.refresh()
-                        partition.read_head()
+                        live.refresh()
+                        live.read_head()
                 return real(partition, *arguments)
 
             monkeypatch.setattr(place, name, look)
 
-        overtaken(Partition, "header")
+        overtaken(LogView, "header")
         overtaken(Partition, "status")
         overtaken(trimming, "first_where")
         trim(store)
@@ -548,7 +550,7 @@ def test_a_segment_trim_that_another_one_overtakes_gives_nothing_back(
             for _ in range(2):
                 service.clock.sleep(3 * 3600)
                 other.maintain()
-            partition.refresh()
+            partition.log.refresh()
             return real(partition, *arguments)
 
         monkeypatch.setattr(trimming, "first_where", overtaken)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from streamkit.index import compaction, merge, repair, run_format, upkeep
-from streamkit.log import partition, policy
+from streamkit.log import policy, tail
 
 __all__ = ["CLEAR", "LARGE", "cramped"]
 
@@ -37,7 +37,7 @@ def cramped(*, upkeep_after: int = 2, inline: int = 700) -> Iterator[None]:
             (upkeep, "FANOUT", 2),
             (upkeep, "_PACK", 256),
             (upkeep, "_CLEAR", 2),
-            (partition, "MOST", LARGE),
+            (tail, "MOST", LARGE),
             (repair, "MOST", LARGE),
         ):
             stack.enter_context(patch.object(module, name, value))

@@ -322,5 +322,5 @@ def test_a_follower_forgets_what_others_have_indexed(world: World) -> None:
     for number in range(1, most + 300):
         writer.produce("sp", f"s{number}", [Record(b"x")], idempotency_key=f"k{number}")
         next(following)
-        tail = reader._shared.spaces["sp"].partitions[0]
-        assert max(len(tail.records), len(tail.tail), len(tail.tail_keys)) <= most
+        tail = reader._shared.spaces["sp"].partitions[0].tail
+        assert max(len(part) for part in (tail.records, tail.pieces, tail.keys)) <= most

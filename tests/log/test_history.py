@@ -23,7 +23,7 @@ from streamkit import errors
 from streamkit.backend import ABSENT, NEXT, Ambiguous, Conflict
 from streamkit.index import upkeep
 from streamkit.index.sweep import ids_of
-from streamkit.log import commit, plan, read
+from streamkit.log import commit, plan, read_space
 from streamkit.log.keys import HEAD, run_key
 from streamkit.log.pack_format import EncodedPack
 from streamkit.log.packs import Packs
@@ -318,13 +318,13 @@ def _removes_files_too_early(patch: pytest.MonkeyPatch) -> None:
 
 def _loses_the_rest_of_a_transaction(patch: pytest.MonkeyPatch) -> None:
     """A page that ends within a transaction is followed by one from the next."""
-    original = read.partition_batches
+    original = read_space.partition_batches
 
     def batches(partition: Partition, start: tuple[int, int], *rest: Any, **options: Any) -> Iterator[object]:
         number, skip = start
         return original(partition, (number + 1, 0) if skip == 1 else start, *rest, **options)
 
-    patch.setattr(read, "partition_batches", batches)
+    patch.setattr(read_space, "partition_batches", batches)
 
 
 def broken(sweep: Sweep, plan: Plan) -> bool:

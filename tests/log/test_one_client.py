@@ -23,7 +23,7 @@ from streamkit.backend import Value
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.errors import Fenced, OutcomeUnknown
-from streamkit.log import read
+from streamkit.log import read_segment
 from streamkit.log.fences import Fences
 from streamkit.reentry import Reentered
 from streamkit.store import Store
@@ -143,7 +143,7 @@ def test_a_key_is_known_while_it_leaves_the_tail_for_the_first_index(
 
 def test_a_peek_keeps_nothing_that_was_erased_while_it_was_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.produce("s", "a", [Record(b"first"), Record(b"erased")])
-    find = read._find_last
+    find = read_segment._load_last
 
     def slow(*where: Any) -> Any:
         found = find(*where)
@@ -153,7 +153,7 @@ def test_a_peek_keeps_nothing_that_was_erased_while_it_was_read(store: Store, mo
         thread.join(PATIENCE)
         return found
 
-    monkeypatch.setattr(read, "_find_last", slow)
+    monkeypatch.setattr(read_segment, "_load_last", slow)
     store.peek("s", "a")
     assert store.peek("s", "a").payload == b"first"
 

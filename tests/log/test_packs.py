@@ -22,7 +22,7 @@ from streamkit.log.manifest import RunGone
 from streamkit.log.pack_format import Block, EncodedPack, PackBuilder, encode_pack, open_block, read_table, table_bytes
 from streamkit.log.packs import PackFile, Packs, TableCache
 from streamkit.log.partition import Partition
-from streamkit.log.records import all_records, records
+from streamkit.log.records import all_records
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
 
@@ -311,11 +311,11 @@ def test_a_log_is_walked_over_packs_memory_and_rows(kind: str, cleared: bool) ->
                 assert len(left) == 6
             store.produce("s", "s0", [Record(b"last")])
         last = partition.number
-        whole = dict(records(partition, 1, last))
+        whole = dict(partition.records(1, last))
         assert list(whole) == list(range(1, last + 1))
         for first in range(1, last + 2, 3):
-            assert dict(records(partition, first, last)) == {n: r for n, r in whole.items() if n >= first}
-            assert list(records(partition, first, first)) == ([(first, whole[first])] if first <= last else [])
+            assert dict(partition.records(first, last)) == {n: r for n, r in whole.items() if n >= first}
+            assert list(partition.records(first, first)) == ([(first, whole[first])] if first <= last else [])
         assert dict(all_records(partition, partition.packs, 1)) == whole
         assert [partition.record(number) for number in (1, 4, 5, last, last + 1)] == [
             *(whole[number] for number in (1, 4, 5, last)),
@@ -329,13 +329,13 @@ def test_a_row_of_a_writer_that_came_too_late_is_not_taken_for_what_was_packed()
     clock = ManualClock()
     with cramped():
         store, partition = _filled("remote", clock)
-        whole = dict(records(partition, 1, partition.number))
+        whole = dict(partition.records(1, partition.number))
         for _ in range(2):
             clock.sleep(2 * CLEAR)
             store.maintain()
         assert partition.backend.get(partition.key, [partition.transaction_key(5)]) == [None]
         partition.backend.put(partition.key, partition.transaction_key(5), whole[6])
-        assert dict(records(partition, 1, partition.number)) == whole
+        assert dict(partition.records(1, partition.number)) == whole
         assert partition.record(5) == whole[5]
         assert store.verify().ok
         assert store.repair() == 0

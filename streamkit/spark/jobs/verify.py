@@ -80,9 +80,9 @@ def _together(
 def _is_thinned(found: tuple[Store, str, Partition]) -> bool:
     """Whether entries of the partition were trimmed, erased or deleted, or have expired."""
     *_, partition = found
-    return bool(floor_of(partition).number > 1 or partition.thinned or partition.erasing or partition.head.erased) or (
-        partition.retention is not None
-    )
+    return bool(
+        partition.ask(floor_of).number > 1 or partition.thinned or partition.erasing or partition.head.erased
+    ) or (partition.retention is not None)
 
 
 def _entries(frame: DataFrame, thinned: Sequence[str]) -> list[DataFrame]:

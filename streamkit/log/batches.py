@@ -1,0 +1,156 @@
+"""What readers yield: batches, the entries of one frame, and what of them a caller is given.
+
+What is decided once for a batch is not decided for every entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from ..gaps import Gap
+from ..metadata import NO_METADATA
+from ..model import Entry, Origin
+from .floors import REMOVED, Erasure, Gaps, Removed
+from .view import LogView
+from .visible import missing_error, raises, row_of, sequence_gaps
+
+__all__ = ["NOWHERE", "Batch", "Bounds", "Needles", "intact", "left", "told", "without_erased", "without_hidden"]
+
+NOWHERE = Origin(0, 0, 0, 0, 0)
+"""The origin of a batch without entries."""
+
+
+class Bounds(NamedTuple):
+    """Inclusive; 0 means no bound."""
+
+    min_sequence: int = 0
+    max_sequence: int = 0
+    min_timestamp: int = 0
+    max_timestamp: int = 0
+    gaps: Gaps = "skip"
+
+    @property
+    def by_time(self) -> bool:
+        return bool(self.min_timestamp or self.max_timestamp)
+
+    @property
+    def empty(self) -> bool:
+        return bool(
+            (self.max_sequence and self.min_sequence > self.max_sequence)
+            or (self.max_timestamp and self.min_timestamp > self.max_timestamp)
+        )
+
+
+class Needles:
+    """Text that the metadata of entries is to hold; a reader passes over most of the others without decoding them."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = list(texts)
+        self.all = [text.encode() for text in self.texts]
+        self.passed = 0
+        """Entries that were passed over."""
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """Entries of one frame, at least one; or what is missing before those of the next."""
+
+    timestamp: int
+    number: int
+    origin: Origin
+    entries: list[Entry]
+    gap: Gap | None = None
+
+
+def told(gap: Gap, gaps: Gaps) -> Batch | None:
+    """What a reader is told of a gap. EntriesRemoved if it is to be stopped."""
+    if gaps == "raise" and raises(gap):
+        raise missing_error(gap)
+    return Batch(0, 0, NOWHERE, [], gap) if gaps == "yield" else None
+
+
+def without_hidden(view: LogView, batches: Iterator[Batch], gaps: Gaps) -> Iterator[Batch]:
+    """`batches` of a log, without entries of segments that begin later by now, or were erased."""
+    for batch in without_erased(view, batches):
+        if batch.entries:
+            first = batch.entries[0]
+            row = row_of(view, first.segment)
+            count = row.first_sequence - first.sequence
+            if count > 0:
+                entries = batch.entries[count:]
+                if gaps == "yield":
+                    last = min(row.first_sequence - 1, batch.entries[-1].sequence)
+                    for gap in sequence_gaps(view, first.segment, row, first.sequence, last):
+                        yield Batch(batch.timestamp, batch.number, batch.origin, [], gap)
+                if entries:
+                    yield Batch(batch.timestamp, batch.number, batch.origin, entries)
+                continue
+        yield batch
+
+
+def without_erased(view: LogView, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """`batches`, with the entries marked that are erased and not yet everywhere."""
+    erasing: dict[str, list[Erasure]] = {}
+    for erasure in view.erasing:
+        erasing.setdefault(erasure.segment, []).append(erasure)
+    for batch in batches:
+        entries = batch.entries
+        ranges = erasing.get(entries[0].segment) if entries else None
+        if ranges and any(one.first <= entries[-1].sequence and entries[0].sequence <= one.last for one in ranges):
+            # Of several frames together, each entry keeps the origin of its own.
+            origins: dict[int, Origin] = {}
+            marked = []
+            for entry in entries:
+                if id(entry.origin) not in origins:
+                    origins[id(entry.origin)] = replace(entry.origin, holes=True)
+                origin = origins[id(entry.origin)]
+                if any(one.first <= entry.sequence <= one.last for one in ranges):
+                    entry = replace(entry, payload=REMOVED["erased"], metadata=NO_METADATA, origin=origin)
+                else:
+                    entry = replace(entry, origin=origin)
+                marked.append(entry)
+            batch = Batch(batch.timestamp, batch.number, origin, marked)
+        yield batch
+
+
+def intact(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """`batches` without what is gone: those around it are batches of their own."""
+    for batch in batches:
+        if batch.gap is not None:
+            continue
+        if not batch.origin.holes:
+            yield batch
+            continue
+        run: list[Entry] = []
+        for entry in batch.entries:
+            if not isinstance(entry.payload, Removed):
+                run.append(entry)
+            elif run:
+                yield Batch(batch.timestamp, batch.number, batch.origin, run)
+                run = []
+        if run:
+            yield Batch(batch.timestamp, batch.number, batch.origin, run)
+
+
+def left(batch: Batch, gaps: Gaps) -> list[Entry | Gap]:
+    """What a reader is given of a batch of which entries are gone."""
+    if batch.gap is not None:
+        return [batch.gap]
+    if not batch.origin.holes:
+        return list(batch.entries)
+    found: list[Entry | Gap] = []
+    for entry in batch.entries:
+        payload = entry.payload
+        if not isinstance(payload, Removed):
+            found.append(entry)
+        elif gaps == "yield":
+            before = found[-1] if found else None
+            first = entry.sequence
+            if isinstance(before, Gap) and before.reason == payload.reason and before.last_sequence == first - 1:
+                first = before.first_sequence
+                found.pop()
+            found.append(Gap(entry.space, entry.segment, first, entry.sequence, payload.reason))
+    return found

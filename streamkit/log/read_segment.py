@@ -1,0 +1,257 @@
+"""Reading one segment in sequence order, forwards or backwards, by the index and the tail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..errors import CorruptData
+from ..model import Entry
+from .batches import Batch, Bounds, told, without_erased
+from .moved import Moved
+from .partition import Partition
+from .record_format import decode_entries, decode_frames
+from .rows import Piece
+from .view import LogView
+from .visible import last_of, row_of, sequence_gaps
+
+__all__ = ["last_entry", "logged_segment", "segment_batches"]
+
+_SEQUENCES = 4096
+"""The most sequences that a read backwards looks up at once."""
+_FIRST = 16
+"""Sequences that it begins with: it often wants the last few entries only."""
+_BYTES = 4 << 20
+"""About the most bytes of frames that it loads at once."""
+
+
+def segment_batches(
+    partition: Partition, segment: str, bounds: Bounds, since: int | None = None, *, reverse: bool = False
+) -> Iterator[Batch]:
+    """One segment's entries, by sequence. For `since` see Partition.refresh."""
+    if not bounds.empty:
+        partition.refresh((segment,), since, load=True)
+        yield from partition.walk((_Backwards if reverse else _Forwards)(segment, bounds))
+
+
+class _SegmentRead:
+    """What is still to be read of a segment: the sequences first..last. The first view decides which is the last."""
+
+    def __init__(self, segment: str, bounds: Bounds) -> None:
+        self._segment = segment
+        self._bounds = bounds
+        self._first = bounds.min_sequence
+        self._last = -1
+
+    def __call__(self, view: LogView) -> Iterator[Batch]:
+        batches = self._batches(view)
+        return without_erased(view, batches) if view.erasing else batches
+
+    def _batches(self, view: LogView) -> Iterator[Batch]:
+        raise NotImplementedError
+
+    def _gaps(self, view: LogView) -> list[Batch]:
+        """What the caller is told of entries that were removed; the read goes on after them."""
+        row = row_of(view, self._segment)
+        if self._last < 0:
+            self._last = min(row.last_sequence, self._bounds.max_sequence or row.last_sequence)
+            self._first = self._first or max(row.first_sequence, 1)
+        if self._first >= row.first_sequence or self._first > self._last:
+            return []
+        gaps = sequence_gaps(view, self._segment, row, self._first, self._last)
+        self._first = row.first_sequence
+        return [batch for gap in gaps if (batch := told(gap, self._bounds.gaps)) is not None]
+
+    def _cut(self, batch: Batch) -> Batch:
+        """The part of a batch that is still to be read."""
+        entries = batch.entries
+        begin = entries[0].sequence
+        if begin >= self._first and begin + len(entries) - 1 <= self._last:
+            return batch
+        entries = entries[max(0, self._first - begin) : max(0, self._last - begin + 1)]
+        return Batch(batch.timestamp, batch.number, batch.origin, entries)
+
+
+class _Forwards(_SegmentRead):
+    def _batches(self, view: LogView) -> Iterator[Batch]:
+        yield from self._gaps(view)
+        high = self._bounds.max_timestamp
+        while self._first <= self._last:
+            reached = self._first
+            for batch in self._logged(view):
+                if high and batch.timestamp > high:
+                    return
+                batch = self._cut(batch)
+                if batch.entries:
+                    yield batch
+                    self._first = batch.entries[-1].sequence + 1
+            if self._first <= self._last and view.cold_until:
+                archive = view.archive()
+                for batch in archive.segment(view.log, self._segment, self._first, self._last):
+                    if high and batch.timestamp > high:
+                        return
+                    if batch.timestamp >= self._bounds.min_timestamp:
+                        yield batch
+                    self._first = batch.entries[-1].sequence + 1
+            if self._first == reached:
+                raise _lost(view, self._segment, self._first)
+
+    def _logged(self, view: LogView) -> Iterator[Batch]:
+        """What follows in the log, up to the first entry that is archived or not there."""
+        bounds, segment = self._bounds, self._segment
+        for pieces in view.pieces(segment, self._first, self._last):
+            if pieces[0].number <= view.cold_until:
+                return
+            if not bounds.by_time:
+                yield from _load_together(view, segment, pieces)
+                continue
+            yield from _load(view, segment, [piece for piece in pieces if piece.timestamp >= bounds.min_timestamp])
+            self._first = max(self._first, pieces[-1].last_sequence + 1)
+
+
+class _Backwards(_SegmentRead):
+    def __init__(self, segment: str, bounds: Bounds) -> None:
+        super().__init__(segment, bounds)
+        self._told: list[Batch] = []
+        """Gaps, which are before the first entry."""
+
+    def _batches(self, view: LogView) -> Iterator[Batch]:
+        self._told += self._gaps(view)
+        low, high = self._bounds.min_timestamp, self._bounds.max_timestamp or 1 << 63
+        size = _FIRST
+        while self._first <= self._last:
+            reached = self._last
+            pieces = self._hot(view, max(self._first, self._last - size + 1))
+            for batch in _load_backwards(
+                view, self._segment, [piece for piece in pieces if low <= piece.timestamp <= high]
+            ):
+                batch = self._cut(batch)
+                yield batch
+                self._last = batch.entries[0].sequence - 1
+            if pieces:
+                if pieces[0].timestamp < low:
+                    break
+                self._last = pieces[0].first_sequence - 1
+                size = min(size * 2, _SEQUENCES)
+            elif view.cold_until:
+                archive = view.archive()
+                for batch in archive.segment_backwards(view.log, self._segment, self._first, self._last):
+                    if batch.timestamp < low:
+                        self._last = 0
+                        break
+                    if batch.timestamp <= high:
+                        yield batch
+                    self._last = batch.entries[0].sequence - 1
+            if self._last == reached:
+                raise _lost(view, self._segment, reached)
+        yield from reversed(self._told)
+
+    def _hot(self, view: LogView, begin: int) -> list[Piece]:
+        """The pieces that hold sequences from `begin` up to the last one and are not archived."""
+        found: list[Piece] = []
+        for piece in view.pieces_after(self._segment, begin):
+            if piece.first_sequence > self._last:
+                break
+            if piece.number > view.cold_until:
+                if found and piece.first_sequence != found[-1].last_sequence + 1:
+                    raise _lost(view, self._segment, found[-1].last_sequence + 1)
+                found.append(piece)
+        if found and found[-1].last_sequence < self._last:
+            raise _lost(view, self._segment, self._last)
+        return found
+
+
+def logged_segment(view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:
+    """The entries first..last that the log and its index hold, archived or not. CorruptData if they do not hold all."""
+    for pieces in view.pieces(segment, first, last):
+        for batch in _load(view, segment, pieces):
+            entries = [entry for entry in batch.entries if first <= entry.sequence <= last]
+            if entries:
+                yield Batch(batch.timestamp, batch.number, batch.origin, entries)
+                first = entries[-1].sequence + 1
+    if first <= last:
+        raise _lost(view, segment, first)
+
+
+def _lost(view: LogView, segment: str, sequence: int) -> Moved:
+    return Moved(
+        f"space {view.log.space!r}, segment {segment!r}: the index does not know where sequence {sequence} is; "
+        "check the store with `streamkit verify`"
+    )
+
+
+def _load_together(view: LogView, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:
+    """The entries of pieces, several small frames in one batch, which has the place of the last one."""
+    log, settings = view.log, view.log.settings
+    partitions, incarnation, frames = settings.partitions, settings.incarnation, view.frames(pieces)
+    for number, entries in decode_frames(
+        log.space, log.partition, partitions, segment, frames, log.seed, incarnation, log.with_location
+    ):
+        latest = entries[-1]
+        yield Batch(latest.timestamp, number, latest.origin, entries)
+
+
+def _load(view: LogView, segment: str, pieces: Sequence[Piece], start: int = 0) -> Iterator[Batch]:
+    """The entries of pieces, a batch for each."""
+    log, settings = view.log, view.log.settings
+    for number, first, frame in view.frames(pieces):
+        try:
+            head, origin, entries = decode_entries(
+                log.space, log.partition, settings.partitions, frame, log.seed, start, settings.incarnation
+            )
+        except CorruptData as error:
+            raise log.with_location(error, number) from error
+        if head.segment != segment or head.first_sequence != first or head.number != number:
+            where = log.where(number)
+            raise CorruptData(f"{where}: the index points at a frame of {head.segment!r} instead of {segment!r}")
+        yield Batch(head.timestamp, head.number, origin, entries)
+
+
+def _load_backwards(view: LogView, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:
+    """The same, the last batch first."""
+    end = len(pieces)
+    while end:
+        begin, length = end - 1, pieces[end - 1].length
+        while begin and length + pieces[begin - 1].length <= _BYTES:
+            begin -= 1
+            length += pieces[begin].length
+        yield from reversed(list(_load(view, segment, pieces[begin:end])))
+        end = begin
+
+
+def last_entry(partition: Partition, segment: str, since: int | None = None) -> Entry | None:
+    """The latest entry of a segment, or None. For `since` see Partition.refresh."""
+    partition.refresh((), since)
+    return partition.ask(_last_entry, segment)
+
+
+def _last_entry(view: LogView, segment: str) -> Entry | None:
+    latest, counters = view.log.latest, view.log.counters
+    drops = latest.drops
+    row = last_of(view, segment)
+    if row.empty:
+        return None
+    last = row.last_sequence
+    known = latest.get(segment)
+    if known is not None and known.sequence == last and (known.trx.number > view.cold_until or known.tier == "cold"):
+        counters["cache_hits"] += 1
+        return known
+    counters["cache_misses"] += 1
+    entry = _load_last(view, segment, last)
+    if type(entry.payload) is bytes and not view.erasing:
+        latest.keep(entry, drops)
+        return entry
+    for batch in _Backwards(segment, Bounds())(view):  # the last one is erased, or may be
+        for entry in reversed(batch.entries):
+            if type(entry.payload) is bytes:
+                return entry
+    return None
+
+
+def _load_last(view: LogView, segment: str, last: int) -> Entry:
+    piece = view.last_piece(segment, last)
+    if piece is not None and piece.number > view.cold_until:
+        return next(_load(view, segment, [piece], last)).entries[-1]
+    if view.cold_until:
+        for batch in view.archive().segment(view.log, segment, last, last):
+            return batch.entries[-1]
+    raise _lost(view, segment, last)

@@ -1,0 +1,293 @@
+"""What a partition's log is at one moment, as a value: readers walk it without a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..backend import Range
+from .archive_reader import ArchiveReader
+from .floors import Erasure, Floor, Retained
+from .index_reader import Index
+from .index_rows import decode_index_row
+from .keys import data_range, segment_key, transaction_number
+from .moved import Moved
+from .packs import Frame, Packs
+from .record_format import Header
+from .rows import NOTHING, DataRow, Head, Piece, SegmentRow
+from .searches import Searches
+from .tail import Tail
+
+if TYPE_CHECKING:
+    from .partition import Partition
+
+__all__ = ["LogView"]
+
+_PIECES = 512
+_TRANSACTIONS = 1024
+_BYTES = 4 << 20
+"""The most pieces, or transactions, and about the most bytes of them, that are read together."""
+_FIRST = 16
+"""Transactions that a read backwards begins with: it often wants the last few entries only."""
+
+
+class LogView(msgspec.Struct, frozen=True):
+    """Consistent by itself: the index holds everything up to the tail, and the tail everything after it.
+
+    Whatever reads it raises Moved if something that it names is not there any more.
+    """
+
+    log: Partition
+    """The partition, for what never changes of it. Its state is no business of a walk."""
+    head: Head
+    index: Index
+    packs: Packs
+    tail: Tail
+    end: int
+    """The last transaction."""
+    position: int
+    """Entries up to the end."""
+    size: int
+    """Bytes of payload up to the end."""
+    floor: Floor
+    retention: Retained | None
+    thinned: int
+    """The last transaction that removed entries of segments, or 0."""
+    erasing: tuple[Erasure, ...]
+    """Erasures that readers hide, because the entries may still be stored."""
+    searches: Searches
+
+    @property
+    def cold_until(self) -> int:
+        """Transactions up to this number are read from the archive."""
+        return self.head.archived
+
+    def archive(self) -> ArchiveReader:
+        """The archive. CorruptData if this client cannot know where it is; MissingDependency without the extra."""
+        return self.log.archive()
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    def check_row(self, number: int) -> None:
+        """Moved if the row of transaction `number`, which was just read from the log, may not be what was committed.
+
+        A transaction that is in a pack or in the archive is removed from the log after a grace. Its key is free then,
+        and a writer that was stopped for all that time may have left another transaction there. So the head must be
+        newer than the row's last chance to be removed: this is the only look at the present that a walk takes.
+        """
+        log = self.log
+        if log.remote:
+            now = log.confirmed_head()
+            if now is not self.head and number <= max(now.watermark, now.archived):
+                raise Moved(f"{log.where(number)} was packed or archived meanwhile")
+
+    def record(self, number: int) -> bytes | None:
+        """A transaction, from the log; None if it is not there."""
+        record = self.tail.records.get(number) if number <= self.end else None
+        if record is None:
+            record = self.packs.get([number])[0]
+        if record is None and number > self.head.released:
+            log = self.log
+            row = log.backend.get(log.key, [log.transaction_key(number)])[0]
+            if row is not None:
+                self.check_row(number)
+                record = row.data
+        return record
+
+    def header(self, number: int) -> Header:
+        """The header of a transaction that the log must hold."""
+        record = self.record(number)
+        if record is None:
+            raise self.missing(number)
+        return self.log.decode_header(record, number)
+
+    def missing(self, number: int) -> Moved:
+        """What to raise if a transaction is not where the view says."""
+        return Moved(str(self.log.missing(number)))
+
+    def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """(number, record) of transactions first..last in order, up to the first one that is not in the log.
+
+        A pack's record counts, and not a row of the same number: that may be of a writer that came too late.
+        """
+        number, packs = first, self.packs
+        while number <= last:
+            until = last
+            if number <= packs.last:
+                for at, record in packs.records(number, last):
+                    yield at, record
+                    number = at + 1
+                until = min(last, packs.next_held(number) - 1)
+            if number <= until:
+                reached = number
+                for at, record in self._rows(number, until):
+                    yield at, record
+                    number = at + 1
+                if number == reached or number <= until:
+                    return
+
+    def records_backwards(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """(number, record) of transactions first..last, the last one first. Moved if one is not in the log."""
+        size = _FIRST
+        while last >= first:
+            begin = max(first, last - size + 1)
+            found, length = self._some(begin, last)
+            if len(found) <= last - begin:
+                if length <= _BYTES:
+                    raise self.missing(begin + len(found))
+                size = max(1, len(found) // 2)
+                continue
+            while found:
+                yield last, found.pop()
+                last -= 1
+            size = min(size * 2, _TRANSACTIONS) if length * 2 <= _BYTES else size
+
+    def _some(self, first: int, last: int) -> tuple[list[bytes], int]:
+        """The records first..last, and their bytes. Fewer records if they are large, or if one is not there."""
+        found: list[bytes] = []
+        length = 0
+        for _, record in self.records(first, last):
+            if length > _BYTES:
+                break
+            found.append(record)
+            length += len(record)
+        return found, length
+
+    def _rows(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """The same of transactions in memory and in rows of their own."""
+        number, kept = first, self.tail.records
+        while number <= last and (record := kept.get(number)) is not None:
+            yield number, record
+            number += 1
+        if number > last:
+            return
+        log, least = self.log, self.head.released
+        start, after = log.transaction_key(number), log.transaction_key(last + 1)
+        for row in log.backend.scan(log.key, start, after):
+            if transaction_number(row.key) != number or number <= least:
+                return
+            self.check_row(number)
+            yield number, row.data
+            number += 1
+
+    # -- segments -----------------------------------------------------------------------------------------------
+
+    def tail_of(self, segment: str) -> list[Piece]:
+        """The pieces of a segment in the tail, in order."""
+        pieces = list(self.tail.pieces.get(segment, ()))
+        while pieces and pieces[-1].number > self.end:
+            pieces.pop()
+        return pieces
+
+    def look_again(self) -> None:
+        """Moved if a later look at the log shows that something was removed or archived since."""
+        self.log.look_again(self)
+
+    def status(self, segment: str) -> SegmentRow:
+        """A segment's status. Removals since the view was taken may show in it."""
+        row = self.log.status(segment)
+        if row.last_number <= self.end:
+            return row
+        key = segment_key(segment)
+        value = self.indexed(key)
+        return self.with_tail(segment, NOTHING if value is None else decode_index_row(SegmentRow, key, value))
+
+    def indexed(self, key: bytes) -> bytes | None:
+        """A row of the index; None if it has none."""
+        return self.index.get([key])[0] if self.tail.watermark else None
+
+    def with_tail(self, segment: str, row: SegmentRow) -> SegmentRow:
+        """The status of a segment of which the index has `row`."""
+        pieces = self.tail_of(segment)
+        for number, removal in list(self.tail.removals.get(segment, ())):
+            if number <= self.end:
+                before = [piece for piece in pieces if piece.number < number]
+                row = row.with_pieces(before).without(removal)
+        return row.with_pieces(pieces)
+
+    def pieces(self, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
+        """The pieces that hold first..last, as far as one follows on the other, in groups that are worth one read."""
+        expected, size = first, 0
+        group: list[Piece] = []
+        tail = self.tail_of(segment)
+        indexed: Iterable[list[Piece]] = ()
+        if self.tail.watermark and (not tail or tail[0].first_sequence > first):
+            indexed = self._indexed(segment, first)
+        for pieces in chain(indexed, (tail,)):
+            for piece in pieces:
+                begin = piece.first_sequence
+                after = begin + piece.count
+                if after <= expected:
+                    continue
+                if begin > expected or expected > last:
+                    break
+                expected = after
+                group.append(piece)
+                size += piece.length
+                if len(group) >= _PIECES or size >= _BYTES:
+                    yield group
+                    group, size = [], 0
+            if expected > last:
+                break
+        if group:
+            yield group
+
+    def pieces_after(self, segment: str, first: int) -> Iterator[Piece]:
+        """All pieces that the log has of a segment, from the one that holds sequence `first` on."""
+        tail = self.tail_of(segment)
+        indexed: Iterable[list[Piece]] = ()
+        if self.tail.watermark and (not tail or tail[0].first_sequence > first):
+            indexed = self._indexed(segment, first)
+        for pieces in chain(indexed, (tail,)):
+            for piece in pieces:
+                if piece.last_sequence >= first:
+                    yield piece
+                    first = piece.last_sequence + 1
+
+    def _indexed(self, segment: str, first: int) -> Iterator[list[Piece]]:
+        """The pieces of each row of the index, from the row that holds sequence `first` on."""
+        for key, value in self.index.scan(*data_range(segment, first), segment.encode()):
+            yield decode_index_row(DataRow, key, value).pieces
+
+    def last_piece(self, segment: str, last: int) -> Piece | None:
+        """The piece that ends with sequence `last`; None if the log does not know it."""
+        for piece in reversed(self.tail_of(segment)):
+            if piece.first_sequence <= last:
+                return piece if piece.last_sequence >= last else None
+        if not self.tail.watermark:
+            return None
+        start, end = data_range(segment, last)
+        # Most rows end with the last entry: then the key is known, and it is in the newest run that has the segment.
+        value = self.index.get([start])[0]
+        row = (start, value) if value else next(self.index.scan(start, end, segment.encode()), None)
+        for piece in decode_index_row(DataRow, *row).pieces if row is not None else ():
+            if piece.last_sequence == last:
+                return piece
+        return None
+
+    def frames(self, pieces: Sequence[Piece]) -> Iterator[tuple[int, int, bytes]]:
+        """(number, first sequence, frame) of each piece. Everything that the index has no copy of is read at once."""
+        absent = [(piece.number, piece.start, piece.length) for piece in pieces if piece.frame is None]
+        loaded = iter(self._loaded(absent) if absent else ())
+        for piece in pieces:
+            frame = piece.frame
+            if frame is None:
+                frame = next(loaded)
+            yield piece.number, piece.first_sequence, frame
+
+    def _loaded(self, wanted: Sequence[Frame]) -> list[bytes]:
+        """Parts of transactions, from packs, or from rows of their own."""
+        log, parts = self.log, self.packs.frames(wanted)
+        rest = [at for at, part in enumerate(parts) if part is None]
+        if rest and min(wanted[at][0] for at in rest) > self.head.released:
+            ranges = [Range(log.transaction_key(wanted[at][0]), *wanted[at][1:]) for at in rest]
+            for at, part in zip(rest, log.backend.read(log.key, ranges), strict=True):
+                parts[at] = part
+            self.check_row(min(wanted[at][0] for at in rest))
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            raise Moved(f"{log.where(wanted[parts.index(None)][0])} is missing from the log")
+        return found

@@ -1,0 +1,79 @@
+"""A view of a partition's log is a value: it does not change, and a walk over it takes no lock."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+
+import streamkit
+from streamkit import Record, Store
+from streamkit.log.partition import Partition
+from streamkit.log.view import LogView
+
+SPACE = "space"
+PATIENCE = 30.0
+
+
+@pytest.fixture(params=["memory://", "memory://?remote=1"])
+def store(request: pytest.FixtureRequest) -> Store:
+    scheme, _, options = str(request.param).partition("://")
+    return streamkit.connect(f"{scheme}://{uuid4()}{options}").store(uuid4())
+
+
+def partition_of(store: Store) -> Partition:
+    known = store._known(SPACE)
+    assert known is not None
+    return known.partitions[0]
+
+
+def contents(view: LogView) -> tuple[object, ...]:
+    pieces = [list(view.pieces(name, 1, view.status(name).last_sequence)) for name in ("a", "b")]
+    frames = [list(view.frames(group)) for groups in pieces for group in groups]
+    return view.end, list(view.records(1, view.end)), list(view.records_backwards(1, view.end)), pieces, frames
+
+
+def write(store: Store, count: int) -> None:
+    for at in range(count):
+        store.produce(SPACE, "ab"[at % 2], [Record(b"%d" % at)])
+
+
+def test_a_view_stays_as_it_was(store: Store) -> None:
+    write(store, 30)
+    store.maintain(SPACE)
+    write(store, 10)
+    view = partition_of(store).view()
+    before = contents(view)
+    write(store, 10)
+    store.trim(SPACE, "a", keep_entries=2)
+    assert contents(view) == before
+    store.maintain(SPACE)  # the tail goes into the index
+    write(store, 10)
+    assert view.end == 40
+    assert contents(view)[0] == before[0]
+    assert contents(view)[1] == before[1]
+
+
+def test_a_walk_takes_no_lock(store: Store) -> None:
+    write(store, 30)
+    store.maintain(SPACE)
+    write(store, 10)
+    partition = partition_of(store)
+    view = partition.view()
+    before = contents(view)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with partition.lock:
+            held.set()
+            done.wait(PATIENCE)
+
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(hold)
+        assert held.wait(PATIENCE)
+        try:
+            assert threads.submit(contents, view).result(PATIENCE) == before
+        finally:
+            done.set()
