@@ -91,7 +91,7 @@ class _Document:
 
     Spark reads a document and looks at nothing behind it. Here the mark takes the place of the payload's last brace. It
     is a field of the document only if that brace closes the document: nothing follows it. No payload knows the mark's
-    name. A document around the payload would show the same, but Spark takes half as long again for nested objects.
+    name. A document around the payload would show the same, but Spark takes longer for nested objects.
     """
 
     def __init__(self, fields: StructType) -> None:
@@ -103,7 +103,7 @@ class _Document:
         from pyspark.sql import functions as F
         from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
-        whole = _trimmed(F.col("payload").cast("string")).cast("binary")
+        whole = _trimmed().cast("binary")
         # A binary is cut by its bytes; to cut a string Spark counts its characters.
         opened = F.substring(whole, F.lit(1), F.octet_length(whole) - 1).cast("string")
         marked = F.concat(opened, F.lit(f',"{self._mark}":true}}'))
@@ -117,7 +117,7 @@ class _Document:
 
         text = F.col("payload").cast("string")
         # Spark mends text of another encoding.
-        good = parsed[self._text].isNull() & parsed[self._mark] & _trimmed(text).endswith("}") & F.is_valid_utf8(text)
+        good = parsed[self._text].isNull() & parsed[self._mark] & _trimmed().endswith("}") & F.is_valid_utf8(text)
         # The mark's comma makes an object without fields a corrupt one, whose fields are null, as they should be.
         good = good | (parsed[self._text].isNotNull() & (F.translate(text, _BLANK, "") == "{}"))
         for fit in fits(parsed, self._fields):
@@ -125,12 +125,13 @@ class _Document:
         return F.coalesce(good, F.lit(False))
 
 
-def _trimmed(text: Column) -> Column:
-    """Without the blanks that may stand behind a document."""
+def _trimmed() -> Column:
+    """The payload's text, without the blanks that may stand behind a document."""
     from pyspark.sql import functions as F
 
+    text = F.col("payload").cast("string")
     # To trim, Spark looks at each character of the text. Most payloads have no blank there.
-    return F.when(text.endswith("}"), text).otherwise(F.rtrim(text, F.lit(_BLANK)))
+    return F.when(text.endswith("}"), text).otherwise(F.expr(f"trim(TRAILING '{_BLANK}' FROM string(payload))"))
 
 
 def _rescued(fields: StructType) -> Column:
