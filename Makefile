@@ -31,7 +31,7 @@ help:
 demo: $(VENV)/demo.stamp
 	@$(BIN)/streamkit demo
 
-test: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite lint
+test: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=3
 
 test-again: $(NPM)
@@ -41,7 +41,7 @@ test-again: $(NPM)
 	    echo "run $$run: $$(tail -1 $(VENV)/again.log), $$(($$(date +%s) - began)) s"; \
 	done
 
-test-exhaustive: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/eventsourcing-10
+test-exhaustive: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite $(VENV)/eventsourcing-10
 	STREAMKIT_EXHAUSTIVE=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 0
 
 # A pre-release, whose suite judges the adapter too.
@@ -53,6 +53,13 @@ $(VENV)/kombu-suite: $(VENV)/dev.stamp
 	rm -rf $@.new
 	$(BIN)/pip download -q --disable-pip-version-check --no-deps --no-binary kombu -d $@.new kombu==5.7.0
 	tar xzf $@.new/kombu-5.7.0.tar.gz -C $@.new --strip-components=1 kombu-5.7.0/t/integration
+	mv $@.new $@
+
+# The wheel has a program of 350 MB in it, the source distribution has not.
+$(VENV)/agents-suite: $(VENV)/dev.stamp
+	rm -rf $@.new
+	$(BIN)/pip download -q --disable-pip-version-check --no-deps --no-binary claude-agent-sdk -d $@.new claude-agent-sdk==0.2.188
+	tar xzf $@.new/claude_agent_sdk-0.2.188.tar.gz -C $@.new --strip-components=2 claude_agent_sdk-0.2.188/src/claude_agent_sdk
 	mv $@.new $@
 
 lint: $(VENV)/dev.stamp

@@ -79,6 +79,7 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> No
         "views.md": ["[('order-42', 450)]", "worker-1"],
         "eventsourcing.md": ["500 450\n500\n"],
         "eventsourcing-library.md": ["[1, 2, 3]\n3 ['roll over', 'fetch a ball']\n"],
+        "agents.md": ["[{'role': 'user', 'content': 'hello'}]", "[{'type': 'user', 'uuid': '1'}]", "1@stream-1"],
         "celery.md": ["5\n"],
         "langgraph.md": ["['hello', 'answer to hello', 'how are you?', 'answer to how are you?']"],
         "dcb.md": ["[True, True, True, True, True, False]"],

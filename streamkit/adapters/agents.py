@@ -1,0 +1,196 @@
+"""Sessions of agents in a store: for the Claude Agent SDK, for MCP servers, and for the OpenAI Agents SDK.
+
+The classes have the methods that these libraries ask for. They take an open store of `streamkit.aio`, and import
+nothing of the libraries before it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from ..aio import AsyncStore
+from ..errors import SequenceMismatch
+from ..model import Entry, Record
+
+__all__ = ["AgentSession", "McpEventStore", "TranscriptStore"]
+
+_encode, _decode = msgspec.json.encode, msgspec.json.decode
+
+
+class TranscriptStore:
+    """A `SessionStore` of the Claude Agent SDK.
+
+    A project is the space `claude/` with its key. A transcript is a segment of it: the session's id, and for those of
+    subagents a slash and the subpath.
+    """
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._store = store
+
+    async def append(self, key: Mapping[str, str], entries: Sequence[Mapping[str, Any]]) -> None:
+        """Append lines to a transcript, in one commit."""
+        if entries:
+            await self._store.produce(_space(key), _transcript(key), [Record(_encode(entry)) for entry in entries])
+
+    async def load(self, key: Mapping[str, str]) -> list[dict[str, Any]] | None:
+        """All lines of a transcript, each `uuid` once; None if there is none."""
+        lines: list[dict[str, Any]] = []
+        seen: set[str] = set()
+        found = False
+        async for entry in self._store.consume_segment(_space(key), _transcript(key), gaps="skip"):
+            found = True
+            line = _decode(entry.payload, type=dict[str, Any])
+            uuid = line.get("uuid")
+            if uuid is None or uuid not in seen:
+                lines.append(line)
+            if uuid is not None:
+                seen.add(uuid)
+        return lines if found else None
+
+    async def list_sessions(self, project_key: str) -> list[dict[str, Any]]:
+        """The sessions of a project, with the time of their last entry in milliseconds since the epoch."""
+        space = f"claude/{project_key}"
+        return [
+            {"session_id": unquote(status.segment), "mtime": status.last_timestamp}
+            async for status in self._store.segment_statuses(space)
+            if "/" not in status.segment and status.first_sequence and status.first_sequence <= status.last_sequence
+        ]
+
+    async def list_session_summaries(self, project_key: str) -> list[dict[str, Any]]:
+        """What the SDK makes of each transcript of a project. Reads all of them."""
+        from claude_agent_sdk import fold_session_summary
+
+        summaries = []
+        for session in await self.list_sessions(project_key):
+            key: Any = {"project_key": project_key, "session_id": session["session_id"]}
+            lines: Any = await self.load(key)
+            if lines is not None:
+                summaries.append({**fold_session_summary(None, key, lines), "mtime": session["mtime"]})
+        return summaries
+
+    async def delete(self, key: Mapping[str, str]) -> None:
+        """Delete a transcript; that of a session with those of its subagents."""
+        await self._store.delete_segment(_space(key), _transcript(key))
+        if key.get("subpath") is None:
+            for subpath in await self.list_subkeys(key):
+                await self._store.delete_segment(_space(key), f"{_transcript(key)}/{subpath}")
+
+    async def list_subkeys(self, key: Mapping[str, str]) -> list[str]:
+        """The subpaths of a session's subagents."""
+        prefix = quote(key["session_id"], safe="") + "/"
+        return [
+            status.segment.removeprefix(prefix)
+            async for status in self._store.segment_statuses(_space(key), prefix=prefix)
+            if status.first_sequence and status.first_sequence <= status.last_sequence
+        ]
+
+
+class McpEventStore:
+    """An `EventStore` of the MCP SDK: streams of a server that a client can resume.
+
+    Ids of streams are unique within one session only. Servers with several sessions give each one a `scope`.
+    """
+
+    def __init__(self, store: AsyncStore, *, space: str = "mcp", scope: str = "") -> None:
+        self._store = store
+        self._space = space
+        self._scope = f"{scope}/" if scope else ""
+
+    async def store_event(self, stream_id: str, message: Any | None) -> str:
+        """Append a message to a stream; returns its id."""
+        payload = b"" if message is None else message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        status = await self._store.produce(self._space, self._scope + stream_id, [Record(payload)])
+        return f"{status.last_sequence}@{stream_id}"
+
+    async def replay_events_after(
+        self, last_event_id: str, send_callback: Callable[[Any], Awaitable[None]]
+    ) -> str | None:
+        """Send what came after a message in its stream; returns the id of the stream, None if there is no such one."""
+        from mcp.server.streamable_http import EventMessage
+        from mcp.types import jsonrpc_message_adapter
+
+        number, _, stream_id = last_event_id.partition("@")
+        if not number.isascii() or not number.isdigit():
+            return None
+        segment = self._scope + stream_id
+        status = await self._store.segment_status(self._space, segment)
+        if not 1 <= int(number) <= status.last_sequence:
+            return None
+        entries = self._store.consume_segment(self._space, segment, min_sequence=int(number) + 1, gaps="skip")
+        async for entry in entries:
+            if entry.payload:
+                message = jsonrpc_message_adapter.validate_json(entry.payload)
+                await send_callback(EventMessage(message, f"{entry.sequence}@{stream_id}"))
+        return stream_id
+
+
+class AgentSession:
+    """A `Session` of the OpenAI Agents SDK: the items of one conversation, in one segment."""
+
+    session_settings = None
+
+    def __init__(self, session_id: str, store: AsyncStore, *, space: str = "agents") -> None:
+        self.session_id = session_id
+        self._store = store
+        self._space = space
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        """The items in order; with `limit` the last so many."""
+        items, _ = await self._newest(limit)
+        return items[::-1]
+
+    async def add_items(self, items: Sequence[Any]) -> None:
+        """Append items in one commit."""
+        if items:
+            records = [Record(_encode(item)) for item in items]
+            await self._store.produce(self._space, self.session_id, records)
+
+    async def pop_item(self) -> Any | None:
+        """Remove the last item and return it; None if there is none. Two callers get two items."""
+        while True:
+            items, last = await self._newest(1)
+            if not items:
+                return None
+            try:
+                await self._store.produce(
+                    self._space, self.session_id, [Record(b"", {"pop": "1"})], expected_sequence=last
+                )
+            except SequenceMismatch:
+                continue
+            return items[0]
+
+    async def clear_session(self) -> None:
+        """Remove all items."""
+        await self._store.delete_segment(self._space, self.session_id)
+
+    async def _newest(self, limit: int | None) -> tuple[list[Any], int]:
+        """The last items, newest first, and the sequence of the last entry."""
+        items: list[Any] = []
+        popped = last = 0
+        if limit is not None and limit <= 0:
+            return items, last
+        entry: Entry
+        async for entry in self._store.consume_segment(self._space, self.session_id, reverse=True, gaps="skip"):
+            last = last or entry.sequence
+            if "pop" in entry.metadata:
+                popped += 1
+            elif popped:
+                popped -= 1
+            else:
+                items.append(_decode(entry.payload))
+                if len(items) == limit:
+                    break
+        return items, last
+
+
+def _space(key: Mapping[str, str]) -> str:
+    return f"claude/{key['project_key']}"
+
+
+def _transcript(key: Mapping[str, str]) -> str:
+    session, subpath = quote(key["session_id"], safe=""), key.get("subpath")
+    return session if subpath is None else f"{session}/{subpath}"
