@@ -22,6 +22,9 @@ from uuid import uuid4
 
 _SPACES = 4
 _SEGMENTS = 50
+_STREAMS = 500
+_RING = 256 << 10
+"""Bytes of the latest entries for each watched space: small, so that they are full soon."""
 _SAMPLES = 20
 
 
@@ -58,7 +61,7 @@ async def _client(port: int, end: float, statuses: dict[int, int]) -> None:
     while time.monotonic() < end:
         space, segment = random.randrange(_SPACES), random.randrange(_SEGMENTS)
         entries = f"{stores}/spaces/s{space}/segments/{segment}/entries"
-        stream = f"/v1/stream/{random.randrange(10_000)}"
+        stream = f"/v1/stream/{random.randrange(_STREAMS)}"
         what = random.randrange(10)
         if what < 4:
             records = json.dumps([{"json": {"n": 1, "pad": "x" * 100}}] * random.randrange(1, 10)).encode()
@@ -116,7 +119,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "streamkit.cli", "serve", "--port", "0", "--url", f"file://{folder}/root"]
-        process = subprocess.Popen([*command, "--store", str(uuid4())], stdout=subprocess.PIPE, text=True)
+        command += ["--store", str(uuid4()), "--limit", f"ring_bytes={_RING}"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline().rpartition(":")[2])

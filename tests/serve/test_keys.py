@@ -112,16 +112,84 @@ def test_each_route_needs_its_scope(guarded: Guarded, method: str, path: str, bo
     assert status == {"/v1/stores": 200, "/v1/tickets": 201}.get(path, 403)
 
 
-def test_every_route_is_in_the_table(guarded: Guarded) -> None:
+OPEN_ROUTES = [
+    ("GET", "/healthz"),
+    ("HEAD", "/healthz"),
+    ("GET", "/readyz"),
+    ("HEAD", "/readyz"),
+    ("GET", "/openapi.json"),
+    *((method, f"{prefix}/{path}") for prefix in ("/v1/stream", "/v1/stores/_/stream") for method, path in (
+        ("OPTIONS", "a"),
+        ("POST", "__ds/subscriptions/x/ack"),
+        ("POST", "__ds/subscriptions/x/callback"),
+        ("POST", "__ds/subscriptions/x/release"),
+    )),
+]  # fmt: skip
+"""Those that need no key. The last three need the token of a wake."""
+STREAM_ROUTES = [
+    ("GET", "a", None, "read"),
+    ("HEAD", "a", None, "read"),
+    ("PUT", "a", b"", "write"),
+    ("POST", "a", b"x", "write"),
+    ("DELETE", "gone", None, "delete"),
+    ("GET", "__ds/jwks.json", None, "read"),
+    ("HEAD", "__ds/jwks.json", None, "read"),
+    ("PUT", "__ds/subscriptions/x", b"{}", "write"),
+    ("POST", "__ds/subscriptions/x/claim", b"{}", "write"),
+    ("DELETE", "__ds/subscriptions/gone", None, "delete"),
+]
+PREFIXES = ("/v1/stream", "/v1/stores/_/stream")
+
+
+def test_every_route_is_in_a_table(guarded: Guarded) -> None:
     router = guarded.served.application.router
+    streams = [(method, f"{prefix}/{path}") for prefix in PREFIXES for method, path, *_ in STREAM_ROUTES]
     known = set()
-    for method, path, *_ in ROUTES:
+    for method, path in [*OPEN_ROUTES, *streams, *((method, path) for method, path, *_ in ROUTES)]:
         full = path if path.startswith("/") else f"/v1/stores/_/{path}"
         known.add((method, router.find(method, full.partition("?")[0].encode())[0].pattern))
-    routes = {
-        (route.method, route.pattern) for route in router.routes if route.scope and "/stream" not in route.pattern
-    }
-    assert routes == known
+    assert {(route.method, route.pattern) for route in router.routes} == known
+
+
+@pytest.mark.parametrize(("method", "path"), OPEN_ROUTES)
+def test_a_route_without_a_scope_gives_nothing_away(guarded: Guarded, method: str, path: str) -> None:
+    body = {"wake_id": "w", "generation": 1} if method == "POST" else None
+    reply = guarded.ask(None, method, path, body)
+    assert reply.status in ((401, 404) if method == "POST" else (200, 204)), reply
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(("method", "path", "body", "needed"), STREAM_ROUTES)
+def test_each_route_of_the_protocol_needs_its_scope_and_prefixes(
+    guarded: Guarded, prefix: str, method: str, path: str, body: Any, needed: str
+) -> None:
+    text = {"Content-Type": "text/plain"}
+    full = f"{prefix}/{path}"
+    guarded.ask(fresh(guarded, "write"), "PUT", f"{prefix}/a", b"", text)
+
+    def status(*scopes: str, **bounds: Any) -> int:
+        return guarded.ask(fresh(guarded, *scopes, **bounds), method, full, body, text).status
+
+    assert guarded.ask(None, method, full, body, text).status == 401
+    for scope in SCOPES:
+        assert (status(scope) == 403) == (scope not in (needed, "admin")), scope
+    assert status(needed, stores=[uuid4()]) == 403
+    assert status(needed, stores=[guarded.served.id]) != 403
+    assert status(needed, spaces=["other"]) == 403
+    assert status(needed, spaces=["streams"]) != 403
+    assert status(needed, segments=["b"]) == 403
+    # The reserved resources concern all streams of a store.
+    assert (status(needed, segments=[path]) == 403) == path.startswith("__ds")
+
+
+def test_a_fork_needs_the_right_to_read_its_source(guarded: Guarded) -> None:
+    text = {"Content-Type": "text/plain"}
+    guarded.ask(fresh(guarded, "write"), "PUT", "/v1/stream/secret/source", b"x", text)
+    fork = {**text, "Stream-Forked-From": "/v1/stream/secret/source"}
+    for key in (fresh(guarded, "write"), fresh(guarded, "read", "write", segments=["mine"])):
+        assert guarded.ask(key, "PUT", "/v1/stream/mine/fork", b"", fork).status == 403
+    key = fresh(guarded, "read", "write", segments=["mine", "secret"])
+    assert guarded.ask(key, "PUT", "/v1/stream/mine/fork", b"", fork).status == 201
 
 
 @pytest.mark.parametrize(

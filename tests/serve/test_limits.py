@@ -78,7 +78,11 @@ def test_a_request_of_a_lower_priority_waits_when_the_server_is_busy(tmp_path: P
             threading.Thread(target=served.ask, args=("GET", "spaces/quiet/entries?wait=30", None, headers))
             for _ in range(16)
         ]
-        for thread in waiting:
+        waiting[0].start()
+        while not gate.requests:
+            time.sleep(0.001)
+        assert fastest(low) < 0.2, "the server is not busy, and it waits"
+        for thread in waiting[1:]:
             thread.start()
         while gate.requests < 16:
             time.sleep(0.001)
