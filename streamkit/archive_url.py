@@ -26,7 +26,7 @@ class ArchivePlace(NamedTuple):
     root: str
     options: dict[str, str]
     shares_options: bool
-    """Whether the URL names no service: then a store's own service and credentials are used, if the schemes agree."""
+    """True if the URL names no service: then a store's own service and credentials are used, if the schemes agree."""
 
     def __repr__(self) -> str:
         return f"ArchivePlace({self.root!r})"

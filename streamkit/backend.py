@@ -80,7 +80,7 @@ ANY: Final = Expect.ANY
 ABSENT: Final = Expect.ABSENT
 """Only if there is no row with the key."""
 NEXT: Final = Expect.NEXT
-"""As ABSENT, for a row of a log: it is never replaced, and its key is greater than every one that was put so into the
+"""Like ABSENT, for a row of a log: it is never replaced, and its key is greater than every one that was put so into the
 partition before. Where `limits.remote` is False the backend refuses a lower key with Conflict, also one that was
 deleted since. A remote one sees only the row: there the engine sees to it. Such rows are read in key order for the most
 part, and deleted from the front, so a backend may keep them apart: the local one does, in append-only files."""
@@ -145,7 +145,7 @@ class Grant(NamedTuple):
     ttl: float
     """Seconds, from the moment that acquire or renew was called."""
     handle: str
-    """What the backend needs to renew and release; opaque."""
+    """The backend's own data for renew and release; opaque."""
 
 
 class Backend(Protocol):
@@ -165,7 +165,7 @@ class Backend(Protocol):
 
     @property
     def requests(self) -> Mapping[str, int]:
-        """What was asked of the service since opening, by kind: requests and bytes. Counted at the transport."""
+        """Requests to the service and bytes since opening, by kind. Counted at the transport."""
         ...
 
     def service_time(self) -> ServiceTime | None:

@@ -28,7 +28,7 @@ _TYPE, _POSITION, _ORDER, _TAG = "dcb:type", "dcb:position", "dcb:order", "dcb:t
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What happened: its type, its payload, and the tags of all that it is about. `metadata` is yours."""
+    """An event: its type, its payload, and the tags of its subjects. `metadata` is yours."""
 
     type: str
     payload: bytes
@@ -51,7 +51,7 @@ class QueryItem(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
     def matches(self, event: Event) -> bool:
-        """Whether the item matches an event."""
+        """True if the item matches an event."""
         return (not self.types or event.type in self.types) and set(self.tags) <= set(event.tags)
 
 
@@ -90,7 +90,7 @@ class EventStore:
     def read_to(
         self, head: int, query: Sequence[QueryItem] = (), *, after: int = 0, limit: int = 0
     ) -> Iterator[SequencedEvent]:
-        """As `read`, up to the position `head`."""
+        """Like `read`, up to the position `head`."""
         found = 0
         if after >= head:
             return

@@ -117,7 +117,7 @@ class Members:
         return found
 
     def watch(self, *, timeout: float | None = None, every: float = 1.0) -> Iterator[Sequence[Member]]:
-        """Who is there, now and whenever it has changed; ends after `timeout` seconds in which nothing did.
+        """Yield the members, now and after each change. It ends after `timeout` seconds without a change.
 
         Somebody who stopped without leaving is missed within its ttl, and `every` seconds.
         """

@@ -16,7 +16,7 @@ __all__ = ["TRX", "Entry", "Origin", "Record", "SegmentStatus"]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """What is written: a payload, optional text metadata, and optionally the sequence that it must get.
+    """A record to write: a payload, optional text metadata, and optionally the sequence that it must get.
 
     Checked when it is produced: `payload` is bytes, `metadata` maps str to str, `sequence` is at least 1.
     """
@@ -71,7 +71,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
     whole: bool = False
     """`others` were read together with it; else they are what was known, see Offset."""
     holes: bool = False
-    """Whether some of the frame's entries are gone."""
+    """True if some of the frame's entries are gone."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Origin)
@@ -90,7 +90,7 @@ UNSEEN = ((1, 0),)
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """What is read. `timestamp` is in milliseconds since the epoch, UTC; `sequence` counts from 1."""
+    """An entry that was read. `timestamp` is in milliseconds since the epoch, UTC; `sequence` counts from 1."""
 
     space: str
     segment: str
@@ -148,7 +148,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 def no_entry(space: str, segment: str) -> Entry:
-    """What peek answers for an empty segment."""
+    """The answer of peek for an empty segment."""
     return Entry(space, segment, 0, 0, NO_TRX, b"", NO_METADATA)
 
 
@@ -181,7 +181,7 @@ class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
     last_timestamp: int
     trx: TRX | None = None
     position: Position | None = None
-    """What the status tells is before it; None for a space that does not exist."""
+    """The place after everything that the status tells; None for a space that does not exist."""
 
     @property
     def space_offset(self) -> LexKey:

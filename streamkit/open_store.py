@@ -262,7 +262,7 @@ class OpenStore:
             known.pop(space, None)
 
     def has_archive(self, space: str) -> bool:
-        """Whether there is anything of an archive of the space; heads do not know of what an archiver left that was
+        """True if there is anything of an archive of the space; heads do not know of what an archiver left that was
         stopped before it told them. What this process lacks the libraries for is not seen.
         """
         if isinstance(space, InternalName):

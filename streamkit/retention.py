@@ -1,4 +1,4 @@
-"""How much a space keeps."""
+"""Retention: bounds for what a space keeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Retention"]
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How much a space keeps: None is no bound, and nothing is dropped.
+    """Bounds for what a space keeps. None is no bound: nothing is dropped.
 
     `max_age` is in seconds; `max_entries` and `max_bytes` (of payload) are for each segment, or for the space. What is
     more is dropped, the oldest first; or, with `when_full="reject"`, a write that would exceed it is SpaceFull.

@@ -9,7 +9,7 @@ __all__ = ["ServiceClock", "ServiceTime"]
 
 
 class ServiceTime(NamedTuple):
-    """What the answers since opening have told, in seconds of the service's own clock, whatever its epoch."""
+    """The service's time as its answers have told it, in seconds of the service's own clock, whatever its epoch."""
 
     earliest: float
     latest: float

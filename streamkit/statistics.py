@@ -1,4 +1,4 @@
-"""What a store did since it was opened."""
+"""Counts of a store's work since it was opened."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class Store:
         return Transaction(Draft(self._writer, space, idempotency_key, lease))
 
     def outcome(self, transaction_id: UUID | str) -> Literal["committed", "absent", "unknown"]:
-        """What became of a transaction that ended with OutcomeUnknown.
+        """Look up a transaction that ended with OutcomeUnknown.
 
         "committed" or "absent" are final: for the latter the place in the log that it could have got is taken, if need
         be by an empty transaction. "unknown" if the storage still cannot be reached, or that place not be taken.
@@ -243,7 +243,7 @@ class Store:
         return self._reader.status(check_name(space, "space"), segment)
 
     def lookup(self, space: str, idempotency_key: str, segment: str | None = None) -> dict[str, SegmentStatus] | None:
-        """What the first write with the key was given, by segment, as `Transaction.statuses`; None if there was none.
+        """Return the statuses of the first write with the key, by segment, like `Transaction.statuses`; else None.
 
         It remembers for as long as a repeated write would be answered. Each partition remembers its own keys: with
         `segment` only that of the segment is asked, else all of them are.
@@ -495,7 +495,7 @@ class Store:
         return [make(number, settings) for number in range(settings.partitions)]
 
     def size(self, space: str | None = None) -> StoreSize:
-        """How much is kept, in one space or in all: entries, segments, bytes of payload, and stored bytes by tier.
+        """Measure one space or all: entries, segments, bytes of payload, and stored bytes by tier.
 
         From statuses of segments, heads and the table of the archive: no entry is read. Erased entries count until
         they are trimmed. Transactions that the log holds twice, because they were just packed, count once.
@@ -812,7 +812,7 @@ class Store:
         return group_names(self, space)
 
     def members(self, group: str) -> Members:
-        """Who is there: `store.members("workers").join(name, metadata, ttl=15.0)`, `.list()`, `.watch()`."""
+        """A group of members: `store.members("workers").join(name, metadata, ttl=15.0)`, `.list()`, `.watch()`."""
         from .members import Members
 
         self._handle.check_open()
@@ -871,7 +871,7 @@ class Store:
         return open_route(self, name, source, target, where, segment, transform, target_store, start)
 
     def get_routes(self) -> list[RouteStatus]:
-        """What each route of this store is at, by name. Their sources are not asked."""
+        """Return the status of each route of this store, by name. Their sources are not asked."""
         from .routes.state import get_routes
 
         self._handle.check_open()
@@ -1179,7 +1179,7 @@ class Store:
         return names
 
     def statistics(self) -> Statistics:
-        """What was done since this store was opened here: requests by kind, conflicts, retries, cache hits."""
+        """Count the work since this store was opened here: requests by kind, conflicts, retries, cache hits."""
         return self._shared.counters.snapshot(self._backend.requests)
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ class Draft:
 
     @property
     def is_open(self) -> bool:
-        """Whether its space is, so that `committer` does no I/O."""
+        """True if its space is, so that `committer` does no I/O."""
         return self._writer.is_open(self.space)
 
     def committer(self) -> Committer:

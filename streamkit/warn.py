@@ -12,7 +12,7 @@ def warn(message: str, *args: object) -> None:
 
 
 def warn_of(error: BaseException, message: str, *args: object) -> None:
-    """As `warn`, with the traceback of an exception."""
+    """Like `warn`, with the traceback of an exception."""
     import logging
 
     logging.getLogger("streamkit").warning(message, *args, exc_info=error)

@@ -71,7 +71,7 @@ class Writer:
         self.committer(space, request.parts).commit(request)
 
     def is_open(self, space: str) -> bool:
-        """Whether `committer` does no I/O."""
+        """True if `committer` does no I/O."""
         return space in self._shared.spaces and not self._handle.closed
 
     def committer(self, space: str, parts: Sequence[Part]) -> Committer:

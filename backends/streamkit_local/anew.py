@@ -43,7 +43,7 @@ def _name(path: str) -> str:
 
 
 def is_noted(path: str) -> bool:
-    """Whether something may be half done, or is being done."""
+    """True if something may be half done, or is being done."""
     return os.path.exists(_name(path))
 
 

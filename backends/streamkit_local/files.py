@@ -58,7 +58,7 @@ class OpenFile:
         _files.add(self)
 
     def is_at(self, directory: str, path: str) -> bool:
-        """Whether `path`, in `directory`, still leads to this file: either may have been moved, or replaced."""
+        """True if `path`, in `directory`, still leads to this file: either may have been moved, or replaced."""
         # To ask the file itself costs its next sync a commit of the file system's journal, as Linux then dates each
         # write exactly; and its directory tells by its own time whether a name in it has changed.
         try:

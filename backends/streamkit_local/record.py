@@ -98,7 +98,7 @@ def encode(position: int, kind: int, key: bytes, value: bytes, seed: int) -> byt
 
 
 def blocks_are_right(table: bytes, first: int, data: bytes) -> bool:
-    """Whether `data` is what was written as the blocks of a value from the block numbered `first` on."""
+    """True if `data` is what was written as the blocks of a value from the block numbered `first` on."""
     view = memoryview(data)
     count = (len(data) + BLOCK - 1) // BLOCK
     sums = struct.unpack_from(f"<{count}I", table, first * 4)

@@ -63,7 +63,7 @@ def follow(reader: Reader, state: State, end: int) -> None:
 
 
 def outdated(path: str, head: Head, base: int, end: int, seed: int) -> bool:
-    """Whether the words are not those of the log that is there, though head and boot are right. Needs no lock.
+    """True if the words are not those of the log that is there, though head and boot are right. Needs no lock.
 
     A volume that was rolled back has the log up to the last sync, and a head that may be half a minute older: then
     there is more behind the end than a writer can have left, which is one record, or a file that it had begun. No
@@ -84,7 +84,7 @@ def outdated(path: str, head: Head, base: int, end: int, seed: int) -> bool:
 
 
 def _has_more(path: str, base: int, position: int, seed: int, most: int) -> bool:
-    """Whether a file has more than `most` records from a position on."""
+    """True if a file has more than `most` records from a position on."""
     file = OpenFile(os.open(os.path.join(path, log_name(base)), os.O_RDONLY))
     end = base + os.fstat(file.fd).st_size
     found = walk(lambda at, length: os.pread(file.fd, length, at - base), position, end, seed, 4096)

@@ -43,7 +43,7 @@ class Service:
         self.kept[store][partition] = self.kept[store].get(partition, 0) + 1
 
     def is_deleted(self, store: UUID) -> bool:
-        """Whether nothing is in it but what was kept."""
+        """True if nothing is in it but what was kept."""
         kept = self.kept.get(store, {})
         return bool(kept) and all(len(rows) <= kept.get(at, 0) for at, rows in self.stores[store].items())
 

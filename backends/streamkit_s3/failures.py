@@ -179,7 +179,7 @@ def refused(
 
 
 def credentials_failed(error: Exception) -> bool:
-    """Whether other credentials, which may be there by now, could do better."""
+    """True if other credentials, which may be there by now, could do better."""
     from botocore.exceptions import ClientError
 
     if isinstance(error, ClientError):
@@ -202,7 +202,7 @@ def _is_credentials(error: Exception) -> bool:
 
 
 def _has_no_proxy(error: Exception) -> bool:
-    """Whether there was no connection to the proxy, or none through it, so that nothing was sent.
+    """True if there was no connection to the proxy, or none through it, so that nothing was sent.
 
     A connection that breaks later is called the same: urllib3 has forgotten by then that it was there.
     """

@@ -92,5 +92,5 @@ def listing(start: bytes, end: bytes) -> tuple[str, str, str]:
 
 
 def is_own(name: str) -> bool:
-    """Whether the object `name`, below a store, was made by streamkit."""
+    """True if the object `name`, below a store, was made by streamkit."""
     return name == "FORMAT" or name.startswith(("p.", "h.", "leases/", "probe/"))

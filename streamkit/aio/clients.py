@@ -113,7 +113,7 @@ class AsyncMembers:
             self._calls.start(self._calls.threads.long, joining.result().leave)
 
     async def list(self) -> list[Member]:
-        """Who is there, by name."""
+        """List the members, by name."""
         return await self._calls.call(self._sync.list)
 
 

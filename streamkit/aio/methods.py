@@ -49,7 +49,7 @@ def with_progress(
 def iterated(
     method: Callable[Concatenate[Store, _P], Iterator[_T]],
 ) -> Callable[Concatenate[AsyncStore, _P], AsyncGenerator[_T, None]]:
-    """What `method` gives, fetched in threads. It is called at once: it checks its arguments, and does no I/O."""
+    """Iterate over the result of `method` in threads. It is called at once: it checks arguments and does no I/O."""
 
     @wraps(method)
     def call(self: AsyncStore, /, *args: _P.args, **options: _P.kwargs) -> AsyncGenerator[_T, None]:
@@ -62,7 +62,7 @@ def iterated(
 def followed(
     method: Callable[Concatenate[Store, _P], Iterator[_T]],
 ) -> Callable[Concatenate[AsyncStore, _P], AsyncGenerator[_T, None]]:
-    """What the follower that `method` makes finds. It has a thread while it looks, and none while it waits."""
+    """Follow with the follower that `method` makes. It has a thread while it looks, and none while it waits."""
 
     @wraps(method)
     def call(self: AsyncStore, /, *args: _P.args, **options: _P.kwargs) -> AsyncGenerator[_T, None]:

@@ -46,7 +46,7 @@ def _fetch(iterator: Iterator[Any], most: int) -> _Chunk:
 
 
 async def items(calls: Calls, iterator: Iterator[_T]) -> AsyncGenerator[_T, None]:
-    """What `iterator` gives. What came before an error is handed out before it is raised."""
+    """Yield the items of `iterator`. Items that came before an error are yielded before it is raised."""
     most = _FEW
     while True:
         found, error, more = await calls.call(_fetch, iterator, most)
@@ -60,7 +60,7 @@ async def items(calls: Calls, iterator: Iterator[_T]) -> AsyncGenerator[_T, None
 
 
 async def follow(calls: Calls, watch: Watch, following: Iterator[_T]) -> AsyncGenerator[_T, None]:
-    """What a follower finds, again and again. It has a thread while it looks, and none while it waits."""
+    """Yield the finds of a follower. It has a thread while it looks, and none while it waits."""
     assert isinstance(following, Following)
     timer = following.timer
     while True:

@@ -266,11 +266,11 @@ class AsyncStore:
         return AsyncRoute(found, self.calls)
 
     async def get_routes(self) -> list[RouteStatus]:
-        """What each route of this store is at, by name. Their sources are not asked."""
+        """Return the status of each route of this store, by name. Their sources are not asked."""
         return await self.calls.call(self.sync.get_routes)
 
     def members(self, group: str) -> AsyncMembers:
-        """Who is there: `await store.members("workers").join(name)`, `.list()`."""
+        """Return a group of members: `await store.members("workers").join(name)`, `.list()`."""
         from .clients import AsyncMembers
 
         self.calls.check()
@@ -297,7 +297,7 @@ class AsyncStore:
     get_groups = awaited(Store.get_groups)
 
     async def statistics(self) -> Statistics:
-        """What was done since this store was opened here: requests by kind, conflicts, retries, cache hits."""
+        """Count the work since this store was opened here: requests by kind, conflicts, retries, cache hits."""
         self.calls.check()
         return self.sync.statistics()
 

@@ -50,7 +50,7 @@ class Threads:
         return running
 
     def is_loop(self) -> bool:
-        """Whether this is the loop's own thread."""
+        """True if this is the loop's own thread."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:

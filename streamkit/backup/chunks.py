@@ -53,7 +53,7 @@ class Chunks:
 
 
 def is_current(partition: Partition, chunk: Chunk) -> bool:
-    """Whether the log still has the transactions of a chunk. It has the earlier ones if it has the last one."""
+    """True if the log still has the transactions of a chunk. It has the earlier ones if it has the last one."""
     header = partition.header(chunk.last)
     return header is not None and header.id.hex() == chunk.trx
 

@@ -89,7 +89,7 @@ def pending(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """What is with consumers now, the oldest first."""
+    """List the deliveries that consumers hold now, the oldest first."""
     with open_store(url, store, archive) as opened:
         for found in _group(opened, space, name).pending(consumer, limit):
             fields = {"consumer": found.consumer, "attempt": found.attempt, "deadline": found.deadline}

@@ -46,7 +46,7 @@ def print_note(text: str) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """Whether the person says yes to a question on standard error. No answer at all is a no, and said to be one."""
+    """True if the person says yes to a question on standard error. No answer at all is a no, and said to be one."""
     while True:
         print(f"{visible(question)} [y/N]: ", end="", file=sys.stderr, flush=True)
         try:

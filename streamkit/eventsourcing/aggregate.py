@@ -59,7 +59,7 @@ class EventType:
         return self._types
 
     def takes(self, values: dict[str, Any]) -> bool:
-        """Whether the method can be called with these arguments."""
+        """True if the method can be called with these arguments."""
         try:
             self.signature.bind(None, **values)
         except TypeError:
@@ -217,7 +217,7 @@ class Aggregate:
 
     @property
     def pending(self) -> tuple[Pending, ...]:
-        """What was recorded and is not saved yet."""
+        """Events that are recorded and not saved yet."""
         return tuple(self._pending)
 
     def _record(
@@ -261,5 +261,5 @@ def replay(aggregate: Aggregate, kind: EventType, values: dict[str, Any]) -> Non
 
 
 def saved(aggregate: Aggregate) -> None:
-    """What was recorded is in the log now."""
+    """Note that the recorded events are in the log."""
     aggregate._pending.clear()

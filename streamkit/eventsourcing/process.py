@@ -182,7 +182,7 @@ class ProcessManager:
         self.group.run(self._react, concurrency=concurrency, seconds=seconds, stop=stop)
 
     def status(self) -> GroupStatus:
-        """How far it is: see `Group.status`."""
+        """Return the manager's progress: see `Group.status`."""
         return self.group.status()
 
     def _react(self, delivery: Delivery) -> None:

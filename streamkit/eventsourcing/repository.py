@@ -194,7 +194,7 @@ class Repository(Generic[A]):
         return self._store.segment_status(self.space, id).last_sequence > 0
 
     def ids(self) -> Iterator[str]:
-        """Of the aggregates that there are, in code-point order."""
+        """Ids of the aggregates that exist, in code-point order."""
         return self._store.get_segments(self.space)
 
     def events(self, id: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -506,7 +506,7 @@ class Consumer:
             self._held.pop((delivery.lane, ticket, delivery.lot), None)
 
     def is_held(self, delivery: Delivery) -> bool:
-        """Whether nothing was said about it yet, and it was not taken back with another one of its key."""
+        """True if nothing was said about it yet, and it was not taken back with another one of its key."""
         if not isinstance(delivery, Delivery):
             raise TypeError(f"delivery is a Delivery, from receive(), not {type(delivery).__name__}")
         return _key(delivery) in self._held

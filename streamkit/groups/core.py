@@ -84,13 +84,13 @@ class Lane:
         self.flush_at = 0.0
         """When they are written at the latest, by the monotonic clock."""
         self.seen = False
-        """Whether it was looked at since this process opened it."""
+        """True if it was looked at since this process opened it."""
         self.stirred = -1
         """What the feed's `stirred` was before the latest look at it."""
 
 
 def _is_about(events: Iterable[LaneEvent], done: Acked) -> bool:
-    """Whether the events settle, or extend, some of what is acknowledged."""
+    """True if the events settle, or extend, some of what is acknowledged."""
     told: set[int] = set()
     for event in events:
         if isinstance(event, (Claimed, Added)):
@@ -103,7 +103,7 @@ def _is_about(events: Iterable[LaneEvent], done: Acked) -> bool:
 
 
 def is_pending(state: LaneState, delivery: Delivery) -> bool:
-    """Whether it is still its consumer's."""
+    """True if it is still its consumer's."""
     lot = state.pending.get(delivery.ticket)
     return lot is not None and lot.number == delivery.lot and delivery.epoch == state.epoch
 
@@ -183,7 +183,7 @@ class Core:
         lane.chain.catch_up()
 
     def is_finished(self, lane: Lane) -> bool:
-        """Whether it has nothing, and that is known without a look at it."""
+        """True if it has nothing, and that is known without a look at it."""
         return not lane.chain.loaded and lane.number in self.feed.state.finished
 
     def finished(self, state: FeedState) -> list[FeedEvent]:
@@ -201,7 +201,7 @@ class Core:
         return [lane for lane in list(self._lanes.values()) if lane.chain.loaded]
 
     def is_stale(self) -> bool:
-        """Whether it is of a group that was deleted since, as far as is known, or of a store that was closed."""
+        """True if it is of a group that was deleted since, as far as is known, or of a store that was closed."""
         state = self.feed.state
         if state.deleted or state.created != self.generation or self.shared.closed:
             return True
@@ -218,7 +218,7 @@ class Core:
         return False
 
     def may_have(self, lane: Lane, recent: bool) -> bool:
-        """Whether there may be something in a lane that was seen before. `recent`: not long ago, so that what others
+        """True if there may be something in a lane that was seen before. `recent`: not long ago, so that what others
         are at is no reason to look again before its time has come."""
         state = lane.chain.state
         if (state.blocks and state.fresh()) or self.waiting_blocks(lane):
@@ -307,7 +307,7 @@ class Core:
 
     @staticmethod
     def _may_be_taken(state: LaneState, acks: Sequence[Delivery], at: int) -> bool:
-        """Whether the time of one of them is over, so that others may have it too."""
+        """True if the time of one of them is over, so that others may have it too."""
         if state.expires > at:
             return False
         lots = [state.pending.get(delivery.ticket) for delivery in acks]
@@ -431,7 +431,7 @@ class Core:
         return found + sum([block.count for block in blocks if block.priority >= priority and not block.ready])
 
     def needs_more(self, lane: Lane, limit: int) -> bool:
-        """Whether fewer entries than that were never delivered."""
+        """True if fewer entries than that were never delivered."""
         if not self.keyed:
             with lane.chain.lock:
                 if lane.chain.state.fresh() >= limit:

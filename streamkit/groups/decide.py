@@ -356,7 +356,7 @@ def behind(state: LaneState, ticket: int) -> list[int]:
 
 
 def has_due(state: LaneState, at: int) -> bool:
-    """Whether something may be delivered again now."""
+    """True if something may be delivered again now."""
     if any(wait.ready <= at for wait in state.waiting.values()):
         return True
     return state.expires <= at and any(lot.deadline <= at for lot in state.pending.values())

@@ -199,7 +199,7 @@ class Group:
 
     @property
     def core(self) -> Core:
-        """What all consumers of the group in this process share."""
+        """The state that all consumers of the group in this process share."""
         inner(self._store)
         if self._core.pid != os.getpid():
             core = _core(self._store, self._internal, self.space)
@@ -365,7 +365,7 @@ class Group:
         return offset_of(self._store, self.space, sorted(places))
 
     def pending(self, consumer: str | None = None, limit: int = 100) -> list[Pending]:
-        """What is with consumers now, the oldest first; of one `consumer`, by its name, or of all."""
+        """List the deliveries that consumers hold now, the oldest first: of one `consumer`, by its name, or of all."""
         found: list[tuple[int, Site, Lot]] = []
         for lane in self._lanes():
             with lane.chain.lock:

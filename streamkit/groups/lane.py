@@ -187,7 +187,7 @@ class LaneState:
         return sum([block.end - block.next for block in list(self.blocks.values())])
 
     def is_finished(self, epoch: int) -> bool:
-        """Whether nothing of the epoch is left to be delivered; dead letters may be."""
+        """True if nothing of the epoch is left to be delivered; dead letters may be."""
         return self.epoch == epoch and not (self.blocks or self.pending or self.waiting or self.strays)
 
     def is_empty(self) -> bool:

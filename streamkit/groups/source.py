@@ -79,7 +79,7 @@ class Source:
         return known.settings.incarnation if known is not None else b""
 
     def is_same(self, incarnation: bytes) -> bool:
-        """Whether the space is, as far as is known, the one with this incarnation, and not one made again."""
+        """True if the space is, as far as is known, the one with this incarnation, and not one made again."""
         if not incarnation:
             return True
         known = self._spaces.get(self.space)
@@ -246,7 +246,7 @@ class Source:
             self._keep((stream, start.position), read)
 
     def is_trimmed(self, stream: Stream, position: int) -> bool:
-        """Whether what is missing at `position` was trimmed, and not erased or deleted."""
+        """True if what is missing at `position` was trimmed, and not erased or deleted."""
         if isinstance(stream, str):
             at = self._store.consume_segment(
                 self.space, stream, min_sequence=position, max_sequence=position, gaps="yield"

@@ -1,4 +1,4 @@
-"""What users of groups hold: deliveries, dead letters, and what a status says. All immutable."""
+"""The values of groups: deliveries, dead letters, statuses. All are immutable."""
 
 from __future__ import annotations
 

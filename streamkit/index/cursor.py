@@ -134,7 +134,7 @@ class Cursor:
         return [Place(file, tail, block) for block in range(low, stop)]
 
     def is_cached(self, places: Sequence[Place]) -> bool:
-        """Whether the next blocks, `places`, are looked for and kept in the cache."""
+        """True if the next blocks, `places`, are looked for and kept in the cache."""
         return self._grows and len(places) <= _CACHED
 
     def give(self, places: Sequence[Place], bodies: Mapping[tuple[bytes, int], Block | bytes]) -> None:

@@ -89,7 +89,7 @@ class LogWalk:
         return max(self.head.archived + 1, self.head.floor.number)
 
     def trimmed(self, segment: str, row: SegmentRow) -> bool:
-        """Whether a segment, of which the index has `row`, does not begin where log and archive do.
+        """True if a segment, of which the index has `row`, does not begin where log and archive do.
 
         Where the transaction that removed the first ones is archived, and not in the log any more, the row alone tells.
         """
@@ -107,7 +107,7 @@ class LogWalk:
             self.cold = None
 
     def read_head(self) -> bool:
-        """Whether there is one that can be read."""
+        """True if there is one that can be read."""
         partition = self.partition
         value = partition.backend.get(partition.key, [bytes(HEAD)])[0]
         if value is None:
@@ -168,7 +168,7 @@ class LogWalk:
         return True
 
     def _moved(self) -> bool:
-        """Whether the head names other packs by now, as others merge them."""
+        """True if the head names other packs by now, as others merge them."""
         value = self.partition.backend.get(self.partition.key, [bytes(HEAD)])[0]
         try:
             head = self.head if value is None else decode_row(Head, HEAD, value.data)

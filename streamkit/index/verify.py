@@ -149,7 +149,7 @@ def find_settings(backend: Backend, space: str) -> tuple[Settings | None, list[F
 
 
 def is_lost(backend: Backend, space: str) -> bool:
-    """Whether the catalog lists a space whose first partition has no row, and that no process is creating just now.
+    """True if the catalog lists a space whose first partition has no row, and that no process is creating just now.
 
     `create_space` writes the catalog first, so a process that was killed between the two rows leaves the same.
     """
@@ -214,7 +214,7 @@ def _examine(partition: Partition, progress: Progress | None) -> LogWalk:
 
 
 def _lacks_head(log: LogWalk) -> bool:
-    """Whether there was a head. The first partition has one before it has a transaction, the others get it later."""
+    """True if there was a head. The first partition has one before it has a transaction, the others get it later."""
     partition = log.partition
     if log.last:
         return partition.partition == 0

@@ -27,7 +27,7 @@ class Seen(NamedTuple):
     """Of the space; empty while there is none."""
 
     def outdates(self, before: Seen) -> bool:
-        """Whether something was removed that was there for who had seen as much as `before`; be it the space."""
+        """True if something was removed that was there for who had seen as much as `before`; be it the space."""
         removed = self.erased > before.number or self.deleted > before.deleted
         return removed or self.incarnation != before.incarnation
 
@@ -46,7 +46,7 @@ def seen_of(store: Store, space: str, segment: str) -> Seen:
 
 
 def is_erasing(store: Store, space: str, segment: str, last: int) -> bool:
-    """Whether an event up to `last` is erased, and may still be stored somewhere."""
+    """True if an event up to `last` is erased, and may still be stored somewhere."""
     found, _ = inner(store).look_up(space)
     erasing = found.partition(segment).erasing if found is not None else ()
     return any(erasure.segment == segment and erasure.first <= last for erasure in erasing)
@@ -66,13 +66,13 @@ def seen_by(store: Store, space: str, *, fresh: bool) -> tuple[int, ...]:
 
 
 def begins_late(store: Store, space: str) -> bool:
-    """Whether the first entries of a space are not there any more, as far as is known."""
+    """True if the first entries of a space are not there any more, as far as is known."""
     found, _ = inner(store).look_up(space)
     return any(partition.ask(floor_of).position > 0 for partition in (found.partitions if found is not None else ()))
 
 
 def has_erasures(store: Store, space: str) -> bool:
-    """Whether anything of a space was ever erased, as far as is known."""
+    """True if anything of a space was ever erased, as far as is known."""
     found, _ = inner(store).look_up(space)
     return any(_latest(partition.view()) > 0 for partition in (found.partitions if found is not None else ()))
 

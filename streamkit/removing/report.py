@@ -1,4 +1,4 @@
-"""What was removed."""
+"""Reports of what was removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["EraseReport", "Rewritten", "StoreSize", "Tier", "TrimReport", "total
 
 
 class TrimReport(msgspec.Struct, frozen=True):
-    """What a trim removed, or would remove. Bytes are of payload."""
+    """Report of a trim or of its dry run. Bytes are of payload."""
 
     space: str
     segment: str
@@ -19,9 +19,9 @@ class TrimReport(msgspec.Struct, frozen=True):
     entries: int = 0
     bytes: int = 0
     transactions: int = 0
-    """Of a space: so many are gone."""
+    """Transactions that are gone, for a trim of a space."""
     first_sequence: int = 0
-    """Of a segment: its first one by now; one more than the last where none is left."""
+    """The segment's first sequence after the trim; one more than the last if none is left."""
     dry_run: bool = False
 
 
@@ -51,7 +51,7 @@ class Rewritten(NamedTuple):
 
 
 class EraseReport(msgspec.Struct, frozen=True):
-    """What an erasure removed, or would remove, as evidence. Bytes are of payload."""
+    """Report of an erasure or of its dry run, as evidence. Bytes are of payload."""
 
     space: str
     entries: int = 0

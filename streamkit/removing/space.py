@@ -47,7 +47,7 @@ def delete_space(
 
 
 def has_remains(backend: Backend, space: str) -> bool:
-    """Whether the catalog lists a space without a head, and no process is creating it just now."""
+    """True if the catalog lists a space without a head, and no process is creating it just now."""
     value = backend.get(bytes(CATALOG), [bytes(space_key(space))])[0]
     if value is None:
         return False

@@ -102,5 +102,5 @@ def stored_with(
 
 
 def has_pairs(metadata: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether an entry has all pairs of `wanted`."""
+    """True if an entry has all pairs of `wanted`."""
     return all(metadata.get(name) == value for name, value in wanted.items())

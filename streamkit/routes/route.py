@@ -380,7 +380,7 @@ class Route:
             return frozenset()
 
     def new_stop(self) -> Stop:
-        """What ends a `run` when it is set."""
+        """Return an event that ends a `run` when it is set."""
         return Stop(self._store)
 
     def run(self, stop: Stop | None = None, *, seconds: float | None = None) -> None:
@@ -440,7 +440,7 @@ class Route:
         return seconds_behind(self._store, state.position, end) > 0
 
     def status(self) -> RouteStatus:
-        """Where it is, why it is paused, how far behind."""
+        """Return the route's position, its failure if it is paused, and its lag."""
         self._check_open()
         state = self._peek()
         if state is None:

@@ -34,7 +34,7 @@ class RouteFailure(msgspec.Struct, frozen=True, omit_defaults=True):
     segment: str = ""
     sequence: int = 0
     timestamp: int = 0
-    """Of the entry, in ms."""
+    """The entry's timestamp, in ms."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class RouteState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RouteStatus(msgspec.Struct, frozen=True):
-    """What a route is at."""
+    """Status of a route."""
 
     name: str
     source: str
@@ -80,7 +80,7 @@ class RouteStatus(msgspec.Struct, frozen=True):
     position: SpacePosition
     """In the source: what is before it is in the target."""
     entries: int
-    """That were read; since it began, or began anew."""
+    """Entries that were read since the route began, or began anew."""
     copied: int
     skipped: int
     behind: float

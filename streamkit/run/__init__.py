@@ -1,4 +1,4 @@
-"""What runs all the time: rounds of views and routers, and programs that are made of them."""
+"""Work that runs all the time: rounds of views and routes, and programs that are made of them."""
 
 from __future__ import annotations
 

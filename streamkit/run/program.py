@@ -51,7 +51,7 @@ class PartStatus(msgspec.Struct, frozen=True):
     restarts: int = 0
     error: str | None = None
     status: Any = None
-    """What the part says of itself."""
+    """The part's own status."""
 
 
 class _Part:
@@ -128,7 +128,7 @@ class Program:
             self._stop.set()
 
     def status(self) -> list[PartStatus]:
-        """Of each part, whether it runs here or not."""
+        """Return the status of each part, whether it runs here or not."""
         found = []
         for part in self._parts:
             status: Any = None

@@ -34,7 +34,7 @@ _BYTES = 8 << 20
 
 
 class SpacePosition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far one space was read."""
+    """The place up to which one space was read."""
 
     offset: str = ""
     """Hex text; "" is before everything."""
@@ -45,7 +45,7 @@ class SpacePosition(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def key(self) -> LexKey | None:
-        """What `consume_space(offset=…)` takes."""
+        """The offset for `consume_space(offset=…)`."""
         return LexKey.from_hex(self.offset) if self.offset else None
 
 
@@ -65,7 +65,7 @@ class Removed(Protocol):
 
 
 def is_loss(gap: Removed) -> bool:
-    """Whether what is gone was there for others to see: it was not erased by anybody."""
+    """True if what is gone was there for others to see: it was not erased by anybody."""
     return gap.reason in ("trimmed", "expired")
 
 
@@ -133,7 +133,7 @@ def decode_offset(offset: LexKey | bytes | str, spaces: Sequence[str]) -> Offset
 
 
 def reached(position: SpacePosition, offset: Offset) -> bool:
-    """Whether all that is before `offset` is before `position`."""
+    """True if all that is before `offset` is before `position`."""
     if not offset.positions:
         return True
     if not position.offset:
@@ -167,5 +167,5 @@ def seconds_behind(store: Store, position: SpacePosition, end: Offset) -> float:
 
 
 def same_space(position: SpacePosition, end: Offset) -> bool:
-    """Whether the position is of the space that ends at `end`, not of one of that name that was deleted."""
+    """True if the position is of the space that ends at `end`, not of one of that name that was deleted."""
     return not position.offset or Offset.decode(position.offset, end.space).incarnation == end.incarnation

@@ -66,5 +66,5 @@ class ArchivedPart:
             first = max(first, high + 1)
 
     def is_lost(self, number: int) -> bool:
-        """Whether the transaction may be in a file that cannot be read."""
+        """True if the transaction may be in a file that cannot be read."""
         return any(first <= number <= last for first, last in self._lost)

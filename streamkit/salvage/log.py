@@ -70,7 +70,7 @@ class IntactLog:
         self.numbers = intact | {number for number in doubtful if number <= most}
 
     def holds(self, number: int) -> bool:
-        """Whether there is a row or a packed record of a transaction, intact or not."""
+        """True if there is a row or a packed record of a transaction, intact or not."""
         return number in self._logged or number in self._packed
 
     def _read_head(self) -> None:

@@ -37,7 +37,7 @@ class ManualClock:
             self._now += seconds
 
     def wait(self, condition: threading.Condition, seconds: float) -> bool:
-        """Whether the condition was notified, by a thread that is about to; if not, the seconds have passed."""
+        """True if the condition was notified, by a thread that is about to; if not, the seconds have passed."""
         if condition.wait(0.001):
             return True
         self.sleep(seconds)

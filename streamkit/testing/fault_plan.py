@@ -19,7 +19,7 @@ __all__ = ["CRASHES", "DAMAGE", "FAULTS", "SURVIVABLE", "At", "Call", "Fault", "
 
 
 class Fault(Enum):
-    """What happens to a call. Of a write it is the two questions: was it applied, and what was answered?"""
+    """A fault of a call. A fault of a write says two things: was it applied, and what was answered?"""
 
     UNAVAILABLE = "nothing was sent: Unavailable"
     THROTTLED = "nothing was applied: Throttled"
@@ -116,7 +116,7 @@ class At:
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens to which calls. The first of `faults` that fits a call counts, then chance.
+    """A plan of faults. The first of `faults` that fits a call counts, then chance.
 
     `rate` of the other calls, 0 to 1, meet one of `menu`, as `seed` says; so does what a fault leaves open: which
     bit is flipped, which rows a delete removes. A fault that cannot happen to the call it falls on does
@@ -158,7 +158,7 @@ class Plan:
         return Random(f"{self.seed}/{number}/{purpose}")
 
     def choose(self, number: int, kind: str, nth: int, possible: Sequence[Fault]) -> At | None:
-        """What happens to call `number`, which is the `nth` of its kind, out of what is `possible`."""
+        """Choose the fault of call `number`, the `nth` of its kind, out of the `possible` ones."""
         for at in self.faults:
             count = number if at.kind is None else nth
             if at.kind in (None, kind) and at.call <= count < at.call + at.times and at.fault in possible:

@@ -96,7 +96,7 @@ class EntryView(View):
     """A ready-made view. It is asked through itself, once `store.view` has opened it."""
 
     layout = 0
-    """Of its tables. A release that stores something else in them raises it: they are built anew beside the old."""
+    """Version of the view's tables. A release that stores other data raises it: new tables are built beside the old."""
 
     def __init__(self, version: int) -> None:
         self.version = version

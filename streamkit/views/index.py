@@ -121,7 +121,7 @@ class Index(EntryView):
         return [loaded(key) for (key,) in self._ask(query, parameters, layout=True)]
 
     def count(self, key: Any) -> int:
-        """How many entries a key has."""
+        """Count the entries of a key."""
         key = stored(key)
         [(count,)] = self._ask("select count(*) from keys where key = ?", (key,), layout=type(key) is bytes)
         found: int = count

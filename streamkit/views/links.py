@@ -1,4 +1,4 @@
-"""Who links to whom."""
+"""Links between entries."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Links(EntryView):
         self._next = id
 
     def of(self, source: str) -> list[str]:
-        """What `source` links to, each once, the first link first."""
+        """List the targets of `source`, each once, the first link first."""
         return self._names("select target from links where source = ? group by target order by min(id), target", source)
 
     def to(self, target: str) -> list[str]:
-        """What links to `target`, each once, the first link first."""
+        """List the sources of `target`, each once, the first link first."""
         return self._names("select source from links where target = ? group by source order by min(id), source", target)
 
     def _names(self, query: str, name: str) -> list[str]:

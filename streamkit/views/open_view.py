@@ -342,7 +342,7 @@ class OpenView:
         return self._build
 
     def new_stop(self) -> Stop:
-        """What ends a `run` when it is set."""
+        """Return an event that ends a `run` when it is set."""
         return Stop(self._store)
 
     def run(self, stop: Stop | None = None, *, seconds: float | None = None) -> None:
@@ -601,7 +601,7 @@ class OpenView:
         return None
 
     def status(self) -> ViewStatus:
-        """Where it is, why it is paused, how far behind."""
+        """Return the view's position, its failure if it is paused, and its lag."""
         self._check_open()
         return self._status(self._state(), self._ends())
 

@@ -159,7 +159,7 @@ def sweep_published(store: Store) -> None:
 
 
 def published_views(store: Store) -> dict[str, int]:
-    """How many databases are published of each view."""
+    """Count the published databases of each view."""
     from ..archive.location import space_name
 
     try:

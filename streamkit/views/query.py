@@ -99,7 +99,7 @@ class Query(EntryView):
     def explain(
         self, where: Mapping[str, Any] | None = None, /, *, order: str | None = None, **equal: Any
     ) -> list[str]:
-        """How SQLite finds them: a line "SEARCH … USING INDEX" where one of the paths is used, "SCAN" where none is."""
+        """Return SQLite's plan: a line "SEARCH … USING INDEX" where one of the paths is used, "SCAN" where none is."""
         query, parameters = self._query(COLUMNS, where, equal, order, False, 0)
         rows = self._ask(f"explain query plan {query}", parameters)
         used = {f"path_{at}": path for at, path in enumerate(self._paths)}

@@ -92,7 +92,7 @@ class Search(EntryView):
         ]
 
     def count(self, query: str) -> int:
-        """How many entries `search` would find."""
+        """Count the entries that `search` would find."""
         if not isinstance(query, str):
             raise TypeError(f"a query is text, not {type(query).__name__}")
         terms = _terms(query)

@@ -75,7 +75,7 @@ class Vectors(EntryView):
         return [entry for entry, _ in self.similar(vector, limit)]
 
     def similar(self, vector: Sequence[float], limit: int = 10) -> list[tuple[Entry, float]]:
-        """As `nearest`, each with its cosine: 1 for the same direction, 0 for a right angle, -1 for the opposite."""
+        """Like `nearest`, each with its cosine: 1 for the same direction, 0 for a right angle, -1 for the opposite."""
         if type(limit) is not int:
             raise TypeError(f"limit is an int, not {type(limit).__name__}")
         if limit < 1:

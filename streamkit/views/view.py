@@ -1,4 +1,4 @@
-"""What a view is made of, and what it says of itself."""
+"""The definition of a view, and its status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ViewFailure(msgspec.Struct, frozen=True, omit_defaults=True):
     segment: str
     sequence: int
     timestamp: int
-    """Of the entry, in ms."""
+    """The entry's timestamp, in ms."""
     offset: str
     """After the entry, as hex text."""
     error: str
@@ -58,7 +58,7 @@ class ViewFailure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ViewStatus(msgspec.Struct, frozen=True):
-    """What a view is at. Costs one look at the storage for each space."""
+    """Status of a view. It costs one look at the storage for each space."""
 
     name: str
     version: int
@@ -68,7 +68,7 @@ class ViewStatus(msgspec.Struct, frozen=True):
     """By space, of what readers see."""
     entries: int
     timestamp: int
-    """Of the newest entry that was applied, in ms."""
+    """Timestamp of the newest entry that was applied, in ms."""
     behind: float
     """Seconds from then, or if nothing was applied from the first entry, until the newest there is; 0 at the end."""
     complete: bool

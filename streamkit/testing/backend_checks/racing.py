@@ -45,7 +45,7 @@ class Racing(Subject):
         same(len(self.keys(P)), self.rounds, "the rows after all rounds")
 
     def test_no_update_is_lost(self) -> None:
-        """Of two updates with the same etag both were applied: an update was lost."""
+        """Two updates with the same etag were both applied: an update was lost."""
         runners = self.runners()
         steps = max(2, self.rounds // 4)
         self.backend.put(P, b"counter", b"0")

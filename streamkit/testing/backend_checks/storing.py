@@ -56,7 +56,7 @@ class Storing(Subject):
         hold(all(isinstance(store, UUID) for store in listed), f"stores gave something else than UUIDs: {listed[:3]}")
 
     def test_stores_are_independent(self) -> None:
-        """What was written in one store shows, or is an obstacle, in another."""
+        """A row of one store shows, or is an obstacle, in another."""
         stores = [uuid4() for _ in range(3)]
         backends = [self.open(store) for store in stores]
         for number, backend in enumerate(backends):

@@ -104,7 +104,7 @@ class Writing(Subject):
             same(scanned, [appended.etag, put.etag], "the etags that scan gives, and those of get")
 
     def test_partitions_are_independent(self) -> None:
-        """What was written in one partition shows, or is an obstacle, in another."""
+        """A row of one partition shows, or is an obstacle, in another."""
         partitions = [b"", b"a", b"ab", b"a\x00", b"a\x00b", b"\x00", b"\xff", b"A", b"a/b", b"a" * 300]
         for number, partition in enumerate(partitions):
             self.backend.put(partition, b"bc", b"%d" % number, NEXT)
