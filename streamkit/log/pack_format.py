@@ -304,6 +304,8 @@ def _check_version(version: int) -> None:
 def open_block(block: Block, stored: bytes, seed: int) -> bytes:
     """The raw bytes of a block. CorruptData if a bit of it has changed."""
     _check_block(block, stored, seed)
+    if block.raw > 2 * MOST:
+        raise CorruptData(f"the pack's block of transaction {block.number} claims to be larger than any is")
     return _unpack(stored, block.raw) if block.flags & _ZSTD else stored
 
 

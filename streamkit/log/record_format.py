@@ -86,7 +86,10 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 """Begins every frame of zstd. Where room is short it is left out."""
 _SMALL = 512
 _SAMPLE = 4096
-_MOST = 1 << 31
+_MOST_PAYLOAD = 1 << 30
+"""Bytes of payload that a transaction may have at most: the largest max_transaction_bytes."""
+_MOST_METADATA = 256 << 10
+"""Bytes of an entry's encoded metadata, and of the lengths beside it: 64 KiB of text, in the shortest words."""
 _SHORT = 4096
 _TOGETHER = 256
 """Entries of small transactions that are handed out together."""
@@ -221,7 +224,7 @@ def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | 
     if body.flags & (_GONE | _HOLES):
         return _decode_holes(body)
     if body.flags & _ZSTD:
-        if body.raw > _MOST:
+        if body.raw > _most_raw(body.count):
             raise ValueError("the body claims to be larger than any body is")
         data = grow(data, body.raw)
     if len(data) != body.raw:
@@ -237,6 +240,11 @@ def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | 
     return payloads, metadata
 
 
+def _most_raw(count: int) -> int:
+    """The most bytes that the bodies of `count` entries of one transaction have, decompressed."""
+    return min(_MOST_PAYLOAD + count * _MOST_METADATA, (1 << 32) - 1)
+
+
 def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
     if body.flags & _GONE:
         if any(body.data):
@@ -244,7 +252,7 @@ def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] 
         return [_REASONS[1 if body.flags & _BELOW else 3]] * body.count, None
     data: bytes | memoryview = body.data[: body.raw]
     if body.flags & _ZSTD:
-        data = grow(_ZSTD_MAGIC + data, _MOST)
+        data = grow(_ZSTD_MAGIC + data, _most_raw(body.count))
     if body.flags & _APART:
         return _decode_apart(data, body.count)
     found, metadata = _holes.decode(data)
@@ -497,8 +505,9 @@ def frames_with(record: bytes, seed: int, needles: Sequence[bytes]) -> list[byte
         elif flags & _METADATA and (some or flags & _ZSTD):
             body = view[at + size + head_bytes : after]
             try:
-                data = grow(body, min(raw, _MOST)) if flags & _ZSTD else bytes(body)
-            except ValueError as error:
+                count = _frame_heads.decode(view[at + size : at + size + head_bytes]).count
+                data = grow(body, min(raw, _most_raw(count))) if flags & _ZSTD else bytes(body)
+            except (ValueError, msgspec.MsgspecError) as error:
                 raise CorruptData("the body of a frame cannot be decoded") from error
             if all(needle in data for needle in needles):
                 found.append(bytes(view[at:after]))
@@ -532,10 +541,16 @@ def decode_transaction(
     """What is in all frames of a whole record. CorruptData, or UnsupportedVersion."""
     view, at = _open(record, seed)
     end = len(view)
-    frames = []
+    frames: list[Decoded] = []
+    raw = count = 0
     while at < end:
+        begin = at
         at, found = _decode_at(space, partition, partitions, view, at, seed, 0, incarnation)
         frames.append(found)
+        if end > _SHORT:
+            raw, count = raw + _FRAME.unpack_from(view, begin)[4], count + found[0].count
+            if raw > _most_raw(count):
+                raise CorruptData("the frames of the transaction record have more bytes than a transaction holds")
     return frames
 
 
