@@ -32,7 +32,7 @@ assert spec.loader is not None
 common = module_from_spec(spec)
 spec.loader.exec_module(common)
 
-PLACES = ("memory", "local", *(("s3", "azure") if EXHAUSTIVE else ()))
+PLACES = ("local", *(("memory", "s3", "azure") if EXHAUSTIVE else ()))
 
 
 @pytest.fixture(params=PLACES)
