@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import streamkit
@@ -167,6 +167,10 @@ FILTERS = st.one_of(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+@example([["metadata.type", "not in", ["paid"]]])
+@example([["metadata.type", "!=", "paid"]])
+@example([[["metadata.type", "not in", ["paid"]]], [["sequence", "<", 0]]])
+@example([[["metadata.n", "<", "1"]], [["metadata.type", "is null"], ["partition", "not in", [1]]]])
 @given(filters=FILTERS)
 def test_the_source_gives_the_rows_that_pass(url: str, store: Store, workers: None, filters: list[Any]) -> None:
     assert found(url, store, filters) == wanted(store, filters)
