@@ -52,6 +52,8 @@ class SpaceSettings(msgspec.Struct, frozen=True):
     idempotency_window: float
     archive_grace: float
     retention: Retention
+    trimmed_rows: str = "keep"
+    """Whether the archive's table keeps rows of trimmed entries, or loses them ("remove")."""
 
 
 class Space:
@@ -83,6 +85,7 @@ class Space:
             changed.idempotency_window or given.idempotency_window,
             changed.archive_grace or given.archive_grace,
             retention,
+            changed.trimmed_rows or "keep",
         )
 
     def partition(self, segment: str) -> Partition:
@@ -198,14 +201,21 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
     return Settings(partitions, durability, window, grace)
 
 
-def changed_settings(idempotency_window: float | None, archive_grace: float | None) -> Changed:
+def changed_settings(
+    idempotency_window: float | None, archive_grace: float | None, trimmed_rows: str | None = None
+) -> Changed:
     """Checked settings. TypeError or ValueError."""
     window = grace = 0.0
     if idempotency_window is not None:
         window = check_seconds("idempotency_window", idempotency_window, positive=True, endless=True)
     if archive_grace is not None:
         grace = check_seconds("archive_grace", archive_grace, positive=True)
-    return Changed(window, grace)
+    if trimmed_rows is not None:
+        if not isinstance(trimmed_rows, str):
+            raise TypeError(f"trimmed_rows is 'keep' or 'remove', not {type(trimmed_rows).__name__}")
+        if trimmed_rows not in ("keep", "remove"):
+            raise ValueError(f"trimmed_rows is 'keep' or 'remove', not {trimmed_rows!r}")
+    return Changed(window, grace, trimmed_rows or "")
 
 
 def check_change(space: str, settings: Settings, changed: Changed) -> None:

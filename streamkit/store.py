@@ -432,20 +432,28 @@ class Store:
             wanted = now if now != wanted else None
 
     def change_space(
-        self, space: str, *, idempotency_window: float | None = None, archive_grace: float | None = None
+        self,
+        space: str,
+        *,
+        idempotency_window: float | None = None,
+        archive_grace: float | None = None,
+        trimmed_rows: Literal["keep", "remove"] | None = None,
     ) -> None:
         """Change settings of `create_space`, in seconds, from the next upkeep on; None stays as it is. The space is
         created. `create_space` goes on taking the settings that it was created with.
 
         Neither can be less than a tenth of what the space was created with (ValueError): other processes rely on that,
         also one that has not heard of a change. Keys that were forgotten already do not come back.
+        `trimmed_rows`: "remove" takes the rows of trimmed and expired entries out of the archive's table, at each
+        `archive` and `maintain`, so that other engines read what the store's readers read. "keep", the default, leaves
+        them there.
         """
         from .log.floors import Control
         from .space import changed_settings, check_change
 
         check_name(space, "space")
         self._handle.check_open()
-        changed = changed_settings(idempotency_window, archive_grace)
+        changed = changed_settings(idempotency_window, archive_grace, trimmed_rows)
         committers = self._shared.ready(space, ()).committers
         check_change(space, committers[0].partition.settings, changed)
         for committer in committers:
@@ -915,7 +923,10 @@ class Store:
             self._finish_erasing(partition)
             expire_floor(committer)
             maintain(partition)
-            expire(committer)
+            if partition.changed.trimmed_rows == "remove":
+                expire(committer, least=0.0)
+            else:
+                expire(committer)
             thin(partition)
         archived = [partition for partition in known.partitions if partition.archived_since(1)]
         if archived:
@@ -967,6 +978,8 @@ class Store:
         """
         from .archive import ArchiveReport
         from .archive.archiver import archive_space, see_committed
+        from .archive.trimmed_rows import removes_trimmed_rows
+        from .removing.erase import record_expired
 
         check_name(space, "space")
         newest = newest_of(until, min_age, self._shared.clock.now())
@@ -975,10 +988,13 @@ class Store:
         if known is None:
             return ArchiveReport(space)
         archive = self._archive(space)
-        for partition in known.partitions:
+        for committer in known.committers:
+            partition = committer.partition
             see_committed(partition)
             if partition.erasing:
                 self._finish_erasing(partition)
+            if removes_trimmed_rows(partition):
+                record_expired(committer)
         return archive_space(known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress)
 
     def compact(

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..log.archive_reader import Amount
 from .file_reader import FileReader
-from .snapshot import File
+from .snapshot import File, TrimmedMark
 
 __all__ = ["Amounts"]
 
 _TRANSACTIONS = 400_000
 """Of which it is remembered what each has, in the files that were asked for last: 20 MB."""
 _TOTALS = 1 << 16
+_UNTRIMMED = TrimmedMark()
 
 
 class _Transactions(NamedTuple):
@@ -27,9 +28,9 @@ class _Transactions(NamedTuple):
     numbers: Any
     timestamps: Any
     begins: Any
-    """Positions of their first entries in the file,"""
+    """Positions of their first entries, trimmed ones included,"""
     ends: Any
-    """and those after their last ones."""
+    """and those after their last ones in the file."""
     entries: Any
     sizes: Any
     """Bytes of payload; 0 unless it is `sized`."""
@@ -45,11 +46,16 @@ class Amounts:
         self._known: OrderedDict[tuple[str, int], _Transactions] = OrderedDict()
         self._totals: dict[tuple[str, int], int] = {}
 
-    def entries_until(self, clusters: Sequence[Sequence[File]], number: int) -> int:
-        """Entries of the partition up to transaction `number`."""
+    def entries_until(self, clusters: Sequence[Sequence[File]], number: int, trimmed: TrimmedMark = _UNTRIMMED) -> int:
+        """Entries of the partition up to transaction `number`; where all of them and of those after them were trimmed,
+        up to a later one."""
         import numpy as np
 
-        total = 0
+        if number < trimmed.until:
+            following = self._first_from(clusters, lambda file: file.numbers[1] > number, number + 1)
+            if following is not None:
+                return following[1]
+        total = trimmed.position if number >= trimmed.until else 0
         for file in _flat(clusters):
             if file.numbers[1] <= number:
                 total = max(total, file.positions[1] + 1)
@@ -59,16 +65,43 @@ class Amounts:
                 total = max(total, int(found.ends[at - 1]))
         return total
 
-    def place(self, clusters: Sequence[Sequence[File]], number: int) -> tuple[int, int, int]:
+    def _first_from(
+        self, clusters: Sequence[Sequence[File]], may_have: Callable[[File], bool], number: int = 0, position: int = -1
+    ) -> tuple[int, int] | None:
+        """Of the transactions from `number` on that have an entry at `position` or after it, the number of the first
+        and the position where it begins. None if there is none."""
+        for cluster in clusters:
+            found: list[tuple[int, int]] = []
+            for file in filter(may_have, cluster):
+                known = self._transactions(file)
+                at = _first(known.numbers, number) if number else _first(known.ends, position + 1)
+                if at < len(known.numbers):
+                    found.append((int(known.numbers[at]), int(known.begins[at])))
+            if found:
+                return min(found)
+        return None
+
+    def place(
+        self, clusters: Sequence[Sequence[File]], number: int, trimmed: TrimmedMark = _UNTRIMMED
+    ) -> tuple[int, int, int]:
         """Of a transaction: entries up to it, its own, its timestamp; 0 if none of its entries is there."""
         parts = list(self._parts_backwards(clusters, number, number, False))
-        position = self.entries_until(clusters, number - 1)
+        position = self.entries_until(clusters, number - 1, trimmed)
         return position, sum(part.entries for part in parts), parts[0].timestamp if parts else 0
 
-    def number_of(self, clusters: Sequence[Sequence[File]], position: int) -> int | None:
-        """The transaction that wrote the entry at `position`; None if it is not there."""
+    def number_of(
+        self, clusters: Sequence[Sequence[File]], position: int, trimmed: TrimmedMark = _UNTRIMMED
+    ) -> int | None:
+        """The transaction that wrote the entry at `position`; None if it is not there. If that entry was trimmed: the
+        last transaction before the next entry that is there."""
         import numpy as np
 
+        if position < trimmed.position:
+            following = self._first_from(clusters, lambda file: file.positions[1] >= position, position=position)
+            if following is None:
+                return None
+            number, begin = following
+            return number if begin <= position else number - 1
         for file in _flat(clusters):
             if file.positions[0] <= position <= file.positions[1]:
                 found = self._transactions(file)
@@ -164,27 +197,35 @@ class Amounts:
     def _read(self, file: File, sized: bool) -> _Transactions:
         import numpy as np
 
-        columns = ["number", "position", "timestamp"]
+        columns = ["number", "position", "timestamp", "index"]
         read = self._files.measured(file, columns) if sized else self._files.narrow(file, columns)
         parts = []
         for rows in read:
             sizes = rows["size"].to_numpy() if sized else np.zeros(rows.num_rows, np.int64)
             times = rows["timestamp"].cast("int64").to_numpy() // 1000
-            parts.append((rows["number"].to_numpy(), rows["position"].to_numpy(), times, sizes))
-        number, position, times, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(position)
-        number, position, times, sizes = number[order], position[order], times[order], sizes[order]
+            narrow = (rows[name].to_numpy() for name in ("number", "position", "index"))
+            parts.append((*narrow, times, sizes))
+        found = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.argsort(found[1])
+        number, position, index, times, sizes = (column[order] for column in found)
         begins = np.flatnonzero(np.concatenate(([True], np.diff(number) != 0)))
         stops = np.concatenate((begins[1:], [len(number)]))
         return _Transactions(
             number[begins],
             times[begins],
-            position[begins],
+            position[begins] - index[begins],
             position[stops - 1] + 1,
             stops - begins,
             np.add.reduceat(sizes, begins),
             sized,
         )
+
+
+def _first(values: Any, least: int) -> int:
+    """Where the first of some sorted values is that is not less than `least`."""
+    import numpy as np
+
+    return int(np.searchsorted(values, least, "left"))
 
 
 def _flat(clusters: Sequence[Sequence[File]]) -> Iterator[File]:

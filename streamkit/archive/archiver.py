@@ -16,6 +16,7 @@ from .read import Archive
 from .remove import remove_all
 from .report import ArchiveReport
 from .trim import trim_archive
+from .trimmed_rows import remove_trimmed_rows, removes_trimmed_rows
 from .write import Archived, archive_partitions
 
 __all__ = ["archive_space", "lease_name", "remove_space", "see_committed"]
@@ -69,6 +70,7 @@ def archive_space(
                 continue
             archive.check_location(group)
             done = archive_partitions(group, held, archive.table, until, target_bytes, progress)
+            _remove_trimmed(group, archive, held)
             removed += remove_all(group, archive, held)
         total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
     archived = tuple(partition.head.archived for partition in partitions)
@@ -84,7 +86,14 @@ def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeL
                 for partition in group:
                     held.check()
                     trim_archive(archive.table, partition)
+                _remove_trimmed(group, archive, held)
                 removed += remove_all(group, archive, held)
         except (LeaseNotAcquired, TransientError, Ambiguous):
             continue
     return removed
+
+
+def _remove_trimmed(partitions: Sequence[Partition], archive: Archive, lease: Lease) -> None:
+    for partition in partitions:
+        if removes_trimmed_rows(partition):
+            remove_trimmed_rows(archive, partition, lease)

@@ -266,7 +266,8 @@ def _merged(logs: Sequence[Iterator[pa.Table]], names: Sequence[str]) -> Iterato
         if len(parts) == 1:
             yield parts[0]
             continue
-        whole = pa.concat_tables([_plain(part.select(names)) for part in parts])
+        # Files of other engines say of their columns that they may be null.
+        whole = pa.concat_tables([_plain(part.select(names)) for part in parts], promote_options="permissive")
         yield whole.take(pa.array(np.argsort(np.concatenate(order), kind="stable")))
 
 

@@ -65,6 +65,7 @@ def _compact(
 def _groups(archive: Archive, snapshot: Snapshot, target_bytes: int) -> Iterator[list[File]]:
     """Neighbours that together have no more payload than a file should: what they take in memory is told by that."""
     for partition in {file.partition for file in snapshot.files}:
+        trimmed = snapshot.trimmed[partition].until
         group: list[File] = []
         size = rows = 0
         for cluster in snapshot.clusters(partition):
@@ -77,6 +78,7 @@ def _groups(archive: Archive, snapshot: Snapshot, target_bytes: int) -> Iterator
             payload = archive.files.payload_bytes(cluster[0])
             # What was trimmed before it was archived is between files, never in one.
             apart = bool(group) and group[-1].positions[1] + 1 != cluster[0].positions[0]
+            apart = apart and group[0].numbers[0] > trimmed
             if group and (apart or size + payload > target_bytes or rows + cluster[0].rows > _ROWS):
                 if len(group) > 1:
                     yield group

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .read import Archive
     from .table import Table
 
-__all__ = ["erase_archived", "is_left_behind", "stored_files"]
+__all__ = ["erase_archived", "is_left_behind", "sort_foreign", "stored_files"]
 
 _TRIES = 20
 _FOOTER = b"PAR1"
@@ -60,7 +60,7 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
                     clean.add(file.path)
                 elif not file.ours:
                     foreign = True
-                    _sort(archive, snapshot, file)
+                    sort_foreign(archive, snapshot, file)
                     break
                 else:
                     if file.path not in made:
@@ -91,7 +91,7 @@ def _candidates(snapshot: Snapshot, partition: int, spans: Spans) -> Iterator[Fi
             yield file
 
 
-def _sort(archive: Archive, snapshot: Snapshot, file: File) -> None:
+def sort_foreign(archive: Archive, snapshot: Snapshot, file: File) -> None:
     """Have a file that another engine wrote replaced by files of our own, and those that share its rows' ranges."""
     from .compact import scattered_files, sort_files
 

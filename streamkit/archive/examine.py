@@ -12,7 +12,7 @@ from .columns import check_rows
 from .errors import UNDECODABLE, Elsewhere
 from .parquet import check_digest
 from .schema import schema
-from .snapshot import File, Gone, Snapshot
+from .snapshot import File, Gone, Snapshot, TrimmedMark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,6 +97,11 @@ class _Walk:
         there = archive.table.entries(snapshot.state, self._partition)
         if self._position != -1 and self._rows != there:
             self.found("", f"the table says that it has {there} entries and has {self._rows}")
+        trimmed = snapshot.trimmed.get(self._partition, TrimmedMark())
+        if trimmed.until:
+            contents.sparse = True
+            if self._last >= trimmed.until:
+                contents.position = max(contents.position, trimmed.position)
         if self._number > contents.last:
             self.found("", f"the table says that it ends at {contents.last} and has transaction {self._number}")
         contents.segments = {
@@ -151,10 +156,17 @@ class _Walk:
         self._rows += rows.num_rows
         next_one = np.diff(number)
         same = next_one == 0
-        wrong = (next_one < 0) | (np.diff(position) != 1) | (np.diff(timestamp) < 0)
-        wrong |= same & ((np.diff(index) != 1) | (np.diff(codes) != 0) | (np.diff(timestamp) != 0))
-        wrong |= ~same & (index[1:] != 0)
-        if wrong.any() or index[0] or number[0] <= self._number or timestamp[0] < self._timestamp:
+        until = self._snapshot.trimmed[self._partition].until
+        # Trimmed entries may be missing before and between these.
+        before, after = number[:-1] > until, number[1:] > until
+        steps = np.diff(position)
+        wrong = (next_one < 0) | (steps < 1) | (before & (steps != 1)) | (np.diff(timestamp) < 0)
+        wrong |= same & ((np.diff(index) != steps) | (np.diff(codes) != 0) | (np.diff(timestamp) != 0))
+        wrong |= ~same & after & (index[1:] != 0)
+        if until and number[0] <= until:
+            self._trimmed = True
+        late = index[0] and number[0] > until
+        if wrong.any() or late or number[0] <= self._number or timestamp[0] < self._timestamp:
             at = int(np.flatnonzero(wrong)[0]) + 1 if wrong.any() else 0
             self.found(path, f"transaction {number[at]} does not follow on the one before it")
         self._number, self._position, self._timestamp = int(number[-1]), int(position[-1]) + 1, int(timestamp[-1])

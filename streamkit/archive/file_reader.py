@@ -119,9 +119,9 @@ class FileReader:
 
     def rows_with(
         self, file: File, low: int, high: int, columns: Sequence[str], texts: Sequence[str]
-    ) -> Iterator[tuple[Any, pa.Table | None]]:
-        """Of each row group of a file that streamkit wrote: positions of transactions low..high, and those of its rows
-        whose metadata has `texts`. Only where there are any, the other columns are read."""
+    ) -> Iterator[tuple[tuple[Any, Any], pa.Table | None]]:
+        """Of each row group of a file that streamkit wrote: numbers and positions of the rows of transactions
+        low..high, and those rows whose metadata has `texts`. Only where there are any, the other columns are read."""
         import pyarrow as pa
 
         source = self.open(file)
@@ -132,13 +132,13 @@ class FileReader:
                 number = narrow["number"].to_numpy()
                 inside = (number >= low) & (number <= high)
                 wanted = inside & have_texts(narrow["metadata"], texts)
-                positions = narrow["position"].to_numpy()[inside]
+                places = number[inside], narrow["position"].to_numpy()[inside]
                 del narrow
                 rows = None
                 if wanted.any():
                     rows = check_rows(source.read_row_group(group, columns=list(columns), use_threads=False))
                     rows = rows.filter(pa.array(wanted))
-            yield positions, rows
+            yield places, rows
 
     def rows(self, file: File, low: int, high: int, columns: Sequence[str], most: int) -> pa.Table | None:
         """Transactions low..high of a file that streamkit wrote, in its order; None if they are more than `most` bytes.

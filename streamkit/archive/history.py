@@ -102,10 +102,12 @@ def check(table: Table, first: int, last: int, now: Iterable[str]) -> None:
         return
     there, base, born, archived = set(now), set[str](), set[str](), set[str]()
     for commit in found:
+        if commit.ours:
+            # It builds on a version that was checked: what it removed, or wrote anew, is right.
+            archived |= commit.added
+            continue
         base |= commit.removed - born
         born |= commit.added - base
-        if commit.ours and commit.changes:
-            archived |= commit.added - base
     left = (base | archived) - there
     came = (born & there) - archived
     if not left and not came:

@@ -229,53 +229,63 @@ class Archive:
         for files, low, high in _windows(snapshot, partition, first, last, bounds):
             if _alone(files):
                 if needles is not None:
-                    yield self._found(snapshot, files[0], low, high, columns, needles), high
+                    yield self._found(snapshot, partition, files[0], low, high, columns, needles), high
                     continue
                 rows = self.files.rows(files[0], low, high, columns, most)
                 if rows is not None:
-                    rows = self._dense(snapshot, rows)
+                    rows = self._in_order(snapshot, partition, rows)
                     yield rows, high
                     del rows  # before the next ones are read
                     continue
             for rows in windows(self.table, files, Wanted(partition, "number", low, high), columns, most):
-                rows = self._dense(snapshot, rows)
+                rows = self._in_order(snapshot, partition, rows)
                 reached = rows["number"][-1].as_py()
                 yield rows if needles is None else _with_needles(rows, needles), reached
                 del rows
 
     def _found(
-        self, snapshot: Snapshot, file: File, low: int, high: int, columns: Sequence[str], needles: Needles
+        self,
+        snapshot: Snapshot,
+        partition: int,
+        file: File,
+        low: int,
+        high: int,
+        columns: Sequence[str],
+        needles: Needles,
     ) -> pa.Table:
         """The rows with the needles, in commit order; the file is not in memory as a whole."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        positions, found = [], []
+        places, found = [], []
         for there, rows in self.files.rows_with(file, low, high, columns, needles.texts):
-            positions.append(there)
-            needles.passed += len(there) - (0 if rows is None else rows.num_rows)
+            places.append(there)
+            needles.passed += len(there[0]) - (0 if rows is None else rows.num_rows)
             if rows is not None:
                 found.append(rows)
-        if positions and _places(np.concatenate(positions))[1].min(initial=0) < 0:
-            raise self._not_once(snapshot, low, high)
+        if places:
+            numbers, positions = (np.concatenate(column) for column in zip(*places, strict=True))
+            if _order(numbers, positions, snapshot.trimmed[partition].until) is None:
+                raise self._not_once(snapshot, low, high)
         if not found:
             return self.files.empty(file, columns)
         with self.table.mapped():
             rows = pa.concat_tables(found).unify_dictionaries().combine_chunks()
             return rows.take(pc.sort_indices(rows["position"]))
 
-    def _dense(self, snapshot: Snapshot, rows: pa.Table) -> pa.Table:
-        """`rows` in commit order. CorruptData if they are not all those of their transactions, once each."""
+    def _in_order(self, snapshot: Snapshot, partition: int, rows: pa.Table) -> pa.Table:
+        """`rows` in commit order. CorruptData if they are not all those of their transactions, once each, as far as
+        they were not trimmed."""
         import numpy as np
         import pyarrow as pa
 
-        where, order = _places(rows["position"].to_numpy())
-        if len(order) and order.min() < 0:
-            numbers = rows["number"].to_numpy()
+        numbers = rows["number"].to_numpy()
+        order = _order(numbers, rows["position"].to_numpy(), snapshot.trimmed[partition].until)
+        if order is None:
             raise self._not_once(snapshot, numbers.min(), numbers.max())
         with self.table.mapped():
-            return rows if (where == np.arange(len(where))).all() else rows.take(pa.array(order))
+            return rows if (order == np.arange(len(order))).all() else rows.take(pa.array(order))
 
     def _not_once(self, snapshot: Snapshot, first: int, last: int) -> CorruptData:
         return CorruptData(
@@ -306,22 +316,31 @@ class Archive:
 
     def entries_until(self, partition: Partition, number: int) -> int:
         return self._asked(
-            partition, number, lambda found: self._amounts.entries_until(found.clusters(partition.partition), number)
+            partition,
+            number,
+            lambda found: self._amounts.entries_until(
+                found.clusters(partition.partition), number, found.trimmed[partition.partition]
+            ),
         )
 
     def place(self, partition: Partition, number: int) -> tuple[int, int, int]:
         return self._asked(
             partition,
             partition.head.archived,
-            lambda found: self._amounts.place(found.clusters(partition.partition), number),
+            lambda found: self._amounts.place(
+                found.clusters(partition.partition), number, found.trimmed[partition.partition]
+            ),
         )
 
     def number_of(self, partition: Partition, position: int) -> int | None:
-        return self._asked(
-            partition,
-            partition.head.archived,
-            lambda found: self._amounts.number_of(found.clusters(partition.partition), position),
-        )
+        archived = partition.head.archived
+
+        def ask(snapshot: Snapshot) -> int | None:
+            trimmed = snapshot.trimmed[partition.partition]
+            found = self._amounts.number_of(snapshot.clusters(partition.partition), position, trimmed)
+            return archived if found is None and trimmed.until else found
+
+        return self._asked(partition, archived, ask)
 
     def bytes_between(self, partition: Partition, first: int, last: int) -> int:
         return self._asked(
@@ -561,14 +580,21 @@ def _with_needles(rows: pa.Table, needles: Needles) -> pa.Table:
     return found
 
 
-def _places(position: Any) -> tuple[Any, Any]:
-    """(where each row belongs, which row is at each place, or -1): positions are dense, nothing has to be sorted."""
+def _order(numbers: Any, positions: Any, trimmed: int) -> Any:
+    """Which row is at each place in commit order. None if a position is there twice, or is missing after transaction
+    `trimmed`: before it rows of trimmed entries are gone."""
     import numpy as np
 
-    where = position - (position.min() if len(position) else 0)
-    order = np.full(len(where), -1)
-    order[where[where < len(order)]] = np.flatnonzero(where < len(order))
-    return where, order
+    if not len(positions) or numbers.min() > trimmed:
+        # Positions are dense: nothing has to be sorted.
+        where = positions - (positions.min() if len(positions) else 0)
+        order = np.full(len(where), -1)
+        order[where[where < len(order)]] = np.flatnonzero(where < len(order))
+        return order if order.min(initial=0) >= 0 else None
+    order = np.argsort(positions, kind="stable")
+    steps = np.diff(positions[order])
+    wrong = np.where(numbers[order][:-1] > trimmed, steps != 1, steps < 1)
+    return None if wrong.any() else order
 
 
 def _alone(files: Sequence[File]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CorruptData
@@ -14,7 +14,7 @@ from .errors import Damaged
 if TYPE_CHECKING:
     from .delta_log import LogState
 
-__all__ = ["File", "Gone", "Snapshot", "is_own_name", "overlapping"]
+__all__ = ["File", "Gone", "Snapshot", "TrimmedMark", "is_own_name", "overlapping"]
 
 _OWN_NAME = re.compile(r"[0-9a-f]{2}-\d+-\d+-\d+-[0-9a-f]{12}(-[0-9a-f]{16})?\.parquet")
 
@@ -86,6 +86,27 @@ def overlapping(files: Sequence[File], *, parted: bool) -> Iterator[list[File]]:
         yield found
 
 
+class TrimmedMark(NamedTuple):
+    """How far a partition's table has lost the rows of trimmed entries."""
+
+    until: int = 0
+    """The last transaction that may lack rows."""
+    position: int = 0
+    """Entries of the partition up to it, the lost ones included."""
+    removed_by: int = 0
+    """The transaction that removed entries of segments last, as of then;"""
+    floor: int = 0
+    """and the first transaction that could be read."""
+
+    def named(self, partition: int) -> dict[str, int]:
+        """The application transactions that say it."""
+        return {f"streamkit/{partition}/trimmed/{name}": value for name, value in self._asdict().items()}
+
+    @classmethod
+    def of(cls, marks: Mapping[str, int], partition: int) -> TrimmedMark:
+        return cls(*(marks.get(name, 0) for name in cls().named(partition)))
+
+
 class Snapshot:
     """One version of the table: what is read from it is one consistent state."""
 
@@ -96,6 +117,8 @@ class Snapshot:
         """What the table's log says; a commit builds on it."""
         self.archived = archived
         """For each partition, the last transaction that is there."""
+        self.trimmed = {partition: TrimmedMark.of(state.marks, partition) for partition in archived}
+        """For each partition, how far rows of trimmed entries may be missing."""
         self.paths = {file.path for file in files}
         self.files = sorted(files, key=lambda file: (file.partition, file.positions))
         self._clusters: dict[int, list[list[File]]] = {}
@@ -106,12 +129,14 @@ class Snapshot:
     def clusters(self, partition: int) -> list[list[File]]:
         """The partition's files in the order of their numbers, those together that overlap. CorruptData for a hole."""
         clusters = self._clusters.get(partition, [])
-        position = 0
+        position, trimmed = 0, self.trimmed[partition].until if partition in self.trimmed else 0
         for cluster in clusters:
             first = min(file.positions[0] for file in cluster)
             last = max(file.positions[1] for file in cluster)
+            rows, whole = sum(file.rows for file in cluster), last - first + 1
+            sparse = min(file.numbers[0] for file in cluster) <= trimmed
             # What was trimmed before it was archived is in no file. Of what is, the table's log says how much there is.
-            if first < position or sum(file.rows for file in cluster) != last - first + 1:
+            if first < position or rows > whole or (rows < whole and not sparse):
                 raise CorruptData(
                     f"{self.where}, version {self.version}: the files do not hold the entries {position} to {last} of "
                     f"partition {partition} once each; the table was changed by something else, restore a version"

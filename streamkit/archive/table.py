@@ -33,7 +33,7 @@ from .files import TableFiles
 from .location import ArchiveLocation
 from .log_cleanup import LOG_RETENTION, clean_log
 from .schema import DELTA_TYPES, check_installed, schema
-from .snapshot import File, Gone, Snapshot, is_own_name
+from .snapshot import File, Gone, Snapshot, TrimmedMark, is_own_name
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["File", "Gone", "Part", "Snapshot", "Table", "check_installed", "schema", "space_of"]
 
 FORMAT = 1
+_WITH_HOLES = 2
+"""The format of a table that lost rows of trimmed entries: an earlier release would take it for a damaged one."""
 _FORMAT = "streamkit.format"
 _STORE = "streamkit.store"
 _SPACE = "streamkit.space"
@@ -183,9 +185,10 @@ class Table(TableFiles):
                 f"{self.url} is a Delta table that streamkit did not write (it has no property {_FORMAT}): "
                 "move it away, or choose another place with connect(archive=…)"
             )
-        if found != str(FORMAT):
+        if found not in (str(FORMAT), str(_WITH_HOLES)):
             raise UnsupportedVersion(
-                f"{self.url} has archive format {found!r}; this release reads {FORMAT}. Upgrade streamkit."
+                f"{self.url} has archive format {found!r}; this release reads {FORMAT} and {_WITH_HOLES}. "
+                "Upgrade streamkit."
             )
         owner = (marks.get(_STORE), marks.get(_SPACE))
         if owner != (str(self._store), self._space):
@@ -453,6 +456,44 @@ class Table(TableFiles):
         actions: list[Any] = [RemoveAction(file.path, True, now, file.size, {}) for file in old]
         left = self.entries(state, partition) - sum(file.rows for file in old)
         marks = [self._verified(state), Transaction(_entries(partition), left)]
+        with self.mapped():
+            return self._append(state, actions, CommitProperties(max_commit_retries=0, app_transactions=marks))
+
+    def allow_holes(self, state: LogState) -> bool:
+        """Give the table the format of one that may lack trimmed rows; False if it has moved on, or has it by now."""
+        from deltalake.exceptions import CommitFailedError
+
+        if state.configuration.get(_FORMAT) == str(_WITH_HOLES):
+            return True
+
+        def change(url: str) -> None:
+            onto = self._at(url, state.version)
+            onto.alter.set_table_properties({_FORMAT: str(_WITH_HOLES)}, raise_if_not_exists=False)
+
+        with self.mapped(), contextlib.suppress(CommitFailedError):
+            self._write(change)
+        self._delta = None
+        return False
+
+    def thin(
+        self,
+        state: LogState,
+        old: Sequence[File],
+        new: Sequence[File],
+        partition: int,
+        trimmed: TrimmedMark,
+    ) -> bool:
+        """Put `new` files, which lack rows of trimmed entries, in the place of `old` ones. False if the table has moved
+        on."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now = time.time_ns() // 1_000_000
+        actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, file.statistics()) for file in new]
+        actions += [RemoveAction(file.path, True, now, file.size, {}) for file in old]
+        lost = sum(file.rows for file in old) - sum(file.rows for file in new)
+        marks = [self._verified(state), Transaction(_entries(partition), self.entries(state, partition) - lost)]
+        marks += [Transaction(name, value) for name, value in trimmed.named(partition).items()]
         with self.mapped():
             return self._append(state, actions, CommitProperties(max_commit_retries=0, app_transactions=marks))
 

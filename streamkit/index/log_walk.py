@@ -294,7 +294,7 @@ class LogWalk:
         if contents.problems:
             self.cold = None
             return
-        self.cold = contents.segments
+        self.cold = None if contents.sparse else contents.segments
         # Of what was trimmed the archive may know nothing.
         self.position = contents.position if contents.position or not last else -1
         self.timestamp = contents.timestamp

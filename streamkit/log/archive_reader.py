@@ -34,6 +34,8 @@ class Contents:
         """Entries in the partition up to there, those of them that were trimmed before they were archived too."""
         self.timestamp = 0
         self.segments: dict[str, SegmentRow] = {}
+        self.sparse = False
+        """Whether rows of trimmed entries may have left it: it tells less of segments than there was."""
         self.elsewhere = False
         """Whether it may only be that the archive is not where it was looked for."""
         self.problems: list[tuple[str, str]] = []

@@ -107,9 +107,15 @@ class Changed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     idempotency_window: float = 0.0
     archive_grace: float = 0.0
+    trimmed_rows: str = ""
+    """Whether the archive's table keeps rows of trimmed entries ("keep", the default) or loses them ("remove")."""
 
     def then(self, later: Changed) -> Changed:
-        return Changed(later.idempotency_window or self.idempotency_window, later.archive_grace or self.archive_grace)
+        return Changed(
+            later.idempotency_window or self.idempotency_window,
+            later.archive_grace or self.archive_grace,
+            later.trimmed_rows or self.trimmed_rows,
+        )
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -29,7 +29,7 @@ from .report import EraseReport, Rewritten
 from .rewrite import CleanCopies, clean_partition, clear_leftovers, index_all
 from .stored import has_pairs, hidden_up_to, stored_with
 
-__all__ = ["FindArchived", "erase_matching", "erase_space", "finish"]
+__all__ = ["FindArchived", "erase_matching", "erase_space", "finish", "record_expired"]
 
 _AT_ONCE = 5000
 """Ranges that one transaction erases, at most."""
@@ -122,7 +122,7 @@ def erase_space(
         if wanted.name is not None and space.partition(wanted.name) is not partition:
             continue
         if not dry_run:
-            _settle(committer)
+            record_expired(committer)
         found = _search(partition, wanted, progress)
         hidden = _hidden(partition, wanted, hidden_in_archive, dry_run)
         hidden_count = _count(hidden) if metadata is not None else _count_new(partition, hidden)
@@ -174,7 +174,7 @@ def _count_new(partition: Partition, hidden: Sequence[Erasure]) -> int:
     return sum(done.lacks(erasure.segment, erasure.first, erasure.last) for erasure in hidden)
 
 
-def _settle(committer: Committer) -> None:
+def record_expired(committer: Committer) -> None:
     """Record in the log that hidden entries are gone, so that a wider retention does not bring them back."""
     partition = committer.partition
     partition.refresh()
