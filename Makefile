@@ -7,6 +7,8 @@ MAKEFLAGS += --jobs=3
 VENV := .venv
 NPM := $(VENV)/azurite.stamp $(VENV)/chromium.stamp $(VENV)/durable_streams.stamp
 BIN := $(VENV)/bin
+# Older versions of Spark, each in an environment of its own, for `make test-exhaustive`.
+SPARKS := $(patsubst %,$(VENV)/spark-%.stamp,4.0 4.1 4.2)
 # Python compiles what it imports; pip would compile all of it, which is little more than a tenth.
 PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-compile
 # For two processors: half of the time a test waits, for servers and for Spark.
@@ -103,6 +105,18 @@ $(VENV)/%.stamp: infra/%/package-lock.json infra/npm.py $(VENV)/dev.stamp
 # Jars with which Spark itself reads s3a://, from Maven; the tests that need them reach no network.
 $(VENV)/connectors.stamp: infra/spark/connectors.xml infra/spark/connectors.py $(VENV)/dev.stamp | java
 	@$(BIN)/python infra/spark/connectors.py >/dev/null
+	@touch $@
+
+test-exhaustive: $(SPARKS)
+
+# The newest patch of a minor version, and all else from the environment of the tests.
+$(VENV)/spark-%.stamp: $(VENV)/dev.stamp
+	@echo "installing Spark $* into $(VENV)/spark-$*"
+	@$(BIN)/python -m venv $(VENV)/spark-$*
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	    >$$($(VENV)/spark-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
+	@$(VENV)/spark-$*/bin/python -m pip install -q --disable-pip-version-check --no-compile --ignore-installed \
+	    'pyspark==$*.*'
 	@touch $@
 
 $(VENV)/bench.stamp: benchmarks/requirements.txt $(VENV)/demo.stamp

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
     from .archive import ArchiveReport, CompactReport, RestoreReport
     from .archive.read import Archive
+    from .archive.spread import Spread
     from .backup import BackupPoint, BackupReport, BackupRestored
     from .groups import Group, Queue
     from .index.verify import VerifyReport
@@ -966,13 +967,15 @@ class Store:
         min_age: float | None = None,
         target_file_bytes: int = 64 << 20,
         progress: Callable[[int, int], None] | None = None,
+        spread: Spread | None = None,
     ) -> ArchiveReport:
         """Move committed transactions into the space's Delta table, where every reader finds them.
 
         `until`: the newest timestamp (ms) to archive. `min_age`: only what is older than so many seconds. What has
         been archived for longer than the space's grace is removed from the log. `target_file_bytes`: payload in one
         file, before compression; about five times as much memory is used. `progress(transactions, entries)` is called
-        after each commit to the table. It may be stopped anywhere, and called again.
+        after each commit to the table. `spread`: has other processes write the files of the partitions, as
+        `streamkit.archive.Processes(url, 4)` does. It may be stopped anywhere, and called again.
         LeaseNotAcquired while another process archives the space; MissingDependency without the extra `archive`;
         CorruptData if the table was changed by something else. An unknown space is nothing to do.
         """
@@ -995,7 +998,9 @@ class Store:
                 self._finish_erasing(partition)
             if removes_trimmed_rows(partition):
                 record_expired(committer)
-        return archive_space(known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress)
+        return archive_space(
+            known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress, spread
+        )
 
     def compact(
         self,

@@ -15,6 +15,7 @@ from .location import path_name
 from .read import Archive
 from .remove import remove_all
 from .report import ArchiveReport
+from .spread import Spread
 from .trim import trim_archive
 from .trimmed_rows import remove_trimmed_rows, removes_trimmed_rows
 from .write import Archived, archive_partitions
@@ -53,6 +54,7 @@ def archive_space(
     until: int,
     target_bytes: int,
     progress: Progress | None,
+    spread: Spread | None = None,
 ) -> ArchiveReport:
     """Archive what was seen and is not younger than `until` (ms), then remove from the log what has been archived long.
 
@@ -69,7 +71,7 @@ def archive_space(
                     raise
                 continue
             archive.check_location(group)
-            done = archive_partitions(group, held, archive.table, until, target_bytes, progress)
+            done = archive_partitions(group, held, archive.table, until, target_bytes, progress, spread)
             _remove_trimmed(group, archive, held)
             removed += remove_all(group, archive, held)
         total = Archived(*(one + other for one, other in zip(total, done, strict=True)))

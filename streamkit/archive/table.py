@@ -110,7 +110,7 @@ class Table(TableFiles):
     def __init__(self, location: ArchiveLocation, store: UUID, space: str) -> None:
         check_installed()
         super().__init__(location.table(store, space), location.options, location.writer(store, space))
-        self._store = store
+        self.store = store
         self._space = space
         self._lock = threading.RLock()
         self._measured: OrderedDict[str, tuple[File, ...]] = OrderedDict()
@@ -191,9 +191,9 @@ class Table(TableFiles):
                 "Upgrade streamkit."
             )
         owner = (marks.get(_STORE), marks.get(_SPACE))
-        if owner != (str(self._store), self._space):
+        if owner != (str(self.store), self._space):
             raise CorruptData(
-                f"{self.url} is the archive of the store {owner[0]} and the space {owner[1]!r}, not of {self._store} "
+                f"{self.url} is the archive of the store {owner[0]} and the space {owner[1]!r}, not of {self.store} "
                 f"and {self._space!r}"
             )
         features = set(state.protocol.reader_features or ())
@@ -356,7 +356,7 @@ class Table(TableFiles):
                 description=f"streamkit: the archive of the space {self._space!r}",
                 configuration={
                     _FORMAT: str(FORMAT),
-                    _STORE: str(self._store),
+                    _STORE: str(self.store),
                     _SPACE: self._space,
                     _PARTITIONS: str(settings.partitions),
                     **({_INCARNATION: settings.incarnation.hex()} if settings.incarnation else {}),

@@ -21,6 +21,7 @@ from ..log.rows import encode_row
 from .file_builder import FileBuilder
 from .parquet import write_file
 from .snapshot import File
+from .spread import Spread, Work
 from .table import Part, Table
 from .trim import trim_archive
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ..leases import Lease
     from .delta_log import LogState
 
-__all__ = ["Archived", "archive_partitions", "move_watermark"]
+__all__ = ["Archived", "archive_partitions", "files_of", "move_watermark"]
 
 _ROWS = 1_000_000
 _FRAMES = 250_000
@@ -76,10 +77,11 @@ def archive_partitions(
     until: int,
     target_bytes: int,
     progress: Callable[[int, int], None] | None = None,
+    spread: Spread | None = None,
 ) -> Archived:
     """Archive what is known to be committed and not younger than `until` (ms), under the lease of `partitions`.
 
-    LeaseLost if another archiver took over.
+    `spread` has the files written elsewhere. LeaseLost if another archiver took over.
     """
     partitions[0].check_space()  # a store that was deleted and made again gets nothing of the old one
     for partition in partitions:
@@ -97,19 +99,43 @@ def archive_partitions(
     growing = [_begin(partition, table, state) for partition in partitions]
     total = Archived()
     try:
-        for one in growing:
-            last = one.partition.watermark
-            for file, number in _files(one.partition, table, one.reached, last, until, target_bytes):
-                one.number = number
-                if file is not None:
-                    one.files.append(file)
-                if sum(len(other.files) for other in growing) >= _FILES:
-                    total = _commit(table, lease, growing, total, progress)
+        for one, file, number in _written(growing, table, until, target_bytes, spread):
+            one.number = number
+            if file is not None:
+                one.files.append(file)
+            if sum(len(other.files) for other in growing) >= _FILES:
+                total = _commit(table, lease, growing, total, progress)
         return _commit(table, lease, growing, total, progress)
     except LeaseLost:
         # They may hold what was erased meanwhile, and nobody will look for it again.
         table.discard(file for one in growing for file in one.files)
         raise
+
+
+def _written(
+    growing: Sequence[_Growing], table: Table, until: int, target_bytes: int, spread: Spread | None
+) -> Iterator[tuple[_Growing, File | None, int]]:
+    """Each file, as it comes, and the transaction that those of its partition go up to by then."""
+    if spread is None:
+        for one in growing:
+            for file, number in files_of(
+                one.partition, table, one.reached, one.partition.watermark, until, target_bytes
+            ):
+                yield one, file, number
+        return
+    works = [
+        Work(table.store, one.space, one.partition, reached, one.watermark, until, target_bytes)
+        for one, reached in ((each.partition, each.reached) for each in growing)
+        if one.watermark > reached
+    ]
+    if not works:
+        return
+    # Whoever writes elsewhere opens it.
+    table.create(growing[0].partition.settings)
+    by_partition = {one.partition.partition: one for one in growing}
+    for wrote in spread(works):
+        for file, number in wrote.files:
+            yield by_partition[wrote.partition], file, number
 
 
 def _begin(partition: Partition, table: Table, state: LogState | None) -> _Growing:
@@ -184,7 +210,7 @@ def _index_all(partition: Partition) -> None:
     raise Unavailable(f"space {partition.space!r}: others bring its index forward all the time, archive again later")
 
 
-def _files(
+def files_of(
     partition: Partition, table: Table, reached: int, last: int, until: int, target_bytes: int
 ) -> Iterator[tuple[File | None, int]]:
     """Each file, and the transaction that they go up to by then; a last one without a file."""

@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from .options import Archive, Json, MaxTimestamp, SpaceName, StoreId, Url, check_space, open_store
+from ..archive import Processes
+from .options import Archive, Json, MaxTimestamp, SpaceName, StoreId, Url, check_space, open_store, resolved_url
 from .output import print_line, record_line
 from .progress import progress
 
@@ -20,6 +21,9 @@ def archive(
     min_age: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Only what is older.", show_default=False)
     ] = None,
+    processes: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, help="Processes that write the files of the space's partitions.")
+    ] = 1,
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
@@ -29,7 +33,11 @@ def archive(
     with open_store(url, store, archive) as opened, progress("archiving", unit="entries") as bar:
         check_space(opened, space)
         report = opened.archive(
-            space, until=until or None, min_age=min_age, progress=lambda transactions, entries: bar.advance(entries)
+            space,
+            until=until or None,
+            min_age=min_age,
+            progress=lambda transactions, entries: bar.advance(entries),
+            spread=None if processes == 1 else Processes(resolved_url(url), processes, archive=archive),
         )
     if json:
         print_line(record_line(msgspec.to_builtins(report)))

@@ -40,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Not before it is used: Spark before 4.1 has no sinks of this kind, and runs jobs that only work on executors.
+    # Not before it is used: Spark before 4.0 has no sinks of this kind, and runs jobs that only work on executors.
     if name == "write_space":
         from .sink import write_space
 

@@ -223,9 +223,10 @@ def _types(table: Any) -> dict[str, Any]:
 def _schema(frame: DataFrame) -> pa.Schema:
     """Of its rows in the table: any of them may be null, and moments are in UTC."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
 
-    return pa.schema([field.with_nullable(True) for field in to_arrow_schema(frame.schema, timezone="UTC")])
+    from .versions import arrow_schema_of
+
+    return pa.schema([field.with_nullable(True) for field in arrow_schema_of(frame.schema)])
 
 
 def _filesystem(url: str) -> Any:

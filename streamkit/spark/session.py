@@ -23,9 +23,9 @@ _JAVA = 17
 def register(spark: SparkSession) -> None:
     """Make `format("streamkit")` known to a session. None of its settings is changed.
 
-    Again is fine. Spark before 4.1 has no such sources: there it does nothing, and jobs that need none still run.
+    Again is fine. Spark before 4.0 has no such sources: there it does nothing, and jobs that need none still run.
     """
-    if tuple(map(int, spark.version.split(".")[:2])) < (4, 1):
+    if int(spark.version.split(".")[0]) < 4:
         return
     from .source import StreamkitSource
 

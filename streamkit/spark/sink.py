@@ -10,11 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ..log.idempotency import LASTING
 from ..model import Record
@@ -22,13 +22,14 @@ from ..names import check_name, partition_of
 from ..store import Store, inner
 from .options import Options, parse
 from .overtaken import naming_replaced_files
+from .versions import SINK_TAKES_ROWS, StreamSink, arrow_schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchWriter", "StreamWriter", "write_space"]
+__all__ = ["BatchWriter", "StreamWriter", "as_batches", "write_space"]
 
 _BYTES = 8 << 20
 _ROWS = 20_000
@@ -451,10 +452,28 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         return self._write(iterator, self.name, context.partitionId() if context else 0)
 
 
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+def as_batches(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Spark's rows as Arrow batches."""
+    import pyarrow as pa
+
+    wanted = arrow_schema_of(schema)
+    while some := list(islice(rows, _TAKEN)):
+        columns = []
+        for field, values in zip(wanted, zip(*some, strict=True), strict=True):
+            if pa.types.is_map(field.type):
+                values = tuple(None if value is None else list(value.items()) for value in values)
+            columns.append(pa.array(values, field.type))
+        yield pa.record_batch(columns, schema=wanted)
+
+
+class StreamWriter(_Writer, StreamSink):  # type: ignore[misc]
     """Exactly once: a batch that Spark repeats comes to the same keys."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._schema = schema
+
+    def write(self, iterator: Iterator[Any]) -> Written:
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -462,4 +481,5 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId") if context else None
         if not query or not batch or context is None:
             raise RuntimeError("Spark does not say which batch of which query this is: nothing was written")
-        return self._write(iterator, f"{query}/{batch}", context.partitionId())
+        batches = as_batches(iterator, self._schema) if SINK_TAKES_ROWS else iterator
+        return self._write(batches, f"{query}/{batch}", context.partitionId())

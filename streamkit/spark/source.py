@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
 )
 
-from ..errors import MissingDependency
 from .filters import may_hold, tests_of
 from .options import Options, parse, schema, table_options
 from .plan import Piece, Span, packed, pieces, spans
@@ -99,10 +97,6 @@ class StreamkitSource(DataSource):
         return _Reader(self._given(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        if find_spec("pyspark.sql.streaming.datasource") is None:
-            raise MissingDependency(
-                "reading a stream from a store needs Spark 4.2 or newer; batches are read from 4.1 on"
-            )
         from .stream import StreamReader
 
         return StreamReader(self._given(schema))
@@ -114,7 +108,7 @@ class StreamkitSource(DataSource):
             raise ValueError("a log is only appended to: use mode('append')")
         return BatchWriter(parse(self.options, writing=True), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from .sink import StreamWriter
 
         return StreamWriter(parse(self.options, writing=True), schema)

@@ -13,12 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from ..client import Client
 from ..errors import CorruptData, StoreClosed
@@ -31,6 +25,7 @@ from .plan import Piece, begin_of, entries_until, partitions_of, reaching
 from .rows import loss, loss_error, read_pieces, removed
 from .source import Task
 from .stream_offset import SpaceOffset, StreamOffset, decode, encode
+from .versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of the last look."""
         self._target: StreamOffset | None = None
         self._latest: StreamOffset | None = None
+        self._reached: Json | None = None
+        """Where the next batch begins, as far as this process knows: Spark before 4.2 does not say it."""
         self._positions: OrderedDict[tuple[Partition, int], int] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,7 +88,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     number, skip = max((number, skip), (partition.ask(floor_of).number, 0))
                 first.setdefault(key, []).append((number - 1, skip))
         spaces = {key: SpaceOffset(self._incarnation(key), tuple(read)) for key, read in first.items()}
-        return encode(StreamOffset(spaces, self.options.split, named=True))
+        self._reached = encode(StreamOffset(spaces, self.options.split, named=True))
+        return self._reached
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.options.max_rows) if self.options.max_rows else ReadAllAvailable()
@@ -99,7 +97,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._end()
 
-    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+    def latestOffset(self, start: Json | None = None, limit: ReadLimit | None = None) -> Json:
+        if start is None:
+            start, limit = self._reached, self.getDefaultReadLimit()
+            if start is None:
+                # The first batch of a start takes all that waits: nobody knows whether there is a checkpoint.
+                return encode(self._end()._replace(named=True))
         first = decode(start)
         if self._target is None:
             end = self._end()
@@ -146,6 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         first, last = decode(start), decode(end)
+        self._reached = end
         if not self._spaces.keys() >= last.spaces.keys():
             self._look()
         begin = self._continued(first, last)

@@ -200,22 +200,3 @@ def test_polars_duckdb_and_pandas_see_the_tail_too(client: streamkit.Client) -> 
     assert dict(found) == wanted
     pandas: pd.DataFrame = store.to_arrow(SPACE).read_pandas()
     assert pandas.groupby("segment").size().to_dict() == wanted
-
-
-def test_a_table_that_another_engine_has_laid_out_in_part_is_read_with_several_partitions(tmp_path: Path) -> None:
-    from deltalake import DeltaTable
-
-    with streamkit.connect(tmp_path.as_uri()) as client:
-        store = client.store(uuid4())
-        store.create_space(SPACE, 3)
-        for at in range(30):
-            store.produce(SPACE, f"s{at % 9}", [Record(b"%d" % at)])
-            if at == 14:
-                store.archive(SPACE)
-                # Its files say of all columns that they may be null.
-                DeltaTable(store._archive(SPACE).table.url).optimize.z_order(["number"])
-        store.archive(SPACE)
-        found = store.to_arrow(SPACE, columns=["segment", "sequence", "payload"]).read_all().to_pylist()
-        assert [tuple(row.values()) for row in found] == [
-            (entry.segment, entry.sequence, entry.payload) for entry in store.consume_space(SPACE)
-        ]

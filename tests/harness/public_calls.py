@@ -65,7 +65,7 @@ STORE: dict[str, Arguments] = {
     "backups": {"url": None},
     "restore_backup": {"url": None, "point": None, "spaces": None, "backup_of": None, "progress": None},
     "archive": {"space": "s", "until": 1, "min_age": 1.0, "target_file_bytes": 1 << 20},
-    "change_space": {"space": "s", "idempotency_window": 50_000.0, "archive_grace": 1000.0},
+    "change_space": {"space": "s", "idempotency_window": 50_000.0, "archive_grace": 1000.0, "trimmed_rows": "keep"},
     "close": {},
     "compact": {"space": "s", "target_file_bytes": 1 << 20, "retention_hours": 1.0},
     "consume": {"offsets": {"s": None}, "min_timestamp": 0, "max_timestamp": 0, "limit": 1, "gaps": "skip"},

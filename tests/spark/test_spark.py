@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,7 +27,6 @@ from streamkit.errors import MissingDependency, Unavailable
 from streamkit.spark import read_space, write_space
 from streamkit.spark.options import parse
 from streamkit.spark.session import check_java
-from streamkit.spark.source import StreamkitSource
 
 pytestmark = pytest.mark.spark
 
@@ -229,12 +227,6 @@ def test_no_java_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     java.chmod(0o755)
     with pytest.raises(MissingDependency, match="is Java 8"):
         check_java()
-
-
-def test_a_spark_that_cannot_read_streams_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)  # as before Spark 4.2
-    with pytest.raises(MissingDependency, match=r"needs Spark 4\.2"):
-        StreamkitSource({"url": "memory://", "store": str(uuid4()), "space": "orders"}).streamReader(None)  # type: ignore
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------

@@ -6,23 +6,32 @@ python -m streamkit.spark.jobs.archive --url s3://bucket/prefix --min-age 86400
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from ...archive.spread import Spread, Work, Wrote, write_files_of
 from ...client import connect
 from ...errors import LeaseNotAcquired
 from ...store import Store
-from .command import arguments, existing, main, on_executors, start, targets
+from .command import arguments, existing, main, on_executors, say, start, targets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["job"]
 
 
-def _archive(store: Store, space: str, min_age: float | None, size: int, wait: float) -> tuple[int, int, int]:
+def _archive(
+    store: Store, space: str, min_age: float | None, size: int, wait: float, spread: Spread | None = None
+) -> tuple[int, int, int]:
     """(entries, files, transactions removed). LeaseNotAcquired if others are at it all the time."""
     ends = time.monotonic() + wait
     entries = files = removed = 0
     while True:
         try:
-            report = store.archive(space, min_age=min_age, target_file_bytes=size)
+            report = store.archive(space, min_age=min_age, target_file_bytes=size, spread=spread)
         except LeaseNotAcquired:
             if time.monotonic() >= ends:
                 raise
@@ -45,6 +54,9 @@ def job(given: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--wait", type=float, default=90.0, help="seconds for other archivers to end; a killed one's lease lasts 60"
     )
+    parser.add_argument(
+        "--spread", action="store_true", help="one space after the other, its partitions on all executors at once"
+    )
     options = parser.parse_args(given)
     url, place, wait = options.url, options.archive, options.wait
     min_age, size = options.min_age, options.target_file_bytes
@@ -54,8 +66,33 @@ def job(given: Sequence[str] | None = None) -> int:
             entries, files, removed = _archive(existing(client, store, space), space, min_age, size, wait)
         return f"{entries} entries in {files} files, {removed} transactions left the log"
 
-    found = on_executors(start("archive"), targets(options), task, "archiving")
+    spark = start("archive")
+    if options.spread:
+        with connect(url, archive=place) as client:
+            for store, space in targets(options):
+                spread = _on_executors(spark, url, place)
+                done = _archive(existing(client, store, space), space, min_age, size, wait, spread)
+                say(f"  {store} {space!r}: {done[0]} entries in {done[1]} files, {done[2]} transactions left the log")
+        return 0
+    found = on_executors(spark, targets(options), task, "archiving")
     return 1 if any(error for *_, error in found) else 0
+
+
+def _on_executors(spark: SparkSession, url: str, place: str | None) -> Spread:
+    """Has files written by Spark's tasks, one for each partition of the space. The driver holds the lease, and commits
+    them."""
+
+    def write(works: Iterable[Work]) -> Iterable[bytes]:
+        with connect(url, archive=place) as client:
+            for work in works:
+                yield msgspec.json.encode(write_files_of(client.store(work.store), work))
+
+    def spread(works: Sequence[Work]) -> Iterator[Wrote]:
+        rows = spark.sparkContext.parallelize(works, len(works)).mapPartitions(write)
+        for row in rows.toLocalIterator(prefetchPartitions=True):
+            yield msgspec.json.decode(row, type=Wrote)
+
+    return spread
 
 
 if __name__ == "__main__":

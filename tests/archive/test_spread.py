@@ -1,0 +1,126 @@
+"""One space of many partitions is archived by several processes at once, exactly once, also where they are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from uuid import UUID, uuid4
+
+import pytest
+from fix_covered import EXHAUSTIVE
+
+import streamkit
+from streamkit import Record, Store
+from streamkit.archive import Processes, spread
+from streamkit.errors import Unavailable
+
+pytest.importorskip("deltalake")
+
+from deltalake import DeltaTable
+
+SPACE = "orders/ü"
+PARTITIONS = 8
+
+
+def filled(store: Store, transactions: int = 60) -> None:
+    store.create_space(SPACE, PARTITIONS)
+    for at in range(transactions):
+        store.produce(SPACE, f"s{at % 40}", [Record(b"%d/%d" % (at, n)) for n in range(3)])
+
+
+def table_rows(store: Store) -> list[tuple[str, int, bytes]]:
+    table = DeltaTable(store._archive(SPACE).table.url).to_pyarrow_table(columns=["segment", "sequence", "payload"])
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def readers(store: Store) -> list[tuple[str, int, bytes]]:
+    return sorted((entry.segment, entry.sequence, entry.payload) for entry in store.consume_space(SPACE))
+
+
+def test_several_processes_archive_one_space_together(tmp_path: Path) -> None:
+    url = tmp_path.as_uri()
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        filled(store)
+        before = readers(store)
+        report = store.archive(SPACE, spread=Processes(url, 2))
+        assert report.entries == 180
+        assert report.commits == 1
+        assert table_rows(store) == before == readers(store)
+        assert all(entry.tier == "cold" for entry in store.consume_space(SPACE))
+        assert store.archive(SPACE, spread=Processes(url, 2)).entries == 0
+        store.produce(SPACE, "s0", [Record(b"more")])
+        assert store.archive(SPACE, spread=Processes(url, 2)).entries == 1
+        assert table_rows(store) == readers(store)
+        assert not store.verify(SPACE).findings
+
+
+def test_a_process_that_ends_is_an_error_and_the_next_run_archives_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = tmp_path.as_uri()
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        filled(store)
+        before = readers(store)
+        with monkeypatch.context() as patch:
+            patch.setattr(spread.sys, "executable", "/bin/true")
+            with pytest.raises(Unavailable, match="archive again"):
+                store.archive(SPACE, spread=Processes(url, 2))
+        assert readers(store) == before
+        store.archive(SPACE, spread=Processes(url, 2))
+        assert table_rows(store) == before == readers(store)
+
+
+@pytest.mark.parametrize(("url", "count", "error"), [("memory://", 2, "in memory"), ("file:///x", 0, "one process or")])
+def test_processes_that_cannot_be_are_refused(url: str, count: int, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        Processes(url, count)
+
+
+ARCHIVER = """
+import sys
+import streamkit
+from streamkit.archive import Processes
+url, store = sys.argv[1:]
+with streamkit.connect(url) as client:
+    print(client.store(store).archive("orders/ü", target_file_bytes=100, spread=Processes(url, 2)).entries)
+"""
+
+
+def archiver(url: str, store: UUID) -> subprocess.Popen[bytes]:
+    paths = [str(Path(__file__).parents[1] / "short_leases"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths))
+    return subprocess.Popen(
+        [sys.executable, "-c", ARCHIVER, url, str(store)], env=environment, start_new_session=True, stderr=-3
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["all", "the holder of the lease"])
+def test_archivers_that_are_killed_at_random_lose_and_double_nothing(tmp_path: Path, whom: str) -> None:
+    chance = Random(whom)
+    url = tmp_path.as_uri()
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        filled(store)
+        before = readers(store)
+        for _ in range(25 if EXHAUSTIVE else 2):
+            process = archiver(url, store.id)
+            time.sleep(chance.uniform(0.5, 4.0))  # a kill at a moment of its life
+            if whom == "all":
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            process.wait()
+            assert readers(store) == before
+        for _ in range(3):
+            if archiver(url, store.id).wait() == 0:
+                break
+        assert table_rows(store) == before == readers(store)
+        assert not store.verify(SPACE).findings
