@@ -78,7 +78,7 @@ def _groups(archive: Archive, snapshot: Snapshot, target_bytes: int) -> Iterator
             payload = archive.files.payload_bytes(cluster[0])
             # What was trimmed before it was archived is between files, never in one.
             apart = bool(group) and group[-1].positions[1] + 1 != cluster[0].positions[0]
-            apart = apart and group[0].numbers[0] > trimmed
+            apart = apart and group[-1].numbers[1] > trimmed
             if group and (apart or size + payload > target_bytes or rows + cluster[0].rows > _ROWS):
                 if len(group) > 1:
                     yield group
