@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import streamkit
 from streamkit import Record, Store
-from streamkit.spark import read_space, session, write_space
+from streamkit.spark import read_space, register, session, write_space
 
 Row = tuple[str, int, bytes]
 _TRIES = 5
@@ -33,17 +33,23 @@ def main() -> None:
     fill(store, 0, 30)
     store.archive("orders")
     fill(store, 30, 40)
-    spark: Any = session(
-        spark__master="local[2]",
-        spark__ui__enabled="false",
-        spark__ui__showConsoleProgress="false",
-        spark__sql__shuffle__partitions="2",
-        spark__driver__host="127.0.0.1",
-        spark__driver__bindAddress="127.0.0.1",
-        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        spark__sql__warehouse__dir=str(root / "warehouse"),
+    connect = "--connect" in sys.argv
+    spark: Any = (
+        _connected()
+        if connect
+        else session(
+            spark__master="local[2]",
+            spark__ui__enabled="false",
+            spark__ui__showConsoleProgress="false",
+            spark__sql__shuffle__partitions="2",
+            spark__driver__host="127.0.0.1",
+            spark__driver__bindAddress="127.0.0.1",
+            spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            spark__sql__warehouse__dir=str(root / "warehouse"),
+        )
     )
-    spark.sparkContext.setLogLevel("OFF")
+    if not connect:
+        spark.sparkContext.setLogLevel("OFF")
     given = {"url": url, "store": str(store.id), "space": "orders"}
 
     def entries(space: str = "orders") -> list[Row]:
@@ -125,7 +131,7 @@ def main() -> None:
         "restore": job("restore", "--into", str(uuid4())),
         "lag": job("lag", "--checkpoint", str(root / "streamed"), store_too=False),
     }
-    for name in sys.argv[1:] or ways:
+    for name in [name for name in sys.argv[1:] if name in ways] or ways:
         try:
             ways[name]()
             found = None
@@ -133,6 +139,17 @@ def main() -> None:
             found = f"{type(error).__name__}: {error}"
         print("way: " + json.dumps([name, found]), flush=True)
     os._exit(0)
+
+
+def _connected() -> Any:
+    """A session of Spark Connect, with a server of its own."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    found = SparkSession.builder.remote("local[2]").getOrCreate()
+    found.conf.set("spark.sql.shuffle.partitions", "2")
+    register(found)
+    return found
 
 
 def fill(store: Store, begin: int, end: int) -> None:

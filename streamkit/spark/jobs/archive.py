@@ -6,16 +6,14 @@ python -m streamkit.spark.jobs.archive --url s3://bucket/prefix --min-age 86400
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from ...archive.spread import Spread, Work, Wrote, write_files_of
 from ...client import connect
 from ...errors import LeaseNotAcquired
 from ...store import Store
-from .command import arguments, existing, main, on_executors, say, start, targets
+from .command import arguments, existing, in_tasks, main, on_executors, say, start, targets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,17 +80,11 @@ def _on_executors(spark: SparkSession, url: str, place: str | None) -> Spread:
     """Has files written by Spark's tasks, one for each partition of the space. The driver holds the lease, and commits
     them."""
 
-    def write(works: Iterable[Work]) -> Iterable[bytes]:
+    def write(work: Work) -> Wrote:
         with connect(url, archive=place) as client:
-            for work in works:
-                yield msgspec.json.encode(write_files_of(client.store(work.store), work))
+            return write_files_of(client.store(work.store), work)
 
-    def spread(works: Sequence[Work]) -> Iterator[Wrote]:
-        rows = spark.sparkContext.parallelize(works, len(works)).mapPartitions(write)
-        for row in rows.toLocalIterator(prefetchPartitions=True):
-            yield msgspec.json.decode(row, type=Wrote)
-
-    return spread
+    return lambda works: in_tasks(spark, works, write)
 
 
 if __name__ == "__main__":

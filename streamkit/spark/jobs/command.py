@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import pickle
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from ...client import Client, connect
@@ -15,9 +17,15 @@ from ...terminal import visible
 from ..session import session
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["arguments", "existing", "main", "on_executors", "say", "start", "targets"]
+__all__ = ["arguments", "existing", "in_tasks", "main", "on_executors", "say", "start", "targets"]
+
+_AT_ONCE = 256
+"""Tasks whose results are awaited together."""
+_W = TypeVar("_W")
+_R = TypeVar("_R")
 
 
 def arguments(name: str, about: str) -> argparse.ArgumentParser:
@@ -69,21 +77,39 @@ def on_executors(
     The results, in which an error is a StreamkitError's text, as (store, space, result, error).
     """
 
-    def run(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str, Any, str]]:
-        for store, space in pairs:
-            try:
-                yield store, space, task(store, space), ""
-            except (StreamkitError, ValueError) as error:
-                yield store, space, None, f"{type(error).__name__}: {error}"
+    def run(pair: tuple[str, str]) -> tuple[str, str, Any, str]:
+        try:
+            return *pair, task(*pair), ""
+        except (StreamkitError, ValueError) as error:
+            return *pair, None, f"{type(error).__name__}: {error}"
 
     say(f"{what}: {len(work)} spaces")
-    rows = spark.sparkContext.parallelize(work, max(1, len(work))).mapPartitions(run)
     found = []
-    for row in rows.toLocalIterator(prefetchPartitions=True):
+    for row in in_tasks(spark, work, run):
         found.append(row)
         store, space, result, error = row
         say(f"  {len(found)}/{len(work)} {store} {space!r}: {error or result}")
     return found
+
+
+def in_tasks(spark: SparkSession, work: Sequence[_W], task: Callable[[_W], _R]) -> Iterator[_R]:
+    """task(one) for each, each in a Spark task of its own. The results come in order, some hundreds at a time.
+
+    A frame and no RDD: Spark Connect has no RDDs.
+    """
+
+    def run(part: Sequence[_W], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for at in batch.column(0).to_pylist():
+                yield pa.record_batch({"result": pa.array([pickle.dumps(task(part[at]))], pa.binary())})
+
+    for begin in range(0, len(work), _AT_ONCE):
+        part = list(work[begin : begin + _AT_ONCE])
+        frame = spark.range(0, len(part), 1, len(part)).mapInArrow(partial(run, part), "result binary")
+        for row in frame.collect():
+            yield pickle.loads(row[0])
 
 
 def main(job: Callable[[Sequence[str] | None], int]) -> None:
