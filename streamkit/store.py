@@ -60,9 +60,8 @@ from .writing import Writer, check_key, check_lease, fence
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .archive import ArchiveReport, CompactReport, RestoreReport
+    from .archive import ArchiveReport, CompactReport, RestoreReport, Spread
     from .archive.read import Archive
-    from .archive.spread import Spread
     from .backup import BackupPoint, BackupReport, BackupRestored
     from .groups import Group, Queue
     from .index.verify import VerifyReport
@@ -981,7 +980,6 @@ class Store:
         """
         from .archive import ArchiveReport
         from .archive.archiver import archive_space, see_committed
-        from .archive.trimmed_rows import removes_trimmed_rows
         from .removing.erase import record_expired
 
         check_name(space, "space")
@@ -996,7 +994,7 @@ class Store:
             see_committed(partition)
             if partition.erasing:
                 self._finish_erasing(partition)
-            if removes_trimmed_rows(partition):
+            if partition.changed.trimmed_rows == "remove":
                 record_expired(committer)
         return archive_space(
             known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress, spread

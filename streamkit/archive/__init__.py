@@ -7,6 +7,6 @@ archive is written or read, not before.
 from __future__ import annotations
 
 from .report import ArchiveReport, CompactReport, RestoreReport
-from .spread import Processes
+from .spread import Processes, Spread
 
-__all__ = ["ArchiveReport", "CompactReport", "Processes", "RestoreReport"]
+__all__ = ["ArchiveReport", "CompactReport", "Processes", "RestoreReport", "Spread"]
