@@ -7,8 +7,8 @@ set -eu
 server=${1:-http://127.0.0.1:4437}
 orders=$server/v1/stores/_/spaces/orders/segments/order-42/entries
 
-# Append two records to a segment. If-None-Match: * succeeds only if the segment is new.
-curl -fsS "$orders" -H 'Content-Type: application/json' -H 'If-None-Match: *' \
+# Append two records to a segment. If this is run again, the Idempotency-Key keeps them from being written twice.
+curl -fsS "$orders" -H 'Content-Type: application/json' -H 'Idempotency-Key: placed-and-paid' \
     -d '[{"json": {"placed": 3}}, {"json": {"paid": true}}]'
 echo
 

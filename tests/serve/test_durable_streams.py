@@ -23,6 +23,7 @@ from harness.balanced import Balanced
 from streamkit import Record
 from streamkit.names import internal_name
 from streamkit.serve import Limits
+from streamkit.serve.durable.registry import Registry
 from streamkit.serve.durable.state import Refused
 from streamkit.serve.durable.subscriptions import is_match
 from streamkit.serve.durable.webhooks import check_url
@@ -469,3 +470,30 @@ def test_a_server_with_keys_sends_no_webhook_to_its_own_machine(
     url, body = "/v1/stream/__ds/subscriptions/s", json.dumps(config).encode()
     reply = served.ask("PUT", url, body, {**JSON, **key("admin")})
     assert (reply.status, reply.json["error"]["code"]) == (400, "WEBHOOK_URL_REJECTED")
+
+
+def test_subscriptions_are_loaded_side_by_side_at_the_start(
+    serve: Callable[..., Served], make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve()
+    stream(served, "PUT", "wakes", None, Content_Type="application/json")
+    for number in range(20):
+        config = {"type": "pull-wake", "streams": [f"s{number}"], "wake_stream": "wakes"}
+        assert served.ask("PUT", f"/v1/stream/__ds/subscriptions/{number}", config).status == 201
+    load, inside, most = Registry.load, [0], [0]
+
+    async def counted(self: Registry, id: str) -> Any:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        try:
+            return await load(self, id)
+        finally:
+            inside[0] -= 1
+
+    monkeypatch.setattr(Registry, "load", counted)
+    again = Served(served.url)
+    try:
+        again.ask("PUT", f"/v1/stores/{served.id}/stream/x", b"x", TEXT)
+        until(lambda: most[0] > 1)
+    finally:
+        again.close()

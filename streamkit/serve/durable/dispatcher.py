@@ -98,8 +98,8 @@ class Dispatcher:
             await entries.aclose()
 
     async def _start_over(self) -> None:
-        self._kept = {id: await self._registry.load(id) for id in await self._registry.ids()}
-        self._kept = {id: kept for id, kept in self._kept.items() if kept.subscription is not None}
+        loaded = await self._registry.load_all(await self._registry.ids())
+        self._kept = {id: kept for id, kept in loaded.items() if kept.subscription is not None}
         paths = {path for kept in self._kept.values() if kept.subscription for path in kept.subscription.links}
         self._tails = await self._registry.tails(paths)
         await self._look_at_all()
@@ -140,9 +140,8 @@ class Dispatcher:
                     self._tails |= await self._registry.tails(kept.subscription.links)
                 await self._try(kept)
         elif entry.segment == LIST:
-            for id in await self._registry.ids():
-                if id not in self._kept:
-                    self._kept[id] = await self._registry.load(id)
+            new = [id for id in await self._registry.ids() if id not in self._kept]
+            self._kept |= await self._registry.load_all(new)
         elif not entry.segment.startswith("__ds/"):
             await self._see_stream(entry)
 

@@ -61,6 +61,16 @@ class Registry:
         """The subscription; None in it if there is none."""
         return kept_of(await self._streams.store.peek(self._streams.space, segment_of(id)))
 
+    async def load_all(self, ids: Iterable[str]) -> dict[str, Kept]:
+        """The subscriptions by their ids, some of them at a time."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def load(id: str) -> tuple[str, Kept]:
+            async with gate:
+                return id, await self.load(id)
+
+        return dict(await asyncio.gather(*[load(id) for id in ids]))
+
     async def find(self, id: str) -> Kept:
         """The subscription. Refused with 404 if there is none."""
         kept = await self.load(id)
