@@ -40,12 +40,15 @@ class Goal(NamedTuple):
     unit: str
     limit: float
     at_least: bool = False
+    bare: float | None = None
+    """The figure of the bare application, where it does the same work over HTTP."""
 
     def cells(self) -> tuple[str, ...]:
         reached = self.figure >= self.limit if self.at_least else self.figure <= self.limit
         sign = "≥" if self.at_least else "≤"
         wanted = f"{sign} {self.limit:,.10g} {self.unit}"
-        return self.work, f"{_number(self.figure)} {self.unit}", wanted, "yes" if reached else "**no**"
+        bare = "" if self.bare is None else f"{_number(self.bare)} {self.unit}"
+        return self.work, f"{_number(self.figure)} {self.unit}", bare, wanted, "yes" if reached else "**no**"
 
 
 def _number(value: float) -> str:
@@ -55,20 +58,23 @@ def _number(value: float) -> str:
 class Bench:
     """Runs loads in a process beside the servers."""
 
-    def __init__(self, pool: Any, rounds: int, scale: int) -> None:
+    def __init__(self, pool: Any, rounds: int, seconds: float, watchers: int) -> None:
         self._pool = pool
         self._rounds = rounds
-        self.scale = scale
+        self.seconds = seconds
+        """Of one turn."""
+        self.watchers = watchers
+        """The most."""
 
     def run(self, load: Callable[..., Sample], *arguments: Any) -> Sample:
         found: Sample = self._pool.apply(load, arguments)
         return found
 
-    def rounds(self, turns: Mapping[str, Callable[[], Any]], rounds: int = 0) -> dict[str, list[Any]]:
-        """What each turn gives, round by round."""
+    def rounds(self, turns: Mapping[str, Callable[[], Any]], times: int = 1) -> dict[str, list[Any]]:
+        """What each turn gives, round by round; `times` as many rounds as usual."""
         names = list(turns)
         found: dict[str, list[Any]] = {name: [] for name in names}
-        for number in range(rounds or self._rounds):
+        for number in range(self._rounds * times):
             at = number % len(names)
             for name in names[at:] + names[:at]:
                 found[name].append(turns[name]())
@@ -103,31 +109,28 @@ def beside(bench: Bench, servers: Mapping[str, Server]) -> list[tuple[str, ...]]
 
     for server in servers.values():
         for name in (*names, "/v1/stream/live"):
-            bench.run(asked, server.port, [request("PUT", name, headers=JSON)], 1)
+            bench.run(asked, server.port, [request("PUT", name, headers=JSON)], 0)
         page = [request("PUT", "/v1/stream/page", headers=JSON)]
-        bench.run(asked, server.port, page, 1)
+        bench.run(asked, server.port, page, 0)
         body = b"[" + b",".join([MESSAGE] * 100) + b"]"
-        bench.run(asked, server.port, [request("POST", "/v1/stream/page", body, JSON)], PAGE_MESSAGES // 100)
+        bench.run(asked, server.port, [request("POST", "/v1/stream/page", body, JSON)], 0, PAGE_MESSAGES // 100)
     appends = [request("POST", name, MESSAGE, JSON) for name in names]
-    total = 3_200 // bench.scale
-    row("append, 1 connection", "/s", _rate, asked, appends[:1], total // 4)
-    row("append, 1 connection", "ms", _p50, asked, appends[:1], total // 4)
-    row("append, 64 connections and streams", "/s", _rate, asked, appends, total)
-    row("append, 64 connections, 1 stream", "/s", _rate, asked, appends[:1] * 64, total)
+    seconds = bench.seconds
+    row("append, 1 connection", "/s", _rate, asked, appends[:1], seconds)
+    row("append, 1 connection", "ms", _p50, asked, appends[:1], seconds)
+    row("append, 64 connections and streams", "/s", _rate, asked, appends, seconds)
+    row("append, 64 connections, 1 stream", "/s", _rate, asked, appends[:1] * 64, seconds)
 
     def messages(samples: Sequence[Sample]) -> float:
         return _rate(samples, PAGE_MESSAGES)
 
     read = request("GET", "/v1/stream/page?offset=-1")
-    row(
-        f"catch-up read of {PAGE_MESSAGES:,} messages", "messages/s", messages, asked, [read], max(40 // bench.scale, 2)
-    )
+    row(f"catch-up read of {PAGE_MESSAGES:,} messages", "messages/s", messages, asked, [read], seconds)
     watch = request("GET", "/v1/stream/live?offset=now&live=sse", headers=EVENTS)
     post = request("POST", "/v1/stream/live", MESSAGE, JSON)
-    posts = max(100 // bench.scale, 3)
-    row("live events, 1 watcher", "ms", _p50, watched, watch, b"upToDate", post, 1, posts)
-    row("live events, 100 watchers", "ms", _p50, watched, watch, b"upToDate", post, 100, posts)
-    row("live events, 100 watchers", "deliveries/s", _rate, watched, watch, b"upToDate", post, 100, posts)
+    row("live events, 1 watcher", "ms", _p50, watched, watch, b"upToDate", post, 1, seconds)
+    row("live events, 100 watchers", "ms", _p50, watched, watch, b"upToDate", post, 100, seconds)
+    row("live events, 100 watchers", "deliveries/s", _rate, watched, watch, b"upToDate", post, 100, seconds)
     return rows
 
 
@@ -144,27 +147,26 @@ def _appends(space: str, connections: int, records: int, headers: str = "") -> l
 
 def native(bench: Bench, server: Server, plain: Server) -> list[Goal]:
     """Rows of appends and reads. `plain`: the bare application."""
-    total = 6_400 // bench.scale
 
-    def turns(requests: list[bytes], total: int) -> list[Sample]:
-        return bench.rounds({"": lambda: bench.run(asked, server.port, requests, total)})[""]
+    def turns(requests: list[bytes]) -> tuple[list[Sample], list[Sample]]:
+        def turn(server: Server) -> Callable[[], Sample]:
+            return lambda: bench.run(asked, server.port, requests, bench.seconds)
 
-    one = turns(_appends("s", 1, 1), total // 8)
-    many = turns(_appends("s", 64, 1), total)
-    batches = turns(_appends("batches", 16, 100), total // 16)
-    pages = max(60 // bench.scale, 2)
+        found = bench.rounds({"ours": turn(server), "bare": turn(plain)})
+        return found["ours"], found["bare"]
+
+    one, bare_one = turns(_appends("s", 1, 1))
+    many, bare_many = turns(_appends("s", 64, 1))
+    batches, _ = turns(_appends("batches", 16, 100))
     found = [
-        Goal("POST of a record, 1 connection, p50", _p50(one), "ms", 0.5),
-        Goal("POST of a record, 64 connections", _rate(many), "/s", 10_000, True),
+        Goal("POST of a record, 1 connection, p50", _p50(one), "ms", 0.5, bare=_p50(bare_one)),
+        Goal("POST of a record, 64 connections", _rate(many), "/s", 10_000, True, _rate(bare_many)),
         Goal("POST of 100 records, 16 connections", _rate(batches, 100), "records/s", 300_000, True),
     ]
     for space, work in (("s", "written one by one"), ("batches", "written 100 a POST")):
         read = request("GET", f"{SPACES}/{space}/entries?limit=1000&max_bytes=8000000")
-        rate = _rate(turns([read], pages), 1_000)
+        rate = _rate(turns([read])[0], 1_000)
         found.append(Goal(f"pages of 1,000 entries, {work}", rate, "entries/s", 150_000, True))
-    base = bench.rounds({"": lambda: bench.run(asked, plain.port, _appends("s", 64, 1), total)})[""]
-    work = "the same POSTs to the bare application, beside 64 connections"
-    found.append(Goal(work, _rate(base) / _rate(many), "times as many", 3))
     return found
 
 
@@ -174,9 +176,7 @@ def watching(bench: Bench, server: Server) -> list[Goal]:
     (post,) = _appends("live", 1, 1)
     found: list[Goal] = []
     for watchers, limit in ((1, 2), (100, 4), (1_000, 20)):
-        count = watchers if bench.scale == 1 else min(watchers, 100)
-        posts = max(100 // bench.scale, 3)
-        load = (watched, server.port, watch, b"event: caught-up", post, count, posts)
+        load = (watched, server.port, watch, b"event: caught-up", post, min(watchers, bench.watchers), bench.seconds)
         samples = bench.rounds({"": lambda load=load: bench.run(*load)})[""]
         found.append(Goal(f"events to {watchers:,} watchers, p50", _p50(samples), "ms", limit))
     found.append(Goal("events to 1,000 watchers", _rate(samples), "deliveries/s", 40_000, True))
@@ -190,12 +190,14 @@ def stalled(bench: Bench, server: Server) -> Goal:
     (post,) = _appends("stalled", 1, 1)
     fill = json.dumps({"text": MARK.decode() + "x" * (1 << 20)}).encode()
     fill = request("POST", f"{SPACES}/stalled/segments/fill/entries", fill, JSON)
-    watchers, posts = (100, 60) if bench.scale == 1 else (10, 3)
+    watchers = min(bench.watchers, 100)
 
     def turn(stall: bool) -> Callable[[], Sample]:
-        return lambda: bench.run(watched, server.port, watch, b"event: caught-up", post, watchers, posts, fill, stall)
+        return lambda: bench.run(
+            watched, server.port, watch, b"event: caught-up", post, watchers, bench.seconds, fill, stall
+        )
 
-    found = bench.rounds({"without": turn(False), "with": turn(True)}, 2 if bench.scale > 1 else 10)
+    found = bench.rounds({"without": turn(False), "with": turn(True)}, times=3)
     pairs = zip(found["with"], found["without"], strict=True)
     ratio = median([beside.at(0.99) / alone.at(0.99) for beside, alone in pairs])
     return Goal("p99 of 100 watchers beside a stalled one, against without it", ratio, "times", 1.2)
@@ -203,18 +205,17 @@ def stalled(bench: Bench, server: Server) -> Goal:
 
 def guarded(bench: Bench, server: Server, key: str, unguarded: Server) -> list[Goal]:
     """The price of keys, limits and metrics, by the server's CPU for a POST and by the rate."""
-    total = 3_200 // bench.scale
 
     def turn(server: Server, headers: str) -> Callable[[], tuple[float, float]]:
         def run() -> tuple[float, float]:
             before = server.cpu()
-            sample = bench.run(asked, server.port, _appends("s", 64, 1, headers), total)
+            sample = bench.run(asked, server.port, _appends("s", 64, 1, headers), bench.seconds)
             return (server.cpu() - before) / len(sample.seconds), sample.took / len(sample.seconds)
 
         return run
 
     turns = {"with": turn(server, f"Authorization: Bearer {key}\r\n"), "without": turn(unguarded, "")}
-    found = bench.rounds(turns, 2 if bench.scale > 1 else 8)
+    found = bench.rounds(turns, times=2)
     pairs = list(zip(found["with"], found["without"], strict=True))
     return [
         Goal(
@@ -256,7 +257,7 @@ def measure(bench: Bench, work: Path) -> list[str]:
     return [
         *_table(("Durable Streams", *servers, "times the reference server"), compared),
         "",
-        *_table(("/v1", "is", "to reach", "reached"), [goal.cells() for goal in goals]),
+        *_table(("/v1", "streamkit", "bare uvicorn", "to reach", "reached"), [goal.cells() for goal in goals]),
     ]
 
 
@@ -277,7 +278,7 @@ def main() -> None:
     ):
         machine = describe(Path(folder))
         when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        bench = Bench(pool, 1 if options.quick else options.rounds, 20 if options.quick else 1)
+        bench = Bench(pool, 1, 0.1, 10) if options.quick else Bench(pool, options.rounds, 1.0, 1_000)
         lines = measure(bench, Path(folder))
     rounds = f"Measured {when}, {'quick' if options.quick else f'{options.rounds} rounds'}, on:"
     lines = [rounds, "", *[f"- {name}: {value}" for name, value in machine.items()], "", *lines]

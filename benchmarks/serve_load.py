@@ -111,15 +111,18 @@ async def _connect(port: int) -> _Client:
     return (await asyncio.get_running_loop().create_connection(_Client, "127.0.0.1", port))[1]
 
 
-async def _ask(port: int, requests: list[bytes], each: int) -> Sample:
+async def _ask(port: int, requests: list[bytes], for_seconds: float, least: int) -> Sample:
     clients = [await _connect(port) for _ in requests]
     seconds: list[float] = []
 
     async def run(client: _Client, data: bytes) -> None:
-        for _ in range(each):
-            begun = time.perf_counter()
+        left, ended = least, begun
+        while left > 0 or ended - begun < for_seconds:
+            start = time.perf_counter()
             await client.ask(data)
-            seconds.append(time.perf_counter() - begun)
+            ended = time.perf_counter()
+            seconds.append(ended - start)
+            left -= 1
 
     begun = time.perf_counter()
     await asyncio.gather(*[run(client, data) for client, data in zip(clients, requests, strict=True)])
@@ -130,7 +133,7 @@ async def _ask(port: int, requests: list[bytes], each: int) -> Sample:
 
 
 async def _watch(
-    port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, posts: int, fill: bytes, stalled: bool
+    port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, for_seconds: float, fill: bytes, stalled: bool
 ) -> Sample:
     loop = asyncio.get_running_loop()
     group = _Group()
@@ -151,7 +154,7 @@ async def _watch(
             await arrived
         group.seconds.clear()
         begun = time.perf_counter()
-        for _ in range(posts):
+        while time.perf_counter() - begun < for_seconds:
             arrived = group.expect(watchers)
             await client.ask(post)
             await arrived
@@ -164,9 +167,9 @@ def _run(work: Coroutine[Any, Any, Sample]) -> Sample:
     return uvloop.run(work)
 
 
-def asked(port: int, requests: list[bytes], total: int) -> Sample:
-    """Each of the requests again and again on a connection of its own, `total` in all."""
-    return _run(_ask(port, requests, max(total // len(requests), 1)))
+def asked(port: int, requests: list[bytes], for_seconds: float, least: int = 1) -> Sample:
+    """Each of the requests again and again on a connection of its own, `least` times or more."""
+    return _run(_ask(port, requests, for_seconds, least))
 
 
 def watched(
@@ -175,10 +178,10 @@ def watched(
     ready: bytes,
     post: bytes,
     watchers: int,
-    posts: int,
+    for_seconds: float,
     fill: bytes = b"",
     stalled: bool = False,
 ) -> Sample:
     """Seconds from before a POST to its arrival at each watcher. `fill`: is posted first, to fill the buffers of a
     watcher that is `stalled`: one more, which reads nothing."""
-    return _run(_watch(port, watch, ready, post, watchers, posts, fill, stalled))
+    return _run(_watch(port, watch, ready, post, watchers, for_seconds, fill, stalled))
