@@ -67,7 +67,8 @@ def publish(run: Run, root: Path) -> None:
     readme = root / "README.md"
     text = with_figures(readme.read_text(encoding="utf-8"), run)
     draw(run, root / "docs" / "benchmarks.png")
-    (root / "docs" / "benchmarks.md").write_text(markdown(run, "benchmarks.png"), encoding="utf-8")
+    page = root / "docs" / "benchmarks.md"
+    page.write_text(markdown(run, "benchmarks.png", page.read_text(encoding="utf-8")), encoding="utf-8")
     readme.write_text(text, encoding="utf-8")
     print("written: docs/benchmarks.md, docs/benchmarks.png, the figures in README.md")
 

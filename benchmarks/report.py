@@ -56,6 +56,7 @@ _WHY = {
     "frames and what upkeep makes of it.",
 }
 """Where the time or the space goes in what may miss its target. To be looked at again with what is optimised."""
+_SERVER = "\n## The server\n"
 _HEADS = ("work", "streamkit", "compared with", "to reach", "is", "reached")
 
 
@@ -121,7 +122,8 @@ def table(run: Run) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]]).replace("**no**", "NO")
 
 
-def markdown(run: Run, plot: str) -> str:
+def markdown(run: Run, plot: str, present: str = "") -> str:
+    """The page. `present`: as it is now; its part about the server, which another run measures, stays."""
     lines = [
         "# Benchmarks",
         "",
@@ -164,4 +166,4 @@ def markdown(run: Run, plot: str) -> str:
         ),
         "",
     ]
-    return "\n".join(lines)
+    return "\n".join(lines) + "".join(present.partition(_SERVER)[1:])

@@ -51,6 +51,22 @@ def test_the_figures_in_the_readme_are_those_of_the_run_that_is_published() -> N
         with_figures(page, Run("today", False, MACHINE, results[1:]))
 
 
+def test_the_figures_of_the_server_stay_when_the_others_are_published() -> None:
+    run = Run("today", False, MACHINE, [Result("peek", "peeks/s", "", {"streamkit": [30.0]}, [])])
+    page = markdown(run, "x.png", "older figures\n\n## The server\n\nits figures\n")
+    assert page == markdown(run, "x.png") + "\n## The server\n\nits figures\n"
+    assert markdown(run, "x.png", page) == page
+
+
+@pytest.mark.skipif(not EXHAUSTIVE, reason="four servers and a load; STREAMKIT_EXHAUSTIVE=1 starts them")
+def test_the_server_is_measured_beside_others(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.serve", "--quick", "--dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    for work in ("append, 64 connections, 1 stream", "POST of a record, 1 connection", "memory with 1,000 watchers"):
+        assert f"| {work}" in done.stdout
+
+
 def test_a_target_that_was_missed_is_said_to_be() -> None:
     slow = Result("peek", "peeks/s", "", {"streamkit": [10.0]}, [at_least(20)])
     assert "10.0 where ≥ 20 peeks/s was wanted" in markdown(Run("today", False, MACHINE, [slow]), "x.png")
