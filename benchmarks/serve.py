@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from .groups_page import publish
 from .machine import describe
 from .serve_beside import ROOT, Server, bare, reference, streamkit
-from .serve_load import MARK, Sample, asked, request, watched
+from .serve_load import MARK, Sample, asked, request, stalling, watched
 
 JSON = "Content-Type: application/json\r\n"
 RECORD = {"json": {"n": 1, "text": MARK.decode() + "x" * 78}}
@@ -66,9 +66,12 @@ class Bench:
         self.watchers = watchers
         """The most."""
 
+    def apply(self, load: Callable[..., Any], *arguments: Any) -> Any:
+        return self._pool.apply(load, arguments)
+
     def run(self, server: Server, load: Callable[..., Sample], *arguments: Any) -> Sample:
         before = server.cpu()
-        found: Sample = self._pool.apply(load, (server.port, *arguments))
+        found: Sample = self.apply(load, server.port, *arguments)
         return found._replace(cpu=server.cpu() - before)
 
     def rounds(self, turns: Mapping[str, Callable[[], Any]], times: int = 1) -> dict[str, list[Any]]:
@@ -193,26 +196,28 @@ def watching(bench: Bench, server: Server) -> list[Goal]:
 
 
 def stalled(bench: Bench, server: Server) -> list[Goal]:
-    """The p99 of 100 watchers beside one that reads nothing, against the p99 without it, in pairs of turns. The same of
-    two turns without it says how far such a figure can be relied on."""
+    """The p99 of 100 watchers beside one that reads nothing, against the p99 without it. The same of two turns without
+    it says how far such a figure can be relied on. The space is buffered: the disk would hide the watcher."""
+    space = request("PUT", f"{SPACES}/stalled", b'{"durability":"buffered"}', JSON)
+    bench.run(server, asked, [space], 0)
     watch = request("GET", f"{SPACES}/stalled/entries?from=end", headers=EVENTS)
     (post,) = _appends("stalled", 1, 1)
-    fill = json.dumps({"text": MARK.decode() + "x" * (1 << 20)}).encode()
-    fill = request("POST", f"{SPACES}/stalled/segments/fill/entries", fill, JSON)
-    watchers = min(bench.watchers, 100)
-
-    def turn(stall: bool) -> Callable[[], float]:
-        load = (server, watched, watch, b"event: caught-up", post, watchers, bench.seconds, fill, stall)
-        return lambda: bench.run(*load).at(0.99)
-
-    found = bench.rounds({"without": turn(False), "with": turn(True), "again": turn(False)}, times=3)
-
-    def against(name: str) -> float:
-        return median([other / alone for other, alone in zip(found[name], found["without"], strict=True)])
-
+    body = json.dumps({"text": MARK.decode() + "x" * (1 << 20)}).encode()
+    fill = request("POST", f"{SPACES}/stalled/segments/fill/entries", body, JSON)
+    watchers, rounds = (100, 20) if bench.watchers > 100 else (10, 2)
+    alone, beside, again = bench.apply(stalling, server.port, watch, b"event: caught-up", post, watchers, fill, rounds)
     return [
-        Goal("p99 of 100 watchers beside a stalled one, against without it", against("with"), "times", 1.2),
-        Goal("the same of two turns without it", against("again"), "times", 1.2),
+        Goal(
+            f"100 watchers beside a stalled one, against without it, {work}",
+            other.at(share) / alone.at(share),
+            "times",
+            1.2,
+        )
+        for work, other, share in (
+            ("p50", beside, 0.5),
+            ("p99", beside, 0.99),
+            ("p99 of two turns without it", again, 0.99),
+        )
     ]
 
 

@@ -11,10 +11,13 @@ from typing import Any, NamedTuple
 import httptools
 import uvloop
 
-__all__ = ["MARK", "Sample", "asked", "request", "watched"]
+__all__ = ["MARK", "Sample", "asked", "request", "stalling", "watched"]
 
 MARK = b"@@"
 """Stands once in each payload, so that a watcher counts what it was sent in whatever form."""
+
+_POSTS = 15
+"""In a turn beside a watcher that reads nothing."""
 
 
 class Sample(NamedTuple):
@@ -133,35 +136,52 @@ async def _ask(port: int, requests: list[bytes], for_seconds: float, least: int)
     return Sample(seconds, took)
 
 
-async def _watch(
-    port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, for_seconds: float, fill: bytes, stalled: bool
-) -> Sample:
-    loop = asyncio.get_running_loop()
+async def _open(port: int, watch: bytes, ready: bytes, watchers: int) -> _Group:
     group = _Group()
     opened = group.expect(watchers)
     for _ in range(watchers):
-        await loop.create_connection(lambda: _Watcher(watch, ready, group), "127.0.0.1", port)
+        await asyncio.get_running_loop().create_connection(lambda: _Watcher(watch, ready, group), "127.0.0.1", port)
     await opened
-    with socket.socket() as silent:
-        if stalled:
-            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            silent.connect(("127.0.0.1", port))
-            silent.sendall(watch)
-            silent.recv(1)  # it is served, and reads nothing from here on
-        client = await _connect(port)
-        for _ in range(4 if fill else 0):
-            arrived = group.expect(watchers)
-            await client.ask(fill)
-            await arrived
-        group.seconds.clear()
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < for_seconds:
-            arrived = group.expect(watchers)
-            await client.ask(post)
-            await arrived
-        took = time.perf_counter() - begun
-        client.close()
-    return Sample(group.seconds, took)
+    return group
+
+
+async def _deliver(client: _Client, group: _Group, post: bytes, watchers: int) -> list[float]:
+    """Seconds from before the POST to its arrival at each watcher."""
+    group.seconds.clear()
+    arrived = group.expect(watchers)
+    await client.ask(post)
+    await arrived
+    return list(group.seconds)
+
+
+async def _watch(port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, for_seconds: float) -> Sample:
+    group = await _open(port, watch, ready, watchers)
+    client = await _connect(port)
+    seconds: list[float] = []
+    begun = time.perf_counter()
+    while not seconds or time.perf_counter() - begun < for_seconds:
+        seconds += await _deliver(client, group, post, watchers)
+    return Sample(seconds, time.perf_counter() - begun)
+
+
+async def _stall(
+    port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, fill: bytes, rounds: int
+) -> tuple[Sample, ...]:
+    group = await _open(port, watch, ready, watchers)
+    client = await _connect(port)
+    found: list[list[float]] = [[], [], []]
+    for number in range(rounds * 3):
+        turn = (number + number // 3) % 3
+        with socket.socket() as silent:
+            if turn == 1:
+                silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                silent.connect(("127.0.0.1", port))
+                silent.sendall(watch)
+                silent.recv(1)  # it is served, and reads nothing from here on
+            await _deliver(client, group, fill, watchers)
+            for _ in range(_POSTS):
+                found[turn] += await _deliver(client, group, post, watchers)
+    return tuple(Sample(seconds, sum(seconds)) for seconds in found)
 
 
 def _run(work: Coroutine[Any, Any, Sample]) -> Sample:
@@ -173,16 +193,14 @@ def asked(port: int, requests: list[bytes], for_seconds: float, least: int = 1) 
     return _run(_ask(port, requests, for_seconds, least))
 
 
-def watched(
-    port: int,
-    watch: bytes,
-    ready: bytes,
-    post: bytes,
-    watchers: int,
-    for_seconds: float,
-    fill: bytes = b"",
-    stalled: bool = False,
-) -> Sample:
-    """Seconds from before a POST to its arrival at each watcher. `fill`: is posted first, to fill the buffers of a
-    watcher that is `stalled`: one more, which reads nothing."""
-    return _run(_watch(port, watch, ready, post, watchers, for_seconds, fill, stalled))
+def watched(port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, for_seconds: float) -> Sample:
+    """Seconds from before a POST to its arrival at each watcher. `ready`: what the server sends before it waits."""
+    return _run(_watch(port, watch, ready, post, watchers, for_seconds))
+
+
+def stalling(
+    port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, fill: bytes, rounds: int
+) -> tuple[Sample, ...]:
+    """The same in three turns, again and again: without another watcher, beside one that reads nothing, and without it
+    once more. `fill` is posted at the beginning of each turn, to fill the buffers of that one."""
+    return uvloop.run(_stall(port, watch, ready, post, watchers, fill, rounds))
