@@ -203,9 +203,12 @@ def stalled(bench: Bench, server: Server) -> list[Goal]:
     watch = request("GET", f"{SPACES}/stalled/entries?from=end", headers=EVENTS)
     (post,) = _appends("stalled", 1, 1)
     body = json.dumps({"text": MARK.decode() + "x" * (1 << 20)}).encode()
-    fill = request("POST", f"{SPACES}/stalled/segments/fill/entries", body, JSON)
-    watchers, rounds = (100, 20) if bench.watchers > 100 else (10, 2)
-    alone, beside, again = bench.apply(stalling, server.port, watch, b"event: caught-up", post, watchers, fill, rounds)
+    bench.run(server, asked, [request("POST", f"{SPACES}/stalled/segments/fill/entries", body, JSON)], 0, 12)
+    history = request("GET", f"{SPACES}/stalled/entries", headers=EVENTS)
+    watchers, rounds = (100, 30) if bench.watchers > 100 else (10, 2)
+    alone, beside, again = bench.apply(
+        stalling, server.port, watch, b"event: caught-up", post, watchers, history, rounds
+    )
     return [
         Goal(
             f"100 watchers beside a stalled one, against without it, {work}",

@@ -165,7 +165,7 @@ async def _watch(port: int, watch: bytes, ready: bytes, post: bytes, watchers: i
 
 
 async def _stall(
-    port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, fill: bytes, rounds: int
+    port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, history: bytes, rounds: int
 ) -> tuple[Sample, ...]:
     group = await _open(port, watch, ready, watchers)
     client = await _connect(port)
@@ -176,9 +176,9 @@ async def _stall(
             if turn == 1:
                 silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 silent.connect(("127.0.0.1", port))
-                silent.sendall(watch)
+                silent.sendall(history)
                 silent.recv(1)  # it is served, and reads nothing from here on
-            await _deliver(client, group, fill, watchers)
+            await asyncio.sleep(0.3)
             for _ in range(_POSTS):
                 found[turn] += await _deliver(client, group, post, watchers)
     return tuple(Sample(seconds, sum(seconds)) for seconds in found)
@@ -199,8 +199,8 @@ def watched(port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, f
 
 
 def stalling(
-    port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, fill: bytes, rounds: int
+    port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, history: bytes, rounds: int
 ) -> tuple[Sample, ...]:
     """The same in three turns, again and again: without another watcher, beside one that reads nothing, and without it
-    once more. `fill` is posted at the beginning of each turn, to fill the buffers of that one."""
-    return uvloop.run(_stall(port, watch, ready, post, watchers, fill, rounds))
+    once more. `history`: that one's request, whose answer does not fit into the buffers of its connection."""
+    return uvloop.run(_stall(port, watch, ready, post, watchers, history, rounds))
