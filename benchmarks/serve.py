@@ -116,7 +116,7 @@ def beside(bench: Bench, servers: Mapping[str, Server]) -> list[tuple[str, ...]]
             ratio = 1 / ratio
         # A watcher's connection costs more than a delivery.
         cpu = "" if load is watched else " · ".join([_number(_cpu(samples)) for samples in found.values()])
-        rows.append((work, *[f"{_number(value)} {unit}" for value in figures.values()], f"{ratio:.2g}", cpu))
+        rows.append((work, *[f"{_number(value)} {unit}" for value in figures.values()], _number(ratio), cpu))
 
     for server in servers.values():
         for name in (*names, "/v1/stream/live"):
@@ -189,8 +189,8 @@ def watching(bench: Bench, server: Server) -> list[Goal]:
     for watchers, limit in ((1, 2), (100, 4), (1_000, 20)):
         load = (server, watched, watch, b"event: caught-up", post, min(watchers, bench.watchers), bench.seconds)
         samples = bench.rounds({"": lambda load=load: bench.run(*load)})[""]
-        found.append(Goal(f"events to {watchers:,} watchers, p50", _p50(samples), "ms", limit))
-    found.append(Goal("events to 1,000 watchers", _rate(samples), "deliveries/s", 40_000, True))
+        found.append(Goal(f"events, {watchers:,} watching, p50", _p50(samples), "ms", limit))
+    found.append(Goal("events, 1,000 watching", _rate(samples), "deliveries/s", 40_000, True))
     found.append(Goal("memory with 1,000 watchers, at most", server.memory(), "MB", 150))
     return found
 
