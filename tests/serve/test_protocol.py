@@ -31,6 +31,9 @@ class Transport(asyncio.Transport):
     def writelines(self, pieces: Iterable[Any]) -> None:
         self.write(b"".join(pieces))
 
+    def get_write_buffer_size(self) -> int:
+        return 1
+
     def is_closing(self) -> bool:
         return self.closed
 
