@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from ..aio import AsyncStore
+from ..errors import Unavailable
 from .encoding import entry_line
 from .ring import Ring
 
@@ -56,6 +57,8 @@ class Rings:
             if ring is not None and not ring.listeners:
                 del self._rings[key]
                 ring.stop()
+                # A connection whose first page takes so long listens only later: it must not wait for ever.
+                ring.end_with(Unavailable("nobody followed the space for a while; connect again"))
         self._idle = {key for key, ring in self._rings.items() if not ring.listeners}
         if self._rings:
             self._timer = asyncio.get_running_loop().call_later(_IDLE, self._sweep)

@@ -10,11 +10,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
+
 from benchmarks.requests import CountingDriver
 from streamkit import Client, Record
 from streamkit.aio.client import AsyncClient
 from streamkit.aio.threads import Threads
 from streamkit.serve import Application, Limits, app
+from streamkit.serve.v1.cursors import SegmentCursor
 
 FASTER = 100
 """Seconds of the injected time in one of the machine's."""
@@ -63,6 +66,7 @@ class Watcher:
     def __init__(self, application: Application, path: str, query: bytes = b"") -> None:
         self.caught_up = asyncio.Event()
         self.entries = 0
+        self.said_bye = False
         self._end = asyncio.Event()
         scope = {
             "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query,
@@ -82,6 +86,7 @@ class Watcher:
         data: bytes = message.get("body", b"")
         if b"event: caught-up" in data:
             self.caught_up.set()
+        self.said_bye = self.said_bye or b"event: bye" in data
         self.entries += data.count(b"event: entries")
 
     async def close(self) -> None:
@@ -149,6 +154,30 @@ def test_watchers_of_a_space_that_went_cost_nothing() -> None:
         return asked
 
     assert run(scenario) == 0
+
+
+def test_a_watcher_whose_first_page_takes_minutes_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        page, slow = SegmentCursor.page, [2 * MINUTE]
+
+        async def paged(self: SegmentCursor) -> tuple[bytes, bool]:
+            if slow:
+                await asyncio.sleep(slow.pop())
+            return await page(self)
+
+        monkeypatch.setattr(SegmentCursor, "page", paged)
+        world = World()
+        watcher = Watcher(world.application, "/v1/stores/_/spaces/s/segments/a/entries")
+        await watcher.caught_up.wait()
+        await world.client.store(world.id).produce("s", "a", [Record(b"2")])
+        async with asyncio.timeout(20 * MINUTE):
+            while watcher.entries < 2 and not watcher.said_bye:
+                await asyncio.sleep(1)
+        await watcher.close()
+        await world.application.service.close()
+        await world.client.close()
+
+    run(scenario)
 
 
 def test_a_server_without_subscriptions_asks_its_own_store_twice_a_minute() -> None:
