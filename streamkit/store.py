@@ -24,6 +24,7 @@ from .backend import Ambiguous
 from .errors import (
     UNREADABLE,
     CorruptData,
+    LeaseNotAcquired,
     MissingDependency,
     OutcomeUnknown,
     StreamkitError,
@@ -892,9 +893,11 @@ class Store:
 
         Index and packs are brought up to the log and merged, files that a stopped process has left are swept, and
         what has been packed or archived for longer than the space's grace is removed from the log. If spaces are
-        damaged, the others are maintained first. Then CorruptData names the damaged ones.
+        damaged, the others are maintained first. Then CorruptData names the damaged ones. The same holds for spaces
+        with an erasure to complete that another archive or erase run holds: LeaseNotAcquired names them.
         """
         damaged: dict[str, StreamkitError] = {}
+        busy: list[str] = []
         for name in self._names(space):
             try:
                 self._maintain(name)
@@ -902,12 +905,21 @@ class Store:
                 if space is not None:
                     raise
                 damaged[name] = error
+            except LeaseNotAcquired:
+                if space is not None:
+                    raise
+                busy.append(name)
         from .views.publish import sweep_published
 
         sweep_published(self)
         if damaged:
             found = "; ".join(f"space {name!r}: {error}" for name, error in damaged.items())
             raise CorruptData(f"{len(damaged)} damaged, all other spaces are maintained: {found}")
+        if busy:
+            raise LeaseNotAcquired(
+                f"another process archives these spaces, or erases from them: {', '.join(map(repr, busy))}. All other "
+                "spaces are maintained; call maintain() again later"
+            )
 
     def _maintain(self, space: str) -> None:
         known = self._known(space)

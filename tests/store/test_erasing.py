@@ -3,6 +3,7 @@ test_erased_bytes."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import streamkit
 from harness.deep_search import files_below, found_in, rows_in_memory
-from streamkit import Record, Store
+from streamkit import LeaseNotAcquired, Record, Store
 
 Stored = Callable[[], Iterator[tuple[str, bytes]]]
 
@@ -168,3 +169,24 @@ def test_the_search_by_metadata_finds_what_reading_all_finds(archived: bool, tmp
         left = [segment for segment, sequence in matching if sequence not in gone[segment]]
         assert store.erase("a", metadata=pairs).entries == len(left)
         assert not [entry for entry in store.consume_space("a") if entry.metadata == pairs]
+
+
+def test_maintain_goes_on_with_the_other_spaces_if_another_run_holds_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from streamkit.archive.archiver import lease_name
+
+    monkeypatch.setattr("streamkit.removing.erase._WAIT", 0.0)
+    with streamkit.connect("memory://") as client:
+        store = client.store(uuid4())
+        with contextlib.ExitStack() as held:
+            for space in ("busy", "free"):
+                store.produce(space, "a", [Record(b"1"), Record(b"2")])
+                with store.lease(lease_name(space, 0)), pytest.raises(LeaseNotAcquired):
+                    store.erase(space, "a", first=1, last=1)
+            held.enter_context(store.lease(lease_name("busy", 0)))
+            with pytest.raises(LeaseNotAcquired, match=r"these spaces.*: 'busy'\. All other spaces are maintained"):
+                store.maintain()
+            left = {name: bool(store._known(name).partitions[0].erasing) for name in ("busy", "free")}  # type: ignore[union-attr]
+            assert left == {"busy": True, "free": False}
+        store.maintain()
