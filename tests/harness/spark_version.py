@@ -104,7 +104,8 @@ def main() -> None:
     def limited() -> None:
         batches = patiently(lambda: query("limited", maxRowsPerTrigger="10"))
         same(entries("limited"), entries())
-        assert max(batches) <= 10, batches
+        # Spark Connect may not tell of batches that were fast.
+        assert max(batches, default=0) <= 10, batches
 
     def job(name: str, *arguments: str, store_too: bool = True) -> Callable[[], None]:
         def run() -> None:

@@ -37,13 +37,25 @@ LACKING = {"4.0": {"limited stream"}, "4.1": {"limited stream"}}
 def test_every_way_to_read_and_write_works_on_an_older_spark(version: str) -> None:
     python = Path(sys.prefix) / f"spark-{version}" / "bin" / "python"
     assert python.exists(), f"make .venv/spark-{version}.stamp"
-    command = [str(python), str(ROOT / "tests" / "harness" / "spark_version.py")]
+    wrong = problems(python)
+    assert wrong.keys() == LACKING.get(version, set()), wrong
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not EXHAUSTIVE, reason="it starts a server of Spark Connect, which takes minutes")
+def test_every_way_to_read_and_write_works_on_spark_connect() -> None:
+    pytest.importorskip("grpc_status")
+    assert problems(Path(sys.executable), "--connect") == {}
+
+
+def problems(python: Path, *arguments: str) -> dict[str, str]:
+    """The ways that failed with the Spark of that Python, and why."""
+    command = [str(python), str(ROOT / "tests" / "harness" / "spark_version.py"), *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [line.removeprefix("way: ") for line in ran.stdout.splitlines() if line.startswith("way: ")]
+    lines = [line.partition("way: ")[2] for line in ran.stdout.splitlines() if "way: " in line]
     found = dict(json.loads(line) for line in lines)
     assert len(found) == 14, ran.stderr[-2000:]
-    wrong = {name: problem for name, problem in found.items() if problem is not None}
-    assert wrong.keys() == LACKING.get(version, set()), wrong
+    return {name: problem for name, problem in found.items() if problem is not None}
 
 
 def taken(reader: StreamReader, begin: Any, end: Any) -> int:
