@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,8 +19,10 @@ from streamkit.dcb import ConditionFailed, Event, EventStore, QueryItem
 
 pytest.importorskip("eventsourcing")
 
+from eventsourcing.application import Application
 from eventsourcing.dcb.api import DCBAppendCondition, DCBEvent, DCBQuery, DCBQueryItem
 from eventsourcing.dcb.popo import InMemoryDCBRecorder
+from eventsourcing.domain import Aggregate
 from eventsourcing.persistence import DataError, IntegrityError, InterfaceError, StoredEvent, Tracking
 from eventsourcing.popo import POPOProcessRecorder
 from eventsourcing.utils import Environment
@@ -104,6 +107,63 @@ def test_pages_of_notifications_follow_each_other(subject: Any) -> None:
         while page := recorder.select_notifications(start=len(found) + 1, limit=limit):
             found += [notification.id for notification in page]
         assert found == list(range(1, 14))
+
+
+def test_saves_of_many_threads_each_have_their_notifications(subject: Any) -> None:
+    """Saves that threads make at once share a commit. A tracking record that shares it has no notification."""
+    recorder = StreamkitProcessRecorder(subject.store, "app")
+    saved: dict[int, tuple[UUID, int]] = {}
+
+    def save(thread: int) -> None:
+        for number in range(1, 16):
+            one, other = uuid4(), uuid4()
+            events = [stored(one, 1), stored(other, 1), stored(one, 2)]
+            ids = recorder.insert_events(events)
+            assert ids is not None
+            saved.update(zip(ids, [(event.originator_id, event.originator_version) for event in events], strict=True))
+            recorder.insert_tracking(Tracking(f"upstream-{thread}", number), {f"view-{thread}": [b"counted"]})
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(save, range(8)))
+    for limit in (7, 500):
+        found: dict[int, tuple[Any, int]] = {}
+        while page := recorder.select_notifications(start=len(found) + 1, limit=limit):
+            found.update({each.id: (each.originator_id, each.originator_version) for each in page})
+            assert max(found) == len(found)
+        assert found == saved
+    for start in range(1, 361, 29):
+        [one] = recorder.select_notifications(start=start, limit=1)
+        assert (one.originator_id, one.originator_version) == saved[start]
+
+
+def test_a_recorder_goes_on_in_a_space_that_was_deleted_and_made_again(subject: Any) -> None:
+    recorder, id = StreamkitProcessRecorder(subject.store, "app"), uuid4()
+    for version in (1, 2, 3):
+        recorder.insert_events([stored(id, version)], tracking=Tracking("upstream", version))
+    assert len(recorder.select_notifications(1, 10)) == 3
+    subject.store.delete_space("app")
+    recorder.insert_events([stored(id, version) for version in (1, 2, 3, 4, 5)], tracking=Tracking("upstream", 1))
+    assert [each.id for each in recorder.select_notifications(4, 10)] == [4, 5]
+    assert recorder.max_tracking_id("upstream") == 1
+    assert [event.originator_version for event in recorder.select_events(id)] == [1, 2, 3, 4, 5]
+
+
+def test_a_save_of_an_application_is_one_put_on_s3(s3_bucket: Any) -> None:
+    class Named(Aggregate):
+        pass
+
+    environment = {
+        "PERSISTENCE_MODULE": "streamkit.adapters.eventsourcing",
+        "STREAMKIT_URL": s3_bucket.url(),
+        "STREAMKIT_STORE": str(uuid4()),
+    }
+    application = Application[Any](environment)
+    application.save(Named())
+    before = len(s3_bucket.requests())
+    application.save(Named(), Named())
+    sent = [method for method, _ in s3_bucket.requests()[before:]]
+    application.close()
+    assert sent == ["PUT"]
 
 
 def test_a_save_is_one_write() -> None:

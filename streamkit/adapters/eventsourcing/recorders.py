@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, pairwise
 from threading import Lock, Thread
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from eventsourcing.persistence import (
     AggregateRecorder,
@@ -19,7 +19,7 @@ from eventsourcing.persistence import (
     TrackingRecorder,
 )
 
-from ...errors import SequenceMismatch
+from ...errors import InvalidOffset, SequenceMismatch
 from ...lexkey import LexKey
 from ...model import Entry, Record
 from ...store import Store
@@ -37,6 +37,8 @@ NOTIFICATIONS = "::notifications"
 TRACKING = "::tracking/"
 # Keys of an entry's metadata. The library's metadata of an event, if it has some, stands beside them.
 TOPIC, VERSION, PLACE, EVENT_ID = "es:topic", "es:version", "es:place", "es:uuid"
+_SAVE = 16
+"""Hexadecimal digits that tell the saves of one commit apart."""
 _REMEMBERED = 10_000
 
 
@@ -78,10 +80,16 @@ class _Recorder:
 
     def _end(self, segment: str, first: int) -> _Last:
         """The end of a segment that goes on with the number `first`. No request if this process knows it."""
-        return self._seen.get(segment) or (_NEW if first <= 1 else self._look(segment))
+        seen = self._seen.get(segment)
+        if seen is not None and seen.number < first:
+            return seen
+        # What this process has seen may be gone by now, with its space.
+        return _NEW if seen is None and first <= 1 else self._look(segment)
 
-    def _write(self, numbers: dict[str, list[int]], records: dict[str, list[Record]], count: int) -> list[int]:
-        """Append to segments whose numbers must grow, and `count` notifications; returns the ids of these.
+    def _write(
+        self, numbers: dict[str, list[int]], records: dict[str, list[Record]], notifications: Sequence[Record] = ()
+    ) -> list[int]:
+        """Append to segments whose numbers must grow, and notifications; returns the ids of these.
 
         Nothing is written if a segment has one of the numbers already, or a later one.
         """
@@ -90,7 +98,7 @@ class _Recorder:
             for segment, new in numbers.items():
                 _check_growth(segment, [last[segment].number, *new])
             try:
-                ids = self._commit(last, records, count)
+                ids = self._commit(last, records, notifications)
             except SequenceMismatch:
                 # Another process has written to one of them.
                 last = {segment: self._look(segment) for segment in numbers}
@@ -99,11 +107,14 @@ class _Recorder:
                 self._remember(segment, _Last(last[segment].sequence + len(new), new[-1]))
             return ids
 
-    def _commit(self, last: dict[str, _Last], records: dict[str, list[Record]], count: int) -> list[int]:
+    def _commit(
+        self, last: dict[str, _Last], records: dict[str, list[Record]], notifications: Sequence[Record]
+    ) -> list[int]:
+        count = len(notifications)
         with self._store.transaction(self._space) as trx:
             if count:
                 # First: a reader that starts at a notification finds the events behind it.
-                trx.produce(NOTIFICATIONS, [Record(b"", _place(place)) for place in range(count)])
+                trx.produce(NOTIFICATIONS, notifications)
             for segment, new in records.items():
                 trx.produce(segment, new, expected_sequence=last[segment].sequence if segment in last else None)
         if not count:
@@ -126,12 +137,18 @@ class StreamkitAggregateRecorder(_Recorder, AggregateRecorder):
     def _insert(
         self, events: Sequence[StoredEvent], numbers: dict[str, list[int]], records: dict[str, list[Record]]
     ) -> list[int]:
-        for place, event in enumerate(events):
+        save = uuid4().hex[:_SAVE] if self._notifies else ""
+        notifications = []
+        for at, event in enumerate(events):
             segment = _segment(event.originator_id)
             new = records.setdefault(segment, [])
             numbers.setdefault(segment, []).append(event.originator_version)
-            new.append(Record(event.state, _metadata(event, place)))
-        return self._write(numbers, records, len(events) if self._notifies else 0) if records else []
+            metadata = _metadata(event)
+            if self._notifies:
+                place = metadata[PLACE] = f"{at}@{save}"
+                notifications.append(Record(b"", {PLACE: place}))
+            new.append(Record(event.state, metadata))
+        return self._write(numbers, records, notifications) if records else []
 
     def select_events(
         self,
@@ -223,7 +240,12 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
         """Notifications by id, from `start` to `stop`, at most `limit`, with one of the topics if some are given."""
         first = 1 if start is None else start if inclusive_of_start else start + 1
         with translated():
-            return self._notifications(max(first, 1), limit, stop, topics)
+            try:
+                return self._notifications(max(first, 1), limit, stop, topics)
+            except InvalidOffset:
+                # The space of the remembered offset was deleted.
+                self._next = (1, None)
+                return self._notifications(max(first, 1), limit, stop, topics)
 
     def _notifications(self, first: int, limit: int, stop: int | None, topics: Sequence[str]) -> list[Notification]:
         found: list[Notification] = []
@@ -245,7 +267,8 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
     def _transactions(self, first: int) -> Iterator[_Transaction]:
         """Those with notifications, from that of the notification `first` on."""
         known, offset = self._next
-        base = end = 0
+        ids: dict[str, int] = {}
+        """The ids of the transaction's notifications, by their places. One commit may hold several saves."""
         if first == 1:
             offset = None
         elif first != known:
@@ -253,19 +276,19 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
             pointer = next(pointers, None)
             if pointer is None:
                 return
-            offset, base, end = pointer.space_offset, pointer.sequence - _place_of(pointer), pointer.sequence + 1
+            offset = pointer.space_offset
+            ids[_place_of(pointer)] = pointer.sequence
         entries = self._store.consume_space(self._space, offset=offset, gaps="skip")
         for _, members in groupby(entries, key=lambda entry: entry.trx.number):
             events: dict[int, Entry] = {}
             for entry in members:
                 if entry.segment == NOTIFICATIONS:
-                    base = base or entry.sequence - _place_of(entry)
-                    end = entry.sequence + 1
-                elif base and not entry.segment.startswith(TRACKING):
-                    events[base + _place_of(entry)] = entry
-            if base:
-                yield _Transaction(base, end, events, entry)
-            base = end = 0
+                    ids[_place_of(entry)] = entry.sequence
+                elif TOPIC in entry.metadata and (id := ids.get(_place_of(entry))) is not None:
+                    events[id] = entry
+            if ids:
+                yield _Transaction(min(ids.values()), max(ids.values()) + 1, events, entry)
+            ids = {}
 
     def _notification(self, entry: Entry, id: int) -> Notification:
         name = entry.segment
@@ -321,7 +344,7 @@ class StreamkitTrackingRecorder(_Recorder, TrackingRecorder):
         for segment, payloads in (entries or {}).items():
             records[_checked(segment)] = [Record(payload) for payload in payloads]
         with translated():
-            self._write(numbers, records, 0)
+            self._write(numbers, records)
 
     def max_tracking_id(self, application_name: str) -> int | None:
         """The last position that was recorded for an application, or None."""
@@ -351,23 +374,17 @@ def _checked(name: str) -> str:
     return name
 
 
-def _place(place: int) -> dict[str, str] | None:
-    return {PLACE: str(place)} if place else None
-
-
-def _place_of(entry: Entry) -> int:
-    """The place of an event, or of its notification, among those of its transaction."""
-    return int(entry.metadata.get(PLACE, "0"))
+def _place_of(entry: Entry) -> str:
+    """What an event and its notification share: its place among those of its save, and the save."""
+    return entry.metadata.get(PLACE, "0")
 
 
 def _number(entry: Entry) -> int:
     return int(entry.metadata.get(VERSION, entry.sequence))
 
 
-def _metadata(event: StoredEvent, place: int) -> dict[str, str]:
+def _metadata(event: StoredEvent) -> dict[str, str]:
     metadata = {TOPIC: event.topic, VERSION: str(event.originator_version)}
-    if place:
-        metadata[PLACE] = str(place)
     if HAS_METADATA:
         added: Any = event
         metadata = {**added.metadata, **metadata, EVENT_ID: str(added.uuid)}
