@@ -194,6 +194,7 @@ def logged(view: LogView, at: Place, end: int, bounds: Bounds, *, announce: bool
             if head.timestamp >= low and entries:
                 yield Batch(head.timestamp, number, origin, entries)
                 at.index = after
+        entries = []  # a merge may wait here for long, and must not hold them
         at.number, at.index = number + 1, 0
 
 
