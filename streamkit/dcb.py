@@ -35,6 +35,9 @@ class Event(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, str] = {}
 
+    def __post_init__(self) -> None:
+        _check_texts("tags", self.tags)
+
 
 class SequencedEvent(msgspec.Struct, frozen=True):
     """An event that was recorded. `position` counts from 1; `timestamp` is in milliseconds since the epoch, UTC."""
@@ -49,6 +52,10 @@ class QueryItem(msgspec.Struct, frozen=True):
 
     types: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_texts("types", self.types)
+        _check_texts("tags", self.tags)
 
     def matches(self, event: Event) -> bool:
         """True if the item matches an event."""
@@ -193,6 +200,12 @@ class EventStore:
                 break
             newest.append(event)
         yield from reversed(newest)
+
+
+def _check_texts(name: str, texts: object) -> None:
+    if isinstance(texts, str):
+        # Its letters would be taken for tags: the condition of an append would never fail.
+        raise TypeError(f"{name} is a tuple of str, not the str {texts!r}: a tuple of one has a comma, ({texts!r},)")
 
 
 def _checked(event: Event) -> Event:

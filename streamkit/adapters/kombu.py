@@ -72,6 +72,9 @@ class _Held:
             except DeliveryLost as error:
                 _log.warning("a message was delivered to another consumer as well: %s", error)
 
+    def holds(self, tag: str) -> bool:
+        return tag in self._held
+
     def close(self) -> None:
         self._closed.set()
 
@@ -84,6 +87,9 @@ class _Held:
                         continue
                     try:
                         self._held[tag] = held[0], held[0].extend(held[1], self._seconds)
+                    except DeliveryLost as error:
+                        del self._held[tag]
+                        _log.warning("a message was delivered to another consumer as well: %s", error)
                     except StreamkitError as error:
                         _log.warning("the deadline of a message could not be extended: %s", error)
 
@@ -158,7 +164,15 @@ class Channel(virtual.Channel):
 
     def _messages(self, queue: str, limit: int, no_ack: bool) -> Iterator[dict[str, Any]]:
         consumer = self._consumer(queue)
-        for delivery in consumer.receive(limit=limit, auto_ack=no_ack):
+        found = False
+        while not found and (deliveries := consumer.receive(limit=limit, auto_ack=no_ack)):
+            for message in self._fresh(consumer, deliveries, no_ack):
+                found = True
+                yield message
+
+    def _fresh(self, consumer: Consumer, deliveries: list[Delivery], no_ack: bool) -> Iterator[dict[str, Any]]:
+        """The messages that have not expired."""
+        for delivery in deliveries:
             expires = delivery.entry.metadata.get(_EXPIRES)
             if expires is not None and int(expires) <= time.time() * 1000:
                 if not no_ack:
@@ -198,7 +212,12 @@ class Channel(virtual.Channel):
                 else ()
             ):
                 found = True
-                self.connection._deliver(message, queue)
+                tag = message["properties"]["delivery_tag"]
+                if queue in self.connection._callbacks or not self.held.holds(tag):
+                    self.connection._deliver(message, queue)
+                else:
+                    # Its consumer was cancelled by a message of the same page.
+                    self.held.settle(tag, lambda consumer, delivery: consumer.release(delivery))
         if not found:
             raise Empty
 
@@ -263,6 +282,12 @@ class Channel(virtual.Channel):
     def get_table(self, exchange: str) -> list[Binding]:
         return self._table(exchange)
 
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
+        if exchange and not self.typeof(exchange).lookup(self._table(exchange), exchange, routing_key, default):
+            # Another process may have bound a queue since the table was read.
+            self._tables.pop(exchange, None)
+        return super()._lookup(exchange, routing_key, default)
+
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **options: Any) -> None:
         for _, _, queue in self._table(exchange):
             self._put(queue, message, **options)
@@ -308,6 +333,11 @@ class Transport(virtual.Transport):
         if self._client is not None:
             self._client.close()
             self._client = None
+
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        """None: a store has no host, and kombu would warn that it is missing."""
+        return {}
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Look for messages again and again."""

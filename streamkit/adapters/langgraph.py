@@ -233,7 +233,8 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             if len(kept) == len(known.checkpoints):
                 return
             if not kept:
-                self.delete_thread(thread)
+                # What came since stays.
+                self._store.trim(self._space, thread, before=last + 1)
                 return
             parts: list[_Checkpoint | _Writes] = []
             for checkpoint in reversed(kept):

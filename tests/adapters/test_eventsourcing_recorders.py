@@ -371,6 +371,12 @@ def test_a_condition_without_items_excludes_every_event(subject: Any) -> None:
     assert events.head() == 1
 
 
+@pytest.mark.parametrize("make", [lambda: Event("a", b"", "x"), lambda: QueryItem("ab"), lambda: QueryItem(tags="xy")])
+def test_a_text_in_the_place_of_several_is_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match=r"is a tuple of str, not the str '\w+': a tuple of one has a comma"):
+        make()
+
+
 def test_following_gives_what_matches(subject: Any) -> None:
     events = EventStore(subject.store, "school")
     events.append([Event("a", b"1", ("x",)), Event("b", b"2", ("x",)), Event("a", b"3", ("y",))])

@@ -119,6 +119,25 @@ def test_pruning_keeps_ancestors_whose_writes_make_a_value(subject: Any) -> None
     assert saver.get_delta_channel_history(config=config, channels=["log"]) == before
 
 
+def test_deleting_a_run_keeps_what_was_written_meanwhile(subject: Any) -> None:
+    class Late(StreamkitSaver):
+        """Another process writes when this one has read the thread."""
+
+        def _known(self, thread: str) -> Any:
+            found = super()._known(thread)
+            put(StreamkitSaver(subject.store), "new")
+            return found
+
+    def put(saver: StreamkitSaver, run: str) -> None:
+        config: Any = {"configurable": {"thread_id": "thread-1", "checkpoint_ns": ""}}
+        saver.put(config, empty_checkpoint(), {"source": "loop", "step": 1, "run_id": run}, {})
+
+    put(StreamkitSaver(subject.store), "old")
+    Late(subject.store).delete_for_runs(["old"])
+    found = list(StreamkitSaver(subject.store).list({"configurable": {"thread_id": "thread-1"}}))
+    assert [each.metadata["run_id"] for each in found] == ["new"]
+
+
 def test_a_session_keeps_others_out(subject: Any) -> None:
     saver, other = StreamkitSaver(subject.store), StreamkitSaver(subject.stranger())
     thread: Any = {"configurable": {"thread_id": "thread-1"}}

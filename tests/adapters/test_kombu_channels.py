@@ -1,0 +1,99 @@
+"""Channels of the transport for kombu, where kombu's own tests do not look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+pytest.importorskip("kombu")
+
+import kombu
+
+import streamkit
+from streamkit.adapters.kombu import Transport
+from streamkit.groups import Settlement
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    return {"url": tmp_path.as_uri(), "store": str(uuid4()), "polling_interval": 0.01}
+
+
+@pytest.fixture
+def connection(options: dict[str, Any]) -> Iterator[Any]:
+    with kombu.Connection(transport=Transport, transport_options=options) as made:
+        yield made
+
+
+def send(connection: Any, queue: str, *bodies: str, **properties: Any) -> None:
+    with connection.Producer() as producer:
+        for body in bodies:
+            producer.publish(body, routing_key=queue, exchange="", **properties)
+
+
+@pytest.mark.parametrize("no_ack", [False, True])
+def test_a_get_passes_over_messages_that_expired(connection: Any, no_ack: bool) -> None:
+    send(connection, "tasks", "old", "older", expiration=0.001)
+    send(connection, "tasks", "new")
+    time.sleep(0.005)
+    message = connection.default_channel.basic_get("tasks", no_ack=no_ack)
+    assert message is not None
+    assert message.payload == "new"
+
+
+def test_a_message_goes_back_if_its_consumer_was_cancelled_meanwhile(connection: Any) -> None:
+    send(connection, "tasks", "first", "second")
+    connection.channel()  # the transport's first channel is another one
+    channel, taken = connection.channel(), []
+    consumer = kombu.Consumer(channel, kombu.Queue("tasks"))
+
+    def take(body: str, message: Any) -> None:
+        taken.append(body)
+        message.ack()
+        consumer.cancel()
+
+    consumer.register_callback(take)
+    consumer.consume()
+    connection.drain_events(timeout=1)
+    assert taken == ["first"]
+    again = connection.default_channel.basic_get("tasks")
+    assert again is not None
+    assert again.payload == "second"
+
+
+def test_a_message_finds_a_queue_that_another_process_has_just_bound(connection: Any, options: dict[str, Any]) -> None:
+    exchange = kombu.Exchange("replies", type="direct")
+    with connection.Producer(exchange=exchange) as producer:
+        producer.publish("nobody waits", routing_key="other")
+        with kombu.Connection(transport=Transport, transport_options=options) as caller:
+            queue = kombu.Queue("caller", exchange, routing_key="caller")(caller.channel())
+            queue.declare()
+            producer.publish("answer", routing_key="caller")
+            message = queue.get()
+    assert message is not None
+    assert message.payload == "answer"
+
+
+def test_a_message_that_went_to_another_consumer_is_told_once(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    options["ack_timeout"] = 0.03
+    with kombu.Connection(transport=Transport, transport_options=options) as connection:
+        send(connection, "tasks", "task", "more")
+        channel = connection.channel()
+        message = channel.basic_get("tasks")
+        [(consumer, delivery)] = channel.held._held.values()
+        with suppress(streamkit.DeliveryLost):
+            consumer.group.settle([Settlement(receipt=delivery.receipt)])
+        end = time.monotonic() + 10
+        while channel.held.holds(message.delivery_tag):
+            assert time.monotonic() < end, "its deadline is extended for ever"
+            time.sleep(0.01)
+        message.ack()
+    assert sum("another consumer" in record.message for record in caplog.records) == 1
