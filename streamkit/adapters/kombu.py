@@ -5,7 +5,8 @@ exchange are a segment of the space `kombu`, so all processes see them. The tran
 while its task runs. A message of a process that was killed is delivered again when its deadline has passed.
 
 `transport_options`: `url` and `store` (else STREAMKIT_URL and STREAMKIT_STORE), `ack_timeout` in seconds (60),
-`max_deliveries` (5), `polling_interval` in seconds (0.1 on this machine, 1.0 on a service).
+`max_deliveries` (5), `polling_interval` in seconds (0.1 on this machine, 1.0 on a service), `abandoned_after` in
+seconds (a day).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty
@@ -23,6 +25,7 @@ from uuid import uuid4
 import msgspec
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
 
 from ..client import Client, connect
@@ -125,7 +128,14 @@ class Channel(virtual.Channel):
     supports_fanout = True
     ack_timeout = 60.0
     max_deliveries = 5
-    from_transport_options = (*virtual.Channel.from_transport_options, "ack_timeout", "max_deliveries")
+    abandoned_after = 86_400.0
+    """Seconds. If a message waits so long in a queue that has x-expires, and a binding, the queue is removed."""
+    from_transport_options = (
+        *virtual.Channel.from_transport_options,
+        "ack_timeout",
+        "max_deliveries",
+        "abandoned_after",
+    )
 
     def __init__(self, connection: Any, **options: Any) -> None:
         super().__init__(connection, **options)
@@ -135,6 +145,9 @@ class Channel(virtual.Channel):
         self._consuming: dict[str, Consumer] = {}
         self._unacked_queues: set[str] = set()
         self._tables: dict[str, tuple[float, list[Binding]]] = {}
+        self._lifetimes: dict[str, str] = {}
+        """The x-expires of queues that were declared here, in milliseconds."""
+        self._swept: dict[str, float] = {}
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -150,7 +163,12 @@ class Channel(virtual.Channel):
             self._consuming[name] = self._queue(name).consumer(f"kombu-{uuid4().hex[:12]}", linger=0.0)
         return self._consuming[name]
 
-    def _new_queue(self, queue: str, **options: Any) -> None:
+    def prepare_queue_arguments(self, arguments: dict[str, Any], **options: Any) -> dict[str, Any]:
+        return dict(to_rabbitmq_queue_arguments(arguments, **options))
+
+    def _new_queue(self, queue: str, arguments: dict[str, Any] | None = None, **options: Any) -> None:
+        if lifetime := (arguments or {}).get("x-expires"):
+            self._lifetimes[queue] = str(int(lifetime))
         self._queue(queue)
 
     def _has_queue(self, queue: str, **options: Any) -> bool:
@@ -213,7 +231,7 @@ class Channel(virtual.Channel):
             ):
                 found = True
                 tag = message["properties"]["delivery_tag"]
-                if queue in self.connection._callbacks or not self.held.holds(tag):
+                if queue in self._active_queues or not self.held.holds(tag):
                     self.connection._deliver(message, queue)
                 else:
                     # Its consumer was cancelled by a message of the same page.
@@ -258,26 +276,51 @@ class Channel(virtual.Channel):
     def _queue_bind(self, exchange: str, routing_key: str | None, pattern: str | None, queue: str) -> None:
         binding = routing_key or "", pattern or "", queue
         if binding not in self._table(exchange, fresh=0.0):
-            self._change(exchange, "bind", binding)
+            self._change(exchange, "bind", binding, self._lifetimes.get(queue, ""))
 
-    def _change(self, exchange: str, verb: str, binding: Binding) -> None:
-        self._store.produce(_SPACE, _segment(exchange), [Record(msgspec.json.encode([verb, *binding]))])
+    def _change(self, exchange: str, verb: str, binding: Binding, lifetime: str = "") -> None:
+        self._store.produce(_SPACE, _segment(exchange), [Record(msgspec.json.encode([verb, *binding, lifetime]))])
         self._tables.pop(exchange, None)
 
     def _table(self, exchange: str, fresh: float = _FRESH) -> list[Binding]:
         at, table = self._tables.get(exchange, (0.0, []))
         if not at or time.monotonic() - at > fresh:
-            at, bindings = time.monotonic(), dict[Binding, None]()
+            at, bindings = time.monotonic(), dict[Binding, str]()
             for entry in self._store.consume_segment(_SPACE, _segment(exchange), gaps="skip"):
                 verb, *parts = msgspec.json.decode(entry.payload, type=list[str])
                 binding = parts[0], parts[1], parts[2]
                 if verb == "bind":
-                    bindings[binding] = None
+                    bindings[binding] = parts[3] if len(parts) > 3 else ""
                 else:
                     bindings.pop(binding, None)
+            if at - self._swept.get(exchange, -self.abandoned_after) > self.abandoned_after / 24:
+                self._swept[exchange] = at
+                self._sweep(exchange, bindings)
             table = list(bindings)
             self._tables[exchange] = at, table
         return table
+
+    def _sweep(self, exchange: str, bindings: dict[Binding, str]) -> None:
+        """Remove bindings of processes that were killed: else their queues would grow with each message for all."""
+        for binding, lifetime in list(bindings.items()):
+            queue = binding[2]
+            if lifetime and queue not in self._lifetimes and self._is_abandoned(queue, int(lifetime) / 1000):
+                _log.warning("queue %r is removed: nobody has taken its messages for long", queue)
+                del bindings[binding]
+                self._change(exchange, "unbind", binding)
+                self._drop(queue)
+
+    def _is_abandoned(self, queue: str, lifetime: float) -> bool:
+        if not self._has_queue(queue):
+            return False
+        space, end = f"{_SPACE}.{queue}", (time.time() - max(lifetime, self.abandoned_after)) * 1000
+        unread = self._queue(queue).status().unread
+        first = next(self._store.consume_space(space, limit=1, gaps="skip"), None) if unread else None
+        if first is None or first.timestamp > end:
+            return False
+        # Acknowledged messages may stand before it and between, so the oldest unread one is at least so far back.
+        newest = self._store.consume_space(space, reverse=True, limit=unread, gaps="skip")
+        return all(entry.timestamp <= end for entry in deque(newest, maxlen=1))
 
     def get_table(self, exchange: str) -> list[Binding]:
         return self._table(exchange)

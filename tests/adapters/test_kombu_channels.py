@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -97,3 +98,35 @@ def test_a_message_that_went_to_another_consumer_is_told_once(
             time.sleep(0.01)
         message.ack()
     assert sum("another consumer" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("kind", ["fanout", "topic"])
+def test_a_queue_of_a_process_that_was_killed_does_not_grow_for_ever(
+    options: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = kombu.Exchange("events", type=kind)
+
+    def bound(name: str, connection: Any, **settings: Any) -> Any:
+        queue = kombu.Queue(name, exchange, routing_key="news", **settings)(connection.channel())
+        queue.declare()
+        return queue
+
+    with kombu.Connection(transport=Transport, transport_options=options) as process:
+        bound("killed", process, expires=0.001)
+        bound("kept", process)
+        live = bound("live", process, expires=0.001)
+        with process.Producer(exchange=exchange) as producer:
+            producer.publish("first", routing_key="news")
+            assert live.get(no_ack=True).payload == "first"
+            time.sleep(0.005)
+            between = time.time()
+            time.sleep(0.005)
+            producer.publish("second", routing_key="news")
+            clock = SimpleNamespace(time=lambda: between + 86_400.0, monotonic=time.monotonic)
+            monkeypatch.setattr("streamkit.adapters.kombu.time", clock)
+            with kombu.Connection(transport=Transport, transport_options=options) as later:
+                later.Producer(exchange=exchange).publish("third", routing_key="news")
+            assert [live.get(no_ack=True).payload for _ in range(2)] == ["second", "third"]
+    with streamkit.connect(options["url"]) as client:
+        spaces = list(client.store(options["store"]).get_spaces())
+    assert spaces == ["kombu", "kombu.kept", "kombu.live"]
