@@ -57,6 +57,7 @@ class _Held:
         self._held: dict[str, tuple[Consumer, Delivery]] = {}
         self._closed = Event()
         self._thread: Thread | None = None
+        self._process = os.getpid()
 
     def add(self, tag: str, consumer: Consumer, delivery: Delivery) -> None:
         with self._lock:
@@ -65,7 +66,13 @@ class _Held:
                 self._thread = Thread(target=self._extend, name="streamkit-kombu", daemon=True)
                 self._thread.start()
 
+    def is_ours(self) -> bool:
+        """False in a process that was forked: the deliveries are its parent's."""
+        return os.getpid() == self._process
+
     def settle(self, tag: str, how: Callable[[Consumer, Delivery], object]) -> None:
+        if not self.is_ours():
+            return
         with self._lock:
             held = self._held.pop(tag, None)
             if held is None:
@@ -267,7 +274,7 @@ class Channel(virtual.Channel):
             return
         super().close()
         self.held.close()
-        for consumer in self._consuming.values():
+        for consumer in self._consuming.values() if self.held.is_ours() else ():
             consumer.close()
         self._consuming.clear()
 

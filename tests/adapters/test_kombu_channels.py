@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -130,3 +132,32 @@ def test_a_queue_of_a_process_that_was_killed_does_not_grow_for_ever(
     with streamkit.connect(options["url"]) as client:
         spaces = list(client.store(options["store"]).get_spaces())
     assert spaces == ["kombu", "kombu.kept", "kombu.live"]
+
+
+_FORK = """
+import os, sys
+import kombu
+from streamkit.adapters.kombu import Transport
+options = {"url": sys.argv[1], "store": sys.argv[2]}
+connection = kombu.Connection(transport=Transport, transport_options=options)
+with connection.Producer() as producer:
+    producer.publish("task", routing_key="tasks", exchange="")
+channel = connection.channel()
+message = channel.basic_get("tasks")
+child = os.fork()
+if not child:
+    connection.close()
+    os._exit(0)
+os.waitpid(child, 0)
+with kombu.Connection(transport=Transport, transport_options=options) as other:
+    print(other.channel().basic_get("tasks"))
+message.ack()
+connection.close()
+"""
+
+
+def test_a_forked_process_that_closes_gives_nothing_of_its_parent_back(options: dict[str, Any]) -> None:
+    command = [sys.executable, "-c", _FORK, options["url"], options["store"]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "None\n"
+    assert "another consumer" not in done.stderr
