@@ -93,7 +93,9 @@ def test_open_streams_end_within_ten_seconds_and_go_on_elsewhere(tmp_path: Path)
                 if number == total // 2:
                     begun = time.monotonic()
                     ending.send_signal(signal.SIGTERM)
-            await asyncio.to_thread(ending.wait, 30)
+                if number == total * 3 // 4:
+                    # The last entries are written when the process has ended: no client has seen all by then.
+                    await asyncio.to_thread(ending.wait, 30)
             assert time.monotonic() - begun <= 10
         await running
         return clients
