@@ -33,7 +33,7 @@ PAGE_MESSAGES = 5_000
 
 
 class Goal(NamedTuple):
-    """One row of what the server is to reach."""
+    """A goal of the server, as a row of the table."""
 
     work: str
     figure: float

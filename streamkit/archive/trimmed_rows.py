@@ -25,7 +25,7 @@ __all__ = ["remove_trimmed_rows", "removes_trimmed_rows"]
 
 _TRIES = 20
 _CLEAN = 32
-"""Files without such rows, of which the table is told: later runs do not look at them again."""
+"""Files without such rows. The table names them, and later runs do not look at them again."""
 
 
 def removes_trimmed_rows(partition: Partition) -> bool:

@@ -1,4 +1,4 @@
-"""A process that writes files of archives: work comes as lines of JSON, and what was written goes back as such."""
+"""A process that writes files of archives. It reads tasks as lines of JSON, and answers each with a line of JSON."""
 
 from __future__ import annotations
 

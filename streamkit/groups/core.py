@@ -90,7 +90,7 @@ class Lane:
 
 
 def _is_about(events: Iterable[LaneEvent], done: Acked) -> bool:
-    """True if the events settle, or extend, some of what is acknowledged."""
+    """True if an event settles or extends a delivery that is acknowledged."""
     told: set[int] = set()
     for event in events:
         if isinstance(event, (Claimed, Added)):

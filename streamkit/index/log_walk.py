@@ -89,7 +89,7 @@ class LogWalk:
         return max(self.head.archived + 1, self.head.floor.number)
 
     def trimmed(self, segment: str, row: SegmentRow) -> bool:
-        """True if a segment, of which the index has `row`, does not begin where log and archive do.
+        """True if the segment of an index's `row` does not begin where log and archive do.
 
         Where the transaction that removed the first ones is archived, and not in the log any more, the row alone tells.
         """

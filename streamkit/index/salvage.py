@@ -149,7 +149,7 @@ class Salvage:
 
 
 def had_head(backend: Backend, partition: bytes, seed: int) -> bool:
-    """True if a partition without a head had one: files that it named are there, or a note of what left the log."""
+    """True if a partition lost its head: there are files that a head names, or a note of entries that left the log."""
     note = backend.get(partition, [bytes(ARCHIVE)])[0]
     with suppress(CorruptData):
         if note is not None and decode_row(ArchiveRow, ARCHIVE, note.data).removed:

@@ -136,7 +136,7 @@ def intact(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def left(batch: Batch, gaps: Gaps) -> list[Entry | Gap]:
-    """What a reader is given of a batch of which entries are gone."""
+    """The entries of a batch that a reader gets if some of them are gone, with gaps if it asks for them."""
     if batch.gap is not None:
         return [batch.gap]
     if not batch.origin.holes:

@@ -614,7 +614,7 @@ class Partition:
                     return self._combined(names, values)
 
     def _combined(self, names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, SegmentRow]:
-        """The statuses of segments of which the index has the rows `values`; the caller holds the lock."""
+        """The statuses of segments, from their rows `values` in the index. The caller holds the lock."""
         found: dict[str, SegmentRow] = {}
         view = self.view()
         for name, value in zip(names, values, strict=True):

@@ -26,7 +26,7 @@ class Cursor:
         self.partitions = partitions
         self._offset = offset
         self._positions: list[tuple[int, int]] | None = None
-        """(number, index in the transaction) of what is next in each partition."""
+        """(number, index in the transaction) of the next entry in each partition."""
         self._watermark = offset.timestamp if offset else 0
 
     def batches(self, bounds: Bounds, since: int | None = None, *, together: bool = False) -> Iterator[Batch]:

@@ -200,7 +200,7 @@ class LogView(msgspec.Struct, frozen=True):
         return self.index.get([key])[0] if self.tail.watermark else None
 
     def with_tail(self, segment: str, row: SegmentRow) -> SegmentRow:
-        """The status of a segment of which the index has `row`."""
+        """The status of a segment, from its `row` in the index."""
         pieces = self.tail_of(segment)
         for number, removal in list(self.tail.removals.get(segment, ())):
             if number <= self.end:

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
+from fix_places import url_in
 
 import streamkit.aio
 from streamkit.adapters.agents import AgentSession, McpEventStore, TranscriptStore
@@ -22,16 +23,8 @@ SUITE = Path(sys.prefix) / "agents-suite"
 
 
 @pytest.fixture(params=PLACES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    match request.param:
-        case "memory":
-            return f"memory://{uuid4().hex}"
-        case "local":
-            return tmp_path.as_uri()
-        case "s3":
-            return str(request.getfixturevalue("s3_bucket").url())
-        case _:
-            return str(request.getfixturevalue("azurite").url())
+def url(request: pytest.FixtureRequest) -> str:
+    return url_in(request.param, request)
 
 
 @asynccontextmanager

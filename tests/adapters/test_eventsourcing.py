@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
+from fix_places import url_in
 
 pytest.importorskip("eventsourcing")
 
@@ -42,17 +42,9 @@ def everywhere(case: type) -> None:
 
 
 @pytest.fixture(autouse=True)
-def environment(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the persistence module, and a new store."""
-    match request.cls.place:
-        case "memory":
-            url = f"memory://{uuid4().hex}"
-        case "local":
-            url = tmp_path.as_uri()
-        case "s3":
-            url = request.getfixturevalue("s3_bucket").url()
-        case "azure":
-            url = request.getfixturevalue("azurite").url()
+    url = url_in(request.cls.place, request)
     monkeypatch.setenv("PERSISTENCE_MODULE", "streamkit.adapters.eventsourcing")
     monkeypatch.setenv("STREAMKIT_URL", url)
     monkeypatch.setenv("STREAMKIT_STORE", str(uuid4()))

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
+from fix_places import url_in
 
 pytest.importorskip("celery")
 
@@ -36,16 +37,8 @@ PLACES = ("local", *(("memory", "s3", "azure") if EXHAUSTIVE else ()))
 
 
 @pytest.fixture(params=PLACES)
-def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    match request.param:
-        case "memory":
-            url = f"memory://{uuid4().hex}"
-        case "local":
-            url = tmp_path.as_uri()
-        case "s3":
-            url = request.getfixturevalue("s3_bucket").url()
-        case _:
-            url = request.getfixturevalue("azurite").url()
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    url = url_in(request.param, request)
     return {"url": url, "store": str(uuid4()), "polling_interval": 0.02}
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 from uuid import uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
+from fix_places import url_in
 
 pytest.importorskip("langgraph.checkpoint.conformance")
 
@@ -24,16 +24,8 @@ PLACES = ("memory", "local", *(("s3", "azure") if EXHAUSTIVE else ()))
 
 
 @pytest.fixture(params=PLACES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    match request.param:
-        case "memory":
-            return f"memory://{uuid4().hex}"
-        case "local":
-            return tmp_path.as_uri()
-        case "s3":
-            return str(request.getfixturevalue("s3_bucket").url())
-        case _:
-            return str(request.getfixturevalue("azurite").url())
+def url(request: pytest.FixtureRequest) -> str:
+    return url_in(request.param, request)
 
 
 def test_the_conformance_suite_passes(url: str, covered: Callable[[str, int], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, pairwise
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -25,6 +25,7 @@ from ...model import Entry, Record
 from ...store import Store
 from .errors import translated
 from .library import HAS_METADATA, DataError, IntegrityError
+from .watching import Watching
 
 __all__ = [
     "StreamkitAggregateRecorder",
@@ -309,26 +310,14 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
             yield from self._store.subscribe_to_segment(self._space, NOTIFICATIONS, timeout=timeout)
 
 
-class StreamkitSubscription(ListenNotifySubscription[StreamkitApplicationRecorder]):
+class StreamkitSubscription(Watching, ListenNotifySubscription[StreamkitApplicationRecorder]):
     """Wakes when the store has new notifications, whichever process added them."""
 
     def __init__(
         self, recorder: StreamkitApplicationRecorder, gt: int | None = None, topics: Sequence[str] = ()
     ) -> None:
         super().__init__(recorder=recorder, gt=gt, topics=topics)
-        Thread(target=self._watch, name="streamkit-subscription", daemon=True).start()
-
-    def _watch(self) -> None:
-        try:
-            while not self._has_been_stopped:
-                for _ in self._recorder.changes(timeout=1.0):
-                    if self._has_been_stopped:
-                        return
-                    self._has_been_notified.set()
-        except BaseException as error:
-            if not self._has_been_stopped:
-                self._thread_error = self._thread_error or error
-                self.stop()
+        self._watch(recorder.changes)
 
 
 class StreamkitTrackingRecorder(_Recorder, TrackingRecorder):

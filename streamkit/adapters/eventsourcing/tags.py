@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from threading import Thread
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +21,7 @@ from .library import (
     ProgrammingError,
 )
 from .recorders import EVENT_ID
+from .watching import Watching
 
 __all__ = ["StreamkitDCBRecorder"]
 
@@ -86,24 +86,10 @@ class _Read(DCBReadResponse):
         return DCBSequencedEvent(event=_event(read.event), position=read.position)
 
 
-class _Subscription(DCBListenNotifySubscription[StreamkitDCBRecorder]):
+class _Subscription(Watching, DCBListenNotifySubscription[StreamkitDCBRecorder]):
     def __init__(self, recorder: StreamkitDCBRecorder, query: DCBQuery | None, after: int | None) -> None:
         super().__init__(recorder=recorder, query=query, after=after)
-        Thread(target=self._watch, name="streamkit-subscription", daemon=True).start()
-
-    def _watch(self) -> None:
-        try:
-            while not self._has_been_stopped:
-                # What came while nobody looked.
-                self._has_been_notified.set()
-                for _ in self._recorder.changes(timeout=1.0):
-                    if self._has_been_stopped:
-                        return
-                    self._has_been_notified.set()
-        except BaseException as error:
-            if not self._has_been_stopped:
-                self._thread_error = self._thread_error or error
-                self.stop()
+        self._watch(recorder.changes)
 
 
 def _metadata(event: DCBEvent) -> dict[str, str]:

@@ -178,7 +178,7 @@ def _mark(span: Span, of: str = "") -> str:
 
 
 def _marks_of(planned: Sequence[Span], of: str) -> list[Any]:
-    """How far the rows go, and of which incarnation of their space they are."""
+    """The position that the rows reach, and the incarnation of their space."""
     from deltalake import Transaction
 
     marks = [Transaction(_mark(span, of), span.last) for span in planned]
