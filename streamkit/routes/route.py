@@ -141,9 +141,11 @@ class Route:
         """
         register = register or self._register
         while True:
+            # Asked before the read: another thread may make the route between the two, which is no deletion.
+            was_there = self._was_there
             state = register.read()
             if state is None:
-                if self._was_there:
+                if was_there:
                     self.close()
                     raise StoreClosed(f"the route {self.name!r} was deleted; store.route(…) makes it again")
                 state = self._new(self._start)

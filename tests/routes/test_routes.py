@@ -276,6 +276,31 @@ def test_threads_that_meet_while_a_route_is_made_make_one(subject: Subject) -> N
         assert read(store, f"b{turn}") == ["1", "2"]
 
 
+def test_a_thread_that_found_no_route_does_not_take_one_made_meanwhile_for_deleted(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = subject.store
+    write(store, "a", "1")
+    route = store.route("copy", "a", "b")
+    read_state, found_none, made = state.Register.read, threading.Event(), threading.Event()
+
+    def read_before_it_was_made(register: state.Register) -> state.RouteState | None:
+        found = read_state(register)
+        if threading.current_thread() is asking and found is None:
+            found_none.set()
+            made.wait(60)
+        return found
+
+    asking = threading.Thread(target=route.resume)
+    monkeypatch.setattr(state.Register, "read", read_before_it_was_made)
+    asking.start()
+    found_none.wait(60)
+    route.catch_up()
+    made.set()
+    asking.join(60)
+    assert (route.catch_up().state, read(store, "b")) == ("current", ["1"])
+
+
 def test_who_runs_a_route_does_not_make_it_again_when_somebody_deletes_it(subject: Subject) -> None:
     store = subject.store
     status = write(store, "a", "1", "2")
