@@ -232,7 +232,7 @@ class AsyncQueue(_Twin[Queue]):
 
 
 class _Run:
-    """Of one `run`."""
+    """The state of one call of `run`."""
 
     def __init__(
         self, consumer: AsyncConsumer, handler: Handler, concurrency: int, drain: bool, stop: Stop | None

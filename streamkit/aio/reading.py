@@ -19,7 +19,7 @@ _FEW, _MANY = 16, 1024
 _BYTES = 1 << 20
 """Payload that is enough to hand out."""
 _SECONDS = 0.02
-"""What is there after so long is handed out."""
+"""Seconds after which entries are handed out even if they are few."""
 
 
 class _Chunk(NamedTuple):
@@ -98,7 +98,7 @@ class _Look(NamedTuple):
 
 
 class Watch:
-    """Where the followers of one store wait on the event loop, until this process knows more or it is time to look."""
+    """The place on the event loop where a store's followers wait for new transactions or for the next look."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls

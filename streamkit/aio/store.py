@@ -52,7 +52,7 @@ class AsyncStore:
         """The same store for threads; what is written by it shares commits with this one."""
         self.calls = Calls(threads, f"store {store.id}")
         self.watch = Watch(self.calls)
-        """Where its followers wait."""
+        """The watch on which this store's followers wait."""
         self._lanes: dict[Committer, Lane] = {}
         self._opening: dict[str, asyncio.Future[Committer]] = {}
         self._closing: asyncio.Task[None] | None = None

@@ -22,7 +22,8 @@ _LONG = 4
 
 
 class Threads:
-    """Of one client. Bound to the event loop that uses it first, and to the process that made it."""
+    """The threads of one client. They belong to the event loop that uses them first and to the process that made
+    them."""
 
     def __init__(self, most: int) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -30,7 +31,7 @@ class Threads:
         self.read = ThreadPoolExecutor(most, "streamkit-read")
         self.long = ThreadPoolExecutor(_LONG, "streamkit-long")
         self.commit = ThreadPoolExecutor(most, "streamkit-commit")
-        """Of their own, so that no reader keeps a writer waiting."""
+        """Separate threads for commits, so that no reader keeps a writer waiting."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -70,13 +71,13 @@ class Threads:
 
 
 class Calls:
-    """What a store, or the client itself, has running in threads."""
+    """The calls that a store, or the client itself, has running in threads."""
 
     def __init__(self, threads: Threads, name: str) -> None:
         self.threads = threads
         self.closed = False
         self.stops: set[Callable[[], None]] = set()
-        """Of what runs until it is told to stop."""
+        """One function for each endless call, which stops it."""
         self._name = name
         self._bell: Bell | None = None
         self._running: set[Future[Any]] = set()

@@ -23,7 +23,7 @@ _RECORDS = 256
 
 
 class _Added:
-    """What `produce` gives: to be awaited, or not."""
+    """The result of `produce`; awaiting it is optional."""
 
     def __init__(self, transaction: AsyncTransaction, add: Callable[[], None]) -> None:
         self._transaction = transaction

@@ -31,7 +31,7 @@ class LoopRequest(Request):
     def __init__(self, parts: Sequence[Part], key: str | None = None, fence: tuple[str, int] | None = None) -> None:
         super().__init__(parts, key, fence)
         self._lock = threading.Lock()
-        """Whether it is withdrawn or boards first is decided once."""
+        """Guards the decision between cancelling the request and including it in a transaction."""
 
     @property
     def abandoned(self) -> bool:
@@ -63,7 +63,7 @@ class LoopRequest(Request):
 
 
 class Lane:
-    """What one store's coroutines have queued with one committer."""
+    """The requests that one store's coroutines have queued with one committer."""
 
     def __init__(self, calls: Calls, committer: Committer) -> None:
         self._calls = calls

@@ -39,7 +39,7 @@ class DomainEvent:
         self.arguments = arguments
         self.attempt = attempt
         self.key = f"{manager}/{entry.space}/{entry.segment}/{entry.sequence}/{entry.trx.id}"
-        """Of this event for this manager: an idempotency key for what else is done about it."""
+        """An idempotency key for further effects of this event in this manager."""
         self._executed: dict[tuple[Store, str, str], int] = {}
 
     @property
@@ -105,9 +105,8 @@ class DomainEvent:
 
 
 def _is_done(repository: Repository[A], aggregate: A, key: str, since: int) -> bool:
-    """Whether the events of a command are among those that `aggregate` is made of. If not, none can come between:
-    it is saved only if nothing has.
-    """
+    """True if `aggregate` contains the events of a command. If not, no event can come between, because the save expects
+    the aggregate's version."""
     entries = repository.store.consume_segment(
         repository.space, aggregate.id, max_sequence=aggregate.version, min_timestamp=since, reverse=True, gaps="skip"
     )

@@ -224,7 +224,7 @@ class Repository(Generic[A]):
         return seen_of(self._store, self.space, id)
 
     def _outdated(self, aggregate: A) -> bool:
-        """Whether an event that it may be made of was erased since, or deleted; as of the last look at the log."""
+        """True if an event of the aggregate may have been erased or deleted since; as of the last look at the log."""
         return self._seen(aggregate.id).outdates(aggregate._seen)
 
     # -- the cache ----------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ class Repository(Generic[A]):
         shared.clock.sleep(random.uniform(0.1, 1.0) * min(first * 2**defeats, _LONGEST_PAUSE))
 
     def _is_stale(self, aggregate: A) -> bool:
-        """Whether the log has more of it than this one was made of."""
+        """True if the log has newer events than the aggregate."""
         last = self._store.segment_status(self.space, aggregate.id).last_sequence
         if last == aggregate.version - len(aggregate.pending) and not self._outdated(aggregate):
             return False
@@ -433,7 +433,8 @@ class Repository(Generic[A]):
         return data
 
     def _mark(self, id: str) -> str:
-        """Of the space: a snapshot of one that was made again since is not taken for its own."""
+        """Return the space's incarnation as text, so that a snapshot of a deleted space is not used for its
+        successor."""
         position = self._store.segment_status(self.space, id).position
         return position.incarnation.hex() if position is not None else ""
 

@@ -61,7 +61,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
 _encoder = msgspec.msgpack.Encoder()
 _snapshots = msgspec.msgpack.Decoder(_Snapshot)
 _VERSION = 2
-"""Of snapshots. 1: without what was delivered alone, is doubted, or failed of what. Both are read."""
+"""The version of new snapshots. Version 1 lacks the sets `alone` and `doubted` and the error texts; both are read."""
 
 
 def segment_on(name: str, partition: int, partitions: int) -> str:
@@ -239,7 +239,7 @@ class Chain(Generic[S, B]):
             raise SequenceMismatch("the record was not written", expected, self.sequence) from error
 
     def _trim(self, snapshot: int) -> None:
-        """What is before a snapshot is read by nobody; one that is behind begins at the snapshot."""
+        """Trim the records before a snapshot. A reader that is behind begins at the snapshot."""
         self._store.trim(self.space, self._snapshots, before=snapshot)
         self._store.trim(self.space, self.segment, before=self.sequence + 1)
 

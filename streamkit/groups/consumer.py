@@ -151,8 +151,8 @@ class Consumer:
             pause = min(pause * 2, most)
 
     def _fetched(self, limit: int, auto_ack: bool) -> list[Delivery]:
-        """Of what was claimed ahead, as far as it may still be handed out. What waited here for half of its time is
-        given back: who gets it needs the rest."""
+        """Hand out deliveries that were claimed ahead, if they are still valid. Give back those that have waited for
+        half of their deadline: the next consumer needs the other half."""
         core = self._core
         self._check_open()
         core.check()
@@ -352,7 +352,7 @@ class Consumer:
         return found or self._help([], limit, auto_ack)
 
     def _claim_one_of(self, lanes: list[int], limit: int, auto_ack: bool) -> list[Delivery]:
-        """Of the first that has something, beginning after the one that was served last."""
+        """Claim from the first lane that has entries. The search begins after the lane that was served last."""
         for at in range(len(lanes)):
             lane = self._core.lane(lanes[(self._turn + at) % len(lanes)])
             if self._core.is_finished(lane):

@@ -86,7 +86,7 @@ class Lane:
         self.seen = False
         """True if it was looked at since this process opened it."""
         self.stirred = -1
-        """What the feed's `stirred` was before the latest look at it."""
+        """The feed's `stirred` before the latest look at it."""
 
 
 def _is_about(events: Iterable[LaneEvent], done: Acked) -> bool:
@@ -418,7 +418,7 @@ class Core:
         return [block for block in blocks if block.ticket >= reached]
 
     def backlog(self, lane: Lane, priority: int | None = None) -> int:
-        """How many entries of the lane were never delivered."""
+        """Count the entries of the lane that were never delivered."""
         state = lane.chain.state
         blocks = self.waiting_blocks(lane)
         with lane.chain.lock:
@@ -561,7 +561,7 @@ class Core:
         return found
 
     def vanished(self, state: LaneState, tickets: list[int]) -> list[LaneEvent]:
-        """What to write of those of `tickets` whose entries were removed."""
+        """Return the events for those of `tickets` whose entries were removed."""
         entries = self.source.load(self._sites(state, [], [(ticket, 0) for ticket in tickets]))
         return self._vanished(state, [], [each for each, entry in zip(tickets, entries, strict=True) if entry is None])
 

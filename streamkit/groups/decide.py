@@ -1,4 +1,5 @@
-"""What a lane's state allows: decided here, without I/O, and then written. Nothing here changes the state."""
+"""Decide which events a lane's state allows. The functions do no I/O and change no state; the caller writes the
+events."""
 
 from __future__ import annotations
 
@@ -139,7 +140,7 @@ def _attempts(state: LaneState, ticket: int) -> int:
 
 
 def _due(state: LaneState, at: int) -> list[int]:
-    """What may be delivered again: its time has come, or its consumer's time is over."""
+    """Return the tickets that may be delivered again: their delay or their deadline is over."""
     found = [ticket for ticket, wait in state.waiting.items() if wait.ready <= at] if state.waiting else []
     if state.pending and state.expires <= at:
         expires = 1 << 62
@@ -209,7 +210,7 @@ def _priority(state: LaneState, settings: GroupSettings, ticket: int, added: Seq
 
 
 def _of_one_bucket(state: LaneState, room: int, added: Sequence[Block]) -> tuple[list[Range], int] | None:
-    """What `_by_priority` gives of fresh entries that all have one priority and one bucket; None: they do not."""
+    """Like `_by_priority`, for fresh entries that all have one priority and one bucket. None if they have several."""
     ranges: list[Range] = []
     kind: tuple[int, int] | None = None
     fresh = [(each.next, each.block) for each in state.blocks.values() if each.next < each.end]
@@ -269,7 +270,7 @@ def _joined(ranges: list[Range]) -> list[Range]:
 
 
 def _by_key(state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int], idle: bool) -> _Found:
-    """Of each key that nobody has, its first entries, as far as they may be delivered."""
+    """Choose the first entries of each key without a pending delivery, up to the limits."""
     again: list[int] = []
     fresh: list[int] = []
     for key in (*_expired_keys(state, at), *state.free):
@@ -317,9 +318,9 @@ def give_up(
     error: str = "",
     together: bool = False,
 ) -> tuple[list[LaneEvent], list[int]]:
-    """What becomes of `tickets`, which are pending, after a nack; and which other deliveries end with them: in
-    key_shared, what the same consumer has of the same key behind it. `together`: it is not known which of the
-    consumer's entries failed, so none of them dies."""
+    """Return the events of a nack of the pending `tickets`, and the other deliveries that end with them. In key_shared
+    these are the same consumer's later deliveries of the same key. `together`: nobody knows which of the consumer's
+    entries failed, so none becomes a dead letter."""
     waits: list[tuple[int, int]] = []
     dead: dict[str, list[int]] = {}
     given = set(tickets)
@@ -351,7 +352,7 @@ def _pause(first: float, attempt: int) -> float:
 
 
 def behind(state: LaneState, ticket: int) -> list[int]:
-    """What is pending of the same key, and later."""
+    """Return the pending tickets of the same key that come after `ticket`."""
     return [other for other in state.unfinished[state.keys[ticket]] if other > ticket and other in state.pending]
 
 

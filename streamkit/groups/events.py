@@ -1,4 +1,4 @@
-"""What a group's log says: the records of its feed and of its lanes.
+"""The events of a group's log: the records of its feed and of its lanes.
 
 A ticket is the number of an entry in its group: the feed gives them out, in order, as it hands blocks of the source to
 lanes. All times are in milliseconds since the epoch. A record is a batch of events that hold together.
@@ -49,12 +49,12 @@ __all__ = [
 NEWEST = 12
 """The highest tag of an event, of a feed or of a lane. A record with a higher one is of a newer release."""
 Stream = int | str
-"""What a group reads: a partition of the source, or one segment of it."""
+"""A stream of the source that a group reads: the number of a partition, or the name of a segment."""
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is next in a stream: the entry at `position`. Of a partition, (number, index) is where that is in the log;
-    of a segment, the position is the sequence."""
+    """The next entry of a stream: the entry at `position`. In a partition, (number, index) is its place in the log; in
+    a segment, the position is the sequence."""
 
     position: int
     number: int = 0
@@ -94,7 +94,8 @@ class Created(_Event, frozen=True, tag=1):
     starts: list[tuple[Stream, Cursor]]
     timestamp: int = 0
     incarnation: bytes = b""
-    """Of the source: one that is made again under its name is another. Empty if there is none yet."""
+    """The incarnation of the source: a space that was deleted and made again has another one. Empty if the source does
+    not exist yet."""
     space: str = ""
     name: str = ""
     """The internal space's own name may be a digest of them."""
@@ -236,7 +237,7 @@ class Held(_Event, frozen=True, tag=10):
 
 
 class Reset(_Event, frozen=True, tag=11):
-    """What is of an earlier epoch counts no more: the group was moved."""
+    """The group was moved: events of an earlier epoch no longer count."""
 
     epoch: int
 

@@ -43,7 +43,7 @@ class FeedState(msgspec.Struct):
 
     now: int = 0
     created: int = 0
-    """How many times a group of this name was made; 0: never."""
+    """The number of times that a group of this name was made; 0: never."""
     deleted: bool = False
     epoch: int = 0
     settings: GroupSettings = msgspec.field(default_factory=GroupSettings)
@@ -61,7 +61,7 @@ class FeedState(msgspec.Struct):
     skipped: int = 0
     """Entries in gaps so far."""
     incarnation: bytes = b""
-    """Of the source; empty while it is not known."""
+    """The incarnation of the source; empty while it is unknown."""
     space: str = ""
     name: str = ""
 

@@ -29,7 +29,7 @@ Share = tuple[Stream, Cursor, int]
 
 
 class Feeder:
-    """Of one core; it holds only what it remembers of trimming."""
+    """Feeds the lanes of one core from its source. The only state is a memory of trimmed positions."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -86,7 +86,7 @@ class Feeder:
         ends: dict[Stream, Cursor],
         gaps: list[tuple[Stream, int, int]],
     ) -> Fed | None:
-        """What is `wanted`, as far as it is there, for a lane. Adds to `gaps`."""
+        """Return the wanted blocks for a lane, as far as the source has them. Adds to `gaps`."""
         blocks: list[Block] = []
         cursors: list[tuple[Stream, Cursor]] = []
         for stream, start, count in wanted:
@@ -113,7 +113,8 @@ class Feeder:
         ends: dict[Stream, Cursor],
         gaps: list[tuple[Stream, int, int]],
     ) -> list[FeedEvent]:
-        """Where little is left, the others get their part at once: else all would write to the feed for ever less."""
+        """Give the other lanes their share at once if little is left; otherwise each lane would write to the feed for
+        ever fewer entries."""
         core = self._core
         used = {member.lane for member in state.alive(at).values()} - {lane.number}
         if core.settings.queue or core.keyed or not used or not self._is_scarce(streams, state, at):
@@ -173,7 +174,7 @@ class Feeder:
         return done
 
     def _is_reported(self, stream: Stream, start: Cursor) -> bool:
-        """What was trimmed before the group began is not its gap."""
+        """True if a gap at `start` concerns this group: entries trimmed before the group began are not its gap."""
         return start != self._core.source.beginning(stream) and self._core.source.is_trimmed(stream, start.position)
 
     def _streams(self, ends: dict[Stream, Cursor]) -> list[Share]:
@@ -189,7 +190,7 @@ class Feeder:
         return found
 
     def _wanted(self, lane: Lane, state: FeedState, streams: list[Share], limit: int, at: int) -> list[Share]:
-        """Which entries to hand out: (stream, from where, how many)."""
+        """Choose the entries to hand out: (stream, start, count)."""
         if not self._core.settings.queue:
             if not streams or self._core.backlog(lane) >= (_BACKLOG if self._core.keyed else limit):
                 return []
@@ -212,7 +213,7 @@ class Feeder:
         return wanted
 
     def _is_scarce(self, streams: list[Share], state: FeedState, at: int) -> bool:
-        """Whether there is less than a block for each consumer."""
+        """True if there is less than one block for each consumer."""
         return sum(count for _, _, count in streams) < BLOCK * len(state.alive(at))
 
     def _shares(self, streams: list[Share], state: FeedState, limit: int, at: int, whole: list[Share]) -> list[Share]:

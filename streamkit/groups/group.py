@@ -84,7 +84,8 @@ def open_group(store: Store, space: str, name: str, start: Any, given: dict[str,
 
 
 def _exists(store: Store, space: str, state: FeedState) -> bool:
-    """Whether it is a group of the space as that is now: one of a space that was deleted is none of the next."""
+    """True if the group belongs to the present incarnation of the space. A group of a deleted space does not exist in
+    the space that follows it."""
     if state.deleted or not state.created:
         return False
     found, _ = inner(store).look_up(space, None)
@@ -92,7 +93,7 @@ def _exists(store: Store, space: str, state: FeedState) -> bool:
 
 
 def _core(store: Store, internal: InternalName, space: str) -> Core | None:
-    """As this process has it open; None if there never was one."""
+    """Return the group's core, shared in this process; None if the group was never made."""
     shared = inner(store)
     opened: _Opened = shared.attached.setdefault(("group", internal), _Opened())
     with opened.lock:
@@ -158,13 +159,13 @@ def _starts(store: Store, space: str, settings: GroupSettings, start: Any) -> li
 
 
 def group_names(store: Store, space: str) -> list[str]:
-    """Of the groups of a space, in order."""
+    """Return the names of a space's groups, in order."""
     check_name(space, "space")
     return sorted(state.name for _, state in _feeds(store, space) if _exists(store, space, state))
 
 
 def cores_of(store: Store, space: str) -> Iterator[Core]:
-    """Of all groups that a space ever had, as this process has them open: also of those that were deleted."""
+    """Yield the shared core of every group that the space ever had, deleted groups included."""
     for internal, _ in _feeds(store, space):
         core = _core(store, internal, space)
         if core is not None:
@@ -172,7 +173,7 @@ def cores_of(store: Store, space: str) -> Iterator[Core]:
 
 
 def _feeds(store: Store, space: str) -> Iterator[tuple[InternalName, FeedState]]:
-    """Of each internal space of a group of a space."""
+    """Yield the internal space and the feed of each group of a space."""
     prefix, digests = internal_name("group", space) + "\x1f", internal_name("group") + "\x1f\x1d"
     for internal in inner(store).internal_names("group"):
         if not internal.startswith((prefix, digests)):

@@ -35,7 +35,7 @@ _GONE = 1000
 
 
 class Lot(NamedTuple):
-    """What a consumer got at once; all its tickets share it."""
+    """The entries that a consumer received at once; all its tickets share it."""
 
     number: int
     consumer: str
@@ -51,7 +51,7 @@ class Wait(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Where an entry is: at `position` of its stream, which is found by reading from `start`."""
+    """The place of an entry: `position` in its stream. A read from `start` finds it."""
 
     stream: Stream
     position: int
@@ -135,7 +135,7 @@ class LaneState:
         """Erased while they were pending: a late acknowledgement of one is fine."""
         self.trimmed: list[tuple[Stream, int, int]] = []
         self.held: dict[str, int] = {}
-        """How many each consumer has pending."""
+        """Number of pending entries, by consumer."""
         self.doubted: set[int] = set()
         """Waiting: the last attempt failed together with others, so that it may not have been handled."""
         self.alone: set[int] = set()
@@ -180,7 +180,7 @@ class LaneState:
         return ticket not in self.pending and ticket not in self.waiting
 
     def fresh(self) -> int:
-        """How many were never delivered."""
+        """Count the entries that were never delivered."""
         if self.keyed:
             return len(self.keys) - len(self.pending) - len(self.waiting)
         # Asked without the lock too, so that nobody waits for what is being written.
@@ -273,7 +273,7 @@ class LaneState:
                     self.free.pop(key, None)
 
     def _advance(self, first: int, end: int) -> None:
-        """Of neighbouring blocks."""
+        """Advance over neighbouring blocks."""
         while first < end:
             found = self.block_of(first)
             if found is None:

@@ -11,7 +11,7 @@ Range = tuple[int, int]
 
 
 def ranges_of(numbers: Iterable[int]) -> list[Range]:
-    """Of numbers in any order, each once."""
+    """Combine numbers, each given once and in any order, into ranges."""
     numbers = list(numbers)
     if len(numbers) == 1:
         return [(numbers[0], 1)]

@@ -1,4 +1,4 @@
-"""What a group reads: the log of a space, partition by partition, or some of its segments."""
+"""The source of a group: the log of a space, partition by partition, or some of its segments."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ _AHEAD = 128
 
 
 def key_hash(entry: Entry, key: str | None) -> int:
-    """Of the metadata `key`, else of the segment; also of an entry that lacks the metadata."""
+    """Hash the value of the metadata `key`; hash the segment's name if `key` is None or the entry lacks the
+    metadata."""
     text = entry.segment if key is None else entry.metadata.get(key)
     return crc32((entry.segment if text is None else text).encode())
 
 
 def segment_of(priority: int, bucket: int, delayed: bool) -> str:
-    """Where a queue's jobs of one kind are."""
+    """Name the segment that holds a queue's jobs of one kind."""
     return f"{'delayed' if delayed else 'jobs'}/{priority}/{bucket}"
 
 
@@ -74,7 +75,7 @@ class Source:
         """The latest that was read of each partition at once: more than a block, where transactions are large."""
 
     def incarnation(self) -> bytes:
-        """Of the space, as this process knows it; empty if it knows of none. Asks nothing."""
+        """Return the space's incarnation as this process knows it; empty if unknown. No I/O."""
         known = self._spaces.get(self.space)
         return known.settings.incarnation if known is not None else b""
 
@@ -163,7 +164,7 @@ class Source:
         return origin.position + entry.sequence - origin.first_sequence
 
     def _left_at(self, stream: Stream, position: int) -> list[Entry]:
-        """What was read already from `position` on, behind an earlier block of the same transactions."""
+        """Return entries from `position` on that an earlier block of the same transactions has already read."""
         self._drop_removed()
         read = self._read.get(stream)
         if not read:

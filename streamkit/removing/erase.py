@@ -68,7 +68,7 @@ class _Wanted(NamedTuple):
 
 
 class _Found:
-    """What is to be erased of one partition."""
+    """The entries of one partition that are to be erased."""
 
     def __init__(self) -> None:
         self.ranges: list[Erasure] = []
@@ -76,7 +76,7 @@ class _Found:
         self.numbers: set[int] = set()
         self.segments: set[str] = set()
         self._open: dict[str, int] = {}
-        """Of the segments met last, where their last range is in `ranges`."""
+        """For the latest segments, the index of their last range in `ranges`."""
 
     def take(self, batch: Batch, matches: Callable[[Entry], bool]) -> None:
         entries = batch.entries

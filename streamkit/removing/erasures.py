@@ -1,4 +1,4 @@
-"""What was erased since a place in the log, and what is gone from its beginning: for those who keep what they read."""
+"""Find the entries erased since a position, for clients that keep copies of entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["Seen", "begins_late", "erased_since", "has_erasures", "is_erasing", 
 
 
 class Seen(NamedTuple):
-    """How much of a segment's removals whoever reads it from now on is not given any more, as far as is known."""
+    """The known removals in a segment. A client that keeps copies compares two of them to see if its copies are
+    outdated."""
 
     number: int = 0
     """The last transaction of its partition,"""
@@ -24,7 +25,7 @@ class Seen(NamedTuple):
     deleted: int = 0
     """The sequence up to which the segment was deleted."""
     incarnation: bytes = b""
-    """Of the space; empty while there is none."""
+    """The incarnation of the space; empty if the space does not exist."""
 
     def outdates(self, before: Seen) -> bool:
         """True if something was removed that was there for who had seen as much as `before`; be it the space."""
@@ -33,7 +34,7 @@ class Seen(NamedTuple):
 
 
 def seen_of(store: Store, space: str, segment: str) -> Seen:
-    """As of the last look at the log."""
+    """Return the segment's removals as of the last look at the log."""
     found, _ = inner(store).look_up(space)
     if found is None:
         return Seen()
@@ -78,7 +79,8 @@ def has_erasures(store: Store, space: str) -> bool:
 
 
 def erased_since(store: Store, space: str, seen: Sequence[int], until: Sequence[int]) -> list[Gap] | None:
-    """What was erased by transactions after `seen` and up to `until`, one of each partition, as far as is known.
+    """Return the gaps of the erasures after `seen` and up to `until`; both hold one transaction number for each
+    partition.
 
     None where something was and the log does not tell any more what: it was archived, or trimmed. Where nothing was
     erased nothing is read.

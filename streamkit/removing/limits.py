@@ -1,4 +1,4 @@
-"""What a caller wants to be kept, checked."""
+"""Check a caller's retention."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def limit_of(space: str, segment: str | None, before: Any, keep_entries: Any, ke
 
 
 def stored(retention: Retention) -> Retained:
-    """As it is kept in the log. TypeError or ValueError for what is none."""
+    """Convert a retention to its stored form. Raises TypeError or ValueError for an invalid one."""
     if not isinstance(retention, Retention):
         raise TypeError(
             f"a retention is streamkit.Retention, one without bounds to end it, not {type(retention).__name__}"

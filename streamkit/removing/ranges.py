@@ -22,8 +22,8 @@ class Ranges:
         for segment, ranges in self.by_segment.items():
             self.by_segment[segment] = joined(ranges)
         self.spans = sorted((*data_range(segment, parts[0][0]), segment) for segment, parts in self.by_segment.items())
-        """Of each segment from its first entry that is erased on: (first key, end) of its rows in the index, and its
-        name. They do not overlap."""
+        """For each segment, its rows in the index from the first erased entry on: (first key, end, segment). The ranges
+        do not overlap."""
         self._ends = [end for _, end, _ in self.spans]
 
     def spans_in(self, first_key: bytes, last_key: bytes) -> list[tuple[bytes, bytes, str]]:
@@ -41,7 +41,7 @@ class Ranges:
         return any(low <= last and first <= high for low, high in self.by_segment.get(segment, ()))
 
     def lacks(self, segment: str, first: int, last: int) -> int:
-        """How many of the sequences first..last are not erased."""
+        """Count the sequences of first..last that are not erased."""
         parts = self.by_segment.get(segment, ())
         return last - first + 1 - sum(max(0, min(last, high) - max(first, low) + 1) for low, high in parts)
 

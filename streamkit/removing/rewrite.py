@@ -223,7 +223,7 @@ def _within(numbers: Sequence[int], pack: PackFile) -> Sequence[int]:
 
 
 def _may_hold(partition: Partition, file: RunFile, ranges: Ranges) -> bool:
-    """Whether a run has rows of what is erased: it is asked alone."""
+    """True if this run alone has rows of erased entries."""
     manifest = Manifest(runs=(_alone(file),))
     index = partition.open_index(Head(partition.settings, manifest=manifest))
     for start, end, segment in ranges.spans_in(file.first_key, file.last_key):

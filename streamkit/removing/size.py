@@ -1,5 +1,5 @@
-"""How much is kept: from the statuses of segments, and from what heads say of files. Of the archive only that file is
-read in which a floor lies."""
+"""Measure the size of spaces from the statuses of segments and the sizes of files in the heads. In the archive, only
+the file that holds a floor is read."""
 
 from __future__ import annotations
 

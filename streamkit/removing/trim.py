@@ -24,7 +24,7 @@ __all__ = ["Limit", "trim_segment", "trim_space"]
 
 
 class Limit:
-    """What is to be kept: exactly one of them is set."""
+    """The limit of a trim: exactly one of its bounds is set."""
 
     def __init__(
         self, before: int | Offset | None, keep_entries: int | None, keep_bytes: int | None, max_age: float | None
@@ -143,7 +143,7 @@ def _set_floor(committer: Committer, floor: Floor) -> None:
 
 
 def _numbers_kept(partitions: list[Partition], limit: Limit) -> list[int]:
-    """Of each partition, the first transaction that stays."""
+    """Return the first transaction to keep in each partition."""
     if isinstance(limit.before, Offset):
         numbers = []
         for partition in partitions:
@@ -171,7 +171,7 @@ def _least(partition: Partition, limit: Limit) -> int:
 
 
 def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
-    """Of several partitions the newest transactions are kept, by timestamp."""
+    """Like `_numbers_kept`, for several partitions: the newest transactions by timestamp are kept."""
     sized = limit.keep_entries is None
     left = limit.keep_bytes if limit.keep_entries is None else limit.keep_entries
     assert left is not None
@@ -194,7 +194,7 @@ def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
 
 
 def _amounts_backwards(partition: Partition, sized: bool) -> Iterator[Amount]:
-    """What the transactions of a partition have, the last first, as far as they can be read."""
+    """Yield the amounts of a partition's readable transactions, the last transaction first."""
     least, number = partition.ask(floor_of).number, partition.number
     while number >= max(least, partition.floor.number):
         if number <= partition.head.archived:

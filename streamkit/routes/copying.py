@@ -1,4 +1,5 @@
-"""What becomes of an entry on its way: whether it is passed on, to which segment, as what, and where it has been."""
+"""Copies of entries: which entries are copied, to which segment, with which content, and the metadata that names their
+path."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from ..names import check_name
 __all__ = ["FROM", "VIA", "Copies", "Failed", "Rules"]
 
 FROM = "streamkit.from"
-"""Where a copy was copied from: `store/space/segment/sequence?route=name.generation`, percent-encoded."""
+"""Metadata of a copy: its original, as `store/space/segment/sequence?route=name.generation`, percent-encoded."""
 VIA = "streamkit.via"
-"""Where it has been before it came here: `store/space`, percent-encoded, separated by spaces."""
+"""Metadata of a copy: the spaces that it has passed, as `store/space`, percent-encoded, separated by spaces."""
 
 Where = Callable[[Entry], bool]
 Segment = Callable[[Entry], str] | str
@@ -56,21 +57,21 @@ class Rules:
         self._via = lru_cache(1024)(self._next_via)
 
     def _next_via(self, via: str) -> str | None:
-        """What the copy's is; None if the entry has been in the target already."""
+        """Return the copy's VIA; None if the entry has been in the target already."""
         visited = via.split()
         if self._target in visited:
             return None
         return via if self._source in visited else f"{via} {self._source}".lstrip()
 
     def mark(self, entry: Entry) -> str:
-        """What its copy has as FROM."""
+        """Return the FROM of the entry's copy."""
         return f"{self._path(entry.segment)}{entry.sequence}{self._suffix}"
 
     def _path(self, segment: str) -> str:
         return f"{self._source}/{quote(segment, safe='')}/"
 
     def copies(self, entries: Iterable[Entry]) -> Copies:
-        """Of those that are passed on, in order. Failed for one that cannot be."""
+        """Copy the entries that the rules accept, in order. Raises Failed for an entry that cannot be copied."""
         found: Copies = []
         where, segment, transform = self._where, self._segment, self._transform
         name, path, suffix = None, "", self._suffix

@@ -131,14 +131,13 @@ class Route:
     # -- its state ----------------------------------------------------------------------------------------------
 
     def _peek(self) -> RouteState | None:
-        """As it is in the store, for who does not hold the lock."""
+        """Read the stored state without the lock."""
         return Register(self._store, self.name).read()
 
     def _read(self, register: Register | None = None) -> RouteState:
-        """As it is in the store; made if the route is new. PermanentError if it is another one, StoreClosed if somebody
-        has deleted it since: else it would begin again, and copy all a second time. Under the lock, or by a register of
-        one's own.
-        """
+        """Read the stored state; create it if the route is new. Raises PermanentError if the route has other rules, and
+        StoreClosed if it was deleted since: a recreated route would copy everything a second time. Call it under the
+        lock, or with a register of your own."""
         register = register or self._register
         while True:
             # Asked before the read: another thread may make the route between the two, which is no deletion.
@@ -193,7 +192,7 @@ class Route:
         return self.status()
 
     def _round(self, stop: Callable[[], bool], progress: Callable[[int], None] | None = None) -> bool:
-        """Whether it read anything."""
+        """Copy one round. True if it read anything."""
         self._check_open()
         with self._mutex:
             try:
@@ -263,7 +262,7 @@ class Route:
         return Rules(source, target, f"{self.name}.{state.generation}", *self._functions)
 
     def _passed_on(self, state: RouteState, entries: list[Entry]) -> Copies | None:
-        """What is copied of `entries`; None if the route is paused, before the one that failed."""
+        """Return the copies of `entries`; None if the route is paused, before the entry that failed."""
         try:
             return self._rules(state).copies(entries)
         except Failed as failed:
@@ -361,7 +360,7 @@ class Route:
                 trx.produce(segment, records)
 
     def _is_old(self, state: RouteState) -> bool:
-        """Whether the target may have forgotten the keys of the batch that was begun."""
+        """True if the target may have forgotten the idempotency keys of the batch that was begun."""
         known = inner(self._target_store).look_up(self.target)[0]
         if known is None or state.batch is None:
             return False

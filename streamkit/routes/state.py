@@ -1,4 +1,5 @@
-"""What a route remembers: a record in an internal space of the source's store, each the whole state, the last counts.
+"""The state of a route: a segment in an internal space of the source's store. Each record is the whole state, and the
+last one counts.
 
 Before a batch is copied the record says so: from where to where. So whoever comes after a crash, however late, copies
 just that again, under the same idempotency key; and of two that run the same route only one writes the next record.
@@ -38,7 +39,7 @@ class RouteFailure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What is being copied: from the route's position to `end`."""
+    """The batch that is being copied: from the route's position to `end`."""
 
     end: SpacePosition
     copied: int
@@ -65,7 +66,8 @@ class RouteState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Times that entries were gone before the route came by."""
     deleted: bool = False
     resumed: RouteFailure | None = None
-    """What it was paused at when it was resumed: the entry may still be left out, while it is the next."""
+    """The failure at which the route was paused when it was resumed. The entry may still be skipped while it is the
+    next one."""
 
 
 class RouteStatus(msgspec.Struct, frozen=True):

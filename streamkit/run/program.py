@@ -172,7 +172,7 @@ class Program:
         part.state = "stopped"
 
     def _run(self, part: _Part, stop: Stop, seconds: float | None) -> bool:
-        """Whether the part ended because its lease was lost."""
+        """Run the part. True if it ended because its lease was lost."""
         if part.lease is None:
             part.state = "running"
             completed("run", part.runnable.run(stop, seconds=seconds))  # type: ignore[func-returns-value]

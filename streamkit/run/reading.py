@@ -1,4 +1,4 @@
-"""What views and routes read: chunks of entries, in order, and where they are after each."""
+"""Reading for views and routes: chunks of entries in order, with the position after each chunk."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class SpacePosition(msgspec.Struct, frozen=True, omit_defaults=True):
     offset: str = ""
     """Hex text; "" is before everything."""
     timestamp: int = 0
-    """Of the last entry, in ms."""
+    """The timestamp of the last entry, in ms."""
     entries: int = 0
-    """That were read."""
+    """The number of entries that were read."""
 
     @property
     def key(self) -> LexKey | None:
@@ -50,7 +50,7 @@ class SpacePosition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Removed(Protocol):
-    """What a reader finds in the place of entries that are gone: a Gap."""
+    """A Gap in the place of entries that are gone."""
 
     @property
     def space(self) -> str: ...
@@ -76,7 +76,7 @@ _GAPS: dict[str, Any] = {"gaps": "yield"} if "gaps" in signature(Store.consume_s
 def chunks(
     store: Store, positions: Mapping[str, SpacePosition], most: int = _MOST
 ) -> Iterator[tuple[list[Entry], list[Removed]]]:
-    """What is after `positions`, until there is no more, and what is missing in it, before or among the entries.
+    """Read everything after `positions`: yield chunks of entries, each with the gaps before or among them.
 
     Several spaces are merged by timestamp.
     """
@@ -121,7 +121,7 @@ def after(positions: Mapping[str, SpacePosition], entries: Sequence[Entry]) -> d
 
 
 def decode_offset(offset: LexKey | bytes | str, spaces: Sequence[str]) -> Offset:
-    """Of one of the spaces. InvalidOffset if it is of none of them."""
+    """Decode an offset of one of the spaces. Raises InvalidOffset if it belongs to none of them."""
     wrong: InvalidOffset | None = None
     for space in spaces:
         try:

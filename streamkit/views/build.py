@@ -37,7 +37,7 @@ _ERASED = "the entry was erased"
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """What a view is, wherever its database is."""
+    """The definition of a view, independent of the place of its database."""
 
     store: Store
     name: str
@@ -205,7 +205,7 @@ class Build:
         self.state = changed
 
     def untold(self, *, fresh: bool) -> list[Gap] | None:
-        """What was erased since the view was told last, of what it has applied. `fresh`: the storage is asked.
+        """Find applied entries that were erased since the view last handled erasures. `fresh`: ask the storage.
 
         None where the log does not tell any more what it was: the view is to be built anew.
         """
@@ -301,8 +301,8 @@ class Build:
 
 
 def untold_of(store: Store, state: State, *, fresh: bool) -> tuple[list[Gap] | None, dict[str, tuple[int, ...]]]:
-    """What was erased of what a view has applied that is in `state`, and was not told of it, see `Build.untold`; and
-    up to where it was looked for."""
+    """Find the entries that a view with this `state` has applied and that were erased without its knowledge (see
+    `Build.untold`). Also returns the positions up to which the search went."""
     now = {space: seen_by(store, space, fresh=fresh) for space in state.spaces}
     gaps: list[Gap] = []
     for space, until in now.items():

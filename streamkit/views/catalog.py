@@ -26,7 +26,7 @@ class LocalView(msgspec.Struct, frozen=True):
     spaces: list[str]
     entries: int
     timestamp: int
-    """Of the last entry that was applied, in ms."""
+    """The timestamp of the last applied entry, in ms."""
     error: str | None
     path: str
     bytes: int
@@ -85,7 +85,7 @@ def query(path: str, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
 
 
 def ask(db: sqlite3.Connection, path: str, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-    """What `query` gives, by a connection to the database at `path`."""
+    """Run `query` on a connection to the database at `path`."""
     with _refused(path):
         cursor = db.execute(sql)
     return [column[0] for column in cursor.description or ()], _rows(cursor, path)

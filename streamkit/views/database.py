@@ -44,7 +44,7 @@ create table if not exists streamkit_skipped (
 
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a build knows of itself; one row, written with every batch."""
+    """The position and the status of a build; one row, written with every batch."""
 
     format: int
     store: str
@@ -59,7 +59,7 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     resumed: ViewFailure | None = None
     """Why it was paused, until it tries again: the entry is the next, and may still be passed over."""
     told: dict[str, tuple[int, ...]] = {}
-    """Of each space, the transaction of each partition up to which erasures have reached it."""
+    """By space: the transaction of each partition up to which the build has handled erasures."""
     clean: bool = False
     """True if the file holds no erased entries, not even in its free space."""
 
@@ -229,7 +229,8 @@ def transaction(db: ViewConnection, path: str) -> Iterator[None]:
 
 @contextmanager
 def mapped(path: str) -> Iterator[None]:
-    """What the file system or a damaged file does is no fault of `apply`."""
+    """Turn errors of the file system or of a damaged file into PermanentError, so that `apply` is not blamed for
+    them."""
     try:
         yield
     except sqlite3.Error as error:

@@ -20,7 +20,7 @@ from .view import View
 __all__ = ["COLUMNS", "EntryView", "decode", "encode", "placeholders"]
 
 COLUMNS = "space, segment, sequence, timestamp, metadata, payload, place"
-"""Of a table that keeps entries. `metadata` is JSON; `place` is what else an entry knows."""
+"""The columns of a table that keeps entries. `metadata` is JSON; `place` holds the rest of the entry."""
 DEFINITION = (
     "space text not null, segment text not null, sequence integer not null, timestamp integer not null, "
     "metadata text, payload blob not null, place blob not null"

@@ -1,4 +1,4 @@
-"""Where the builds of a view are, which of them is read, and who builds.
+"""The files of a view: its builds, the link to the build that readers open, and the lock of the builder.
 
     totals.sqlite                      → what readers open: a link to a build
     totals.sqlite.builds/
@@ -47,7 +47,7 @@ def writing(path: str) -> Iterator[None]:
 
 
 class ViewFiles:
-    """Of one view of one version. It opens files only to lock them."""
+    """The files of one version of one view. They are opened only to lock them."""
 
     def __init__(self, path: str, version: int, spaces: Sequence[str], layout: int = 0) -> None:
         self.path = os.path.abspath(path)

@@ -129,7 +129,7 @@ class Index(EntryView):
 
 
 _first = itemgetter(0)
-"""Of pairs that have keys of one kind: those of one key are in order already."""
+"""Sort key of (key, value) pairs whose keys are of one kind. Pairs with the same key are in order already."""
 
 
 def _order(pair: tuple[Any, int]) -> tuple[Any, ...]:

@@ -69,7 +69,7 @@ def loaded(column: Any) -> Any:
 
 
 def values(found: Any) -> Iterable[Any]:
-    """What a function gave that may give none, one, or several."""
+    """Turn the result of a user's function, which may be None, one value or several, into an iterable."""
     if found is None:
         return ()
     if isinstance(found, (str, int, float, bytes, tuple)):

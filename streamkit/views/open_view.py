@@ -103,7 +103,7 @@ class OpenView:
         self.name = definition.name
         self.spaces = definition.spaces
         self.path = files.path
-        """What SQLite opens: a link to the present database."""
+        """The path that SQLite opens: a link to the present database."""
         self.view = definition.view
         self._definition = definition
         self._store = definition.store
@@ -128,11 +128,12 @@ class OpenView:
         return self._closed
 
     def _forget(self) -> None:
-        """Of a fork: locks may have been another thread's, and SQLite's connections do not survive it."""
+        """Forget locks and connections after a fork: another thread may have held the lock, and SQLite's connections do
+        not survive a fork."""
         self._pid = os.getpid()
         self._mutex = threading.Lock()
         self._builder: list[int] | None = None
-        """Who builds, of this process: its thread."""
+        """The thread of this process that builds."""
         self._closes_itself = False
         """True if the view was closed meanwhile: the builder then releases the database at its end."""
         self._left = [getattr(self, "_build", None), getattr(self, "_readers", None)]
@@ -306,7 +307,7 @@ class OpenView:
         return other
 
     def _made_again(self, state: State) -> bool:
-        """Whether a space is another one than that which was read."""
+        """True if a space was deleted and made again since the view read it."""
         ends = self._ends()
         return any(not same_space(position, ends[space]) for space, position in state.spaces.items() if space in ends)
 
@@ -445,7 +446,7 @@ class OpenView:
         delete_published(self._store, self.name)
 
     def _unpublish(self) -> None:
-        """What was published may hold what was erased: it is deleted, and published again without it."""
+        """Delete the published database, which may hold erased entries. It is published again without them."""
         with contextlib.suppress(MissingDependency):
             delete_published(self._store, self.name)
         self._published = None
@@ -586,7 +587,7 @@ class OpenView:
         raise PermanentError(f"the view {self.name!r} has no database at {self.path}: catch_up() makes it")
 
     def _state(self) -> State | None:
-        """Of the database of this version that is read; None if there is none."""
+        """Read the state of this version's present database; None if there is none."""
         self._check_open()
         path = self._files.current()
         if path is None:
@@ -641,7 +642,7 @@ class OpenView:
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What the view offers to be asked."""
+        """Return an attribute of the user's view, such as a query method."""
         if name.startswith("_") or "view" not in self.__dict__ or hasattr(type(self), name):  # a property has raised it
             raise AttributeError(name)
         return getattr(self.view, name)

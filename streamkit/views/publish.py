@@ -69,7 +69,8 @@ def _directory(store: Store, *parts: str) -> tuple[str, dict[str, str]]:
 
 
 def default_path(store: Store, name: str) -> str:
-    """Where a view's database is if nobody says: with the store's archives if these are files, else in a cache."""
+    """Return the default path of a view's database: beside the store's archives if these are files, otherwise in a
+    cache."""
     from ..archive.location import path_name
 
     with contextlib.suppress(PermanentError):
@@ -274,7 +275,7 @@ class _Files:
             os.unlink(os.path.join(self._directory, name))
 
     def paths(self) -> list[str]:
-        """Of all files below it."""
+        """List all files below the directory."""
         return [
             os.path.relpath(os.path.join(directory, name), self._directory)
             for directory, _, names in os.walk(self._directory)

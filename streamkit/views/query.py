@@ -18,7 +18,7 @@ __all__ = ["Query"]
 
 _decode = msgspec.json.Decoder(msgspec.Raw).decode
 _DEEP = 500
-"""What is nested less is JSON for SQLite too; where it ends differs from one SQLite to the next."""
+"""The deepest nesting that every release of SQLite accepts as JSON; the limit differs between releases."""
 
 
 class Query(EntryView):
