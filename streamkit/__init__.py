@@ -97,7 +97,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported when it is asked for."""
+    """Import a public name on its first use."""
     if name == "View":
         from .views.view import View
 

@@ -76,7 +76,7 @@ class Expect(Enum):
 
 
 ANY: Final = Expect.ANY
-"""Whatever is there."""
+"""Write whether or not a row has the key."""
 ABSENT: Final = Expect.ABSENT
 """Only if there is no row with the key."""
 NEXT: Final = Expect.NEXT

@@ -119,7 +119,7 @@ def _foreign_driver(url: str, scheme: str, separator: str, timeout: float) -> Dr
 
 
 def _look_up(url: str, scheme: str, separator: str) -> EntryPoint:
-    """What another package offers for the scheme. ValueError if none does."""
+    """Find another package's entry point for the scheme. Raises ValueError if there is none."""
     from importlib.metadata import entry_points
 
     found = {point.name: point for point in entry_points(group="streamkit.backends")}
@@ -173,7 +173,7 @@ class Client:
         _clients.add(self)
 
     def _forget(self) -> None:
-        """Of a fork: the lock may have been another thread's."""
+        """Replace the lock after a fork: another thread may have held it."""
         self._lock = threading.RLock()
 
     def store(self, store_id: UUID | str) -> Store:
@@ -226,7 +226,7 @@ class Client:
         return OpenStore(store_id, backend, counters, self._clock, poll, self._most_bytes, self._archive_root)
 
     def _archive_root(self) -> ArchiveRoot:
-        """Where archives are kept, delta-rs storage options for it, and what writes small files there."""
+        """Return the root of the archives, its storage options for delta-rs, and the writer of small files there."""
         root, options = self._driver.archive_root() if isinstance(self._driver, ArchiveHost) else (None, {})
         if self._archive is None:
             if root is None:
@@ -302,7 +302,7 @@ class Client:
 
 
 def archive_root(client: Client) -> ArchiveRoot:
-    """What the archive's room must know to open the archives of a client's stores."""
+    """Return the place and the options of the archives of a client's stores."""
     return client._archive_root()
 
 

@@ -81,7 +81,7 @@ class EventStore:
         self._space = space
         self._appending = Lock()
         self._head = 0
-        """Where the log ended when this process last appended. A commit that expects it finds out if it is late."""
+        """The end of the log when this process last appended. A commit that expects this end fails if it is late."""
 
     def head(self) -> int:
         """The position of the last event, 0 if there is none."""

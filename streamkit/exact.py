@@ -43,7 +43,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def difference(a: Any, b: Any, *, equivalent: bool = False) -> str | None:
-    """Where and how `b` differs from `a`, as in "[2].items: tuple became list"; None if they are the same.
+    """Describe the first difference of `b` from `a`, as in "[2].items: tuple became list"; None if they are the same.
 
     The text names types and fields. It holds no values and no keys, as these may be secret. `equivalent`: an
     int may become the float of the same value, as where a float is declared, and a `timezone` another library's.

@@ -20,7 +20,7 @@ __all__ = ["Follower"]
 
 
 class Follower:
-    """Of one handle of a store. Holds no state of its own."""
+    """The follows of one handle of a store. Holds no state of its own."""
 
     def __init__(self, handle: Handle, reader: Reader) -> None:
         self._handle = handle
@@ -50,7 +50,7 @@ class Follower:
         return self._checked(entries)
 
     def _checked(self, entries: list[Entry]) -> Iterator[Entry]:
-        """Of several transactions: between them the store may be closed."""
+        """Yield the entries of several transactions; check before each one that the store is open."""
         for entry in entries:
             self._handle.check_open()
             yield entry
@@ -71,7 +71,7 @@ class Follower:
         return Following(timer, look)
 
     def spaces(self, after: Mapping[str, Offset | None], timeout: float | None, gaps: Gaps) -> Following[Any]:
-        """Of no space it ends at once."""
+        """Follow several spaces. Ends at once if there are none."""
         timer = self._timer("\n".join(after), timeout if after else 0.0, tuple(after))
         reader = self._reader
         cursors: dict[str, Cursor] = {}

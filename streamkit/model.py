@@ -49,7 +49,7 @@ NO_TRX = TRX(bytes(16), bytes(16), 0)
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """Where a frame's entries stand in their partition; shared by all entries of the frame.
+    """The place of a frame's entries in their partition; shared by all entries of the frame.
 
     It says nothing about what an entry is, so all origins are equal: two readers of one entry hold equal entries.
     """
@@ -67,7 +67,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
     others: tuple[tuple[int, int], ...] | None = None
     """For a space of several partitions: (number, index) to be read next in each of them, when this was read."""
     incarnation: bytes = b""
-    """Of the space."""
+    """The incarnation of the space."""
     whole: bool = False
     """`others` were read together with it; else they are what was known, see Offset."""
     holes: bool = False
@@ -153,7 +153,7 @@ def no_entry(space: str, segment: str) -> Entry:
 
 
 def no_status(space: str, segment: str) -> SegmentStatus:
-    """That of a segment of a space that does not exist."""
+    """Return the status of a segment that has no entries."""
     return SegmentStatus(space, segment, 0, 0, 0, 0)
 
 
@@ -167,7 +167,7 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     index: int
     incarnation: bytes = b""
     others: tuple[tuple[int, int], ...] | None = None
-    """As in Origin."""
+    """The same as `Origin.others`."""
 
 
 class SegmentStatus(msgspec.Struct, frozen=True, eq=False):

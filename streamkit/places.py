@@ -58,7 +58,7 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
 
 
 def ends(store: Store, space: str) -> list[Place]:
-    """Of each partition the place after everything that is committed so far. Empty for an unknown space.
+    """Return each partition's place after everything that is committed so far. Empty for an unknown space.
 
     It asks the storage; of a process that has the space open that is one request for each partition.
     """

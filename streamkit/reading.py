@@ -24,7 +24,7 @@ __all__ = ["Reader"]
 
 
 class Reader:
-    """Of one handle of a store. Holds no state of its own. For `since` see Partition.refresh."""
+    """The reads of one handle of a store. Holds no state of its own. For `since` see Partition.refresh."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle

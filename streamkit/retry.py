@@ -102,8 +102,8 @@ class RetryingBackend:
         most: int = 1 << 62,
         is_end: Callable[[list[_T]], bool] | None = None,
     ) -> list[_T]:
-        """What was too much at once is asked for in two halves, so that it comes through beside what others ask; or
-        `most` at once, as long as what came is not the end."""
+        """Run a call that may be throttled: halve the items of a refused call, so that it succeeds beside the calls of
+        others. At most `most` items are sent at once, until the answer is the end."""
         deadline = self._clock.monotonic() + self._timeout
         done: list[_T] = []
         attempt, size = 0, len(wanted)

@@ -40,8 +40,9 @@ __all__ = [
 MOST_PARTITIONS = 1024
 """Partitions that a space may have."""
 _LEAST = 0.1
-"""Of what a space was created with: the share that a window or a grace is always. Who relies on one that others may
-have changed relies on much less: `Freshness` on a thirtieth of the grace, routes on a twentieth of the window."""
+"""The least share of its created value that a window or a grace may be changed to. Code that relies on a value that
+others may have changed relies on much less: `Freshness` on a thirtieth of the grace, routes on a twentieth of the
+window."""
 
 
 class SpaceSettings(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class SpaceSettings(msgspec.Struct, frozen=True):
     archive_grace: float
     retention: Retention
     trimmed_rows: str = "keep"
-    """Whether the archive's table keeps rows of trimmed entries, or loses them ("remove")."""
+    """"keep" or "remove": the fate of trimmed entries' rows in the archive's table."""
 
 
 class Space:
@@ -163,7 +164,7 @@ def create_space(backend: Backend, space: str, settings: Settings, *, exact: boo
 
 
 def _had_head(backend: Backend, partition: bytes, settings: Settings) -> bool:
-    """Whether a partition has lost its head, in the place of which none must be put that knows nothing."""
+    """True if a partition has lost its head. An empty head must not be put in its place."""
     from .index.salvage import had_head
 
     if not had_head(backend, partition, seed_of(settings, partition)):

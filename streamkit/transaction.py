@@ -23,7 +23,7 @@ R = TypeVar("R", bound=Request)
 
 
 class Draft:
-    """What a transaction gathers, and how it ends: for threads as for coroutines.
+    """The parts of a transaction and its state, for threads and coroutines alike.
 
     ResourceWarning if it is dropped with records in it, or is never entered.
     """
@@ -41,7 +41,7 @@ class Draft:
         self._parts: list[Part] = []
         self._expected: dict[str, int] = {}
         self._last: dict[str, int] = {}
-        """Where segments are expected, and where the parts so far bring them from there."""
+        """By segment: the last sequence that the transaction expects, and the last sequence after its parts so far."""
         self.entered = False
         self.ended = False
 

@@ -1,4 +1,4 @@
-"""What went wrong and is no error for the caller goes to the logger `streamkit`, and what is only good to know."""
+"""Log problems that are no error for the caller, and notes, to the logger `streamkit`."""
 
 from __future__ import annotations
 

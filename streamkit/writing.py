@@ -20,7 +20,7 @@ __all__ = ["Writer", "check_key", "check_lease", "fence"]
 
 
 class Writer:
-    """Of one handle of a store. Holds no state of its own."""
+    """The writes of one handle of a store. Holds no state of its own."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -28,7 +28,7 @@ class Writer:
         self._most_bytes = handle.shared.most_bytes
 
     def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
-        """What a request writes to one segment, checked and encoded; None if it is nothing, and expects nothing."""
+        """Check and encode the records for one segment. None if there are no records and no expectation."""
         payloads, metadata, expected, size = prepare(records, expected, self._most_bytes)
         if size > self._most_bytes:
             raise self._too_large(size)
@@ -75,7 +75,7 @@ class Writer:
         return space in self._shared.spaces and not self._handle.closed
 
     def committer(self, space: str, parts: Sequence[Part]) -> Committer:
-        """Who commits `parts`; the space is created if it is not there. No I/O if it is open."""
+        """Return the committer of `parts`; the space is created if it does not exist. No I/O if it is open."""
         if len(parts) > 1 and (size := sum([part.size for part in parts])) > self._most_bytes:
             raise self._too_large(size)
         known = self._shared.spaces.get(space)

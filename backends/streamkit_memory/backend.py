@@ -187,7 +187,7 @@ class MemoryBackend:
             self._requests["bytes_written"] += written
 
     def _rows(self, partition: bytes) -> Rows:
-        """What is there; looking at a store that nobody wrote to does not make it."""
+        """Return the partition's rows. A look at a store that nobody wrote to does not create it."""
         if not self._limits.remote and self._service.deleted[self._store] > self._deleted:
             raise StoreClosed(f"the store {self._store} was deleted: open it again to start anew")
         rows = self._service.stores.get(self._store, {}).get(partition)

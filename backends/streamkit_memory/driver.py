@@ -118,7 +118,7 @@ class MemoryDriver:
             )
 
     def _request(self) -> None:
-        """What every request costs."""
+        """Simulate the cost of one request."""
         self._check_open()
         if self._latency:
             self._sleep(self._latency)

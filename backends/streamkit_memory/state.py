@@ -1,4 +1,4 @@
-"""What the drivers of one name share."""
+"""The state that drivers of one name share."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Service:
         self.leases: dict[tuple[UUID, str], tuple[int, float]] = {}
         """(store, name) to (token, deadline)."""
         self.deleted: Counter[UUID] = Counter()
-        """How often a store was."""
+        """The number of times that each store was deleted."""
         self.kept: dict[UUID, dict[bytes, int]] = {}
-        """How many rows of each partition were kept when the store was deleted."""
+        """The number of rows of each partition that were kept when the store was deleted."""
         self.forked = False
         self._archive: TemporaryDirectory[str] | None = None
 

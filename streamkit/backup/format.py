@@ -79,7 +79,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 class TableFile(msgspec.Struct, frozen=True):
     path: str
-    """As the table's log has it."""
+    """The path as the table's log has it."""
     size: int
     stats: str | None
     parts: int

@@ -116,7 +116,7 @@ def _options(
 
 
 class _Notes(logging.Handler):
-    """What the library has to say beside its errors, as a line on standard error."""
+    """Print the library's warnings as lines on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print_note(f"{record.levelname.lower()}: {record.getMessage()}")

@@ -63,7 +63,7 @@ def _run(command: list[str], name: str, held: Lease) -> int:
 
 
 def _in_foreground() -> bool:
-    """Whether Ctrl-C at a terminal reaches our process group.
+    """True if Ctrl-C at a terminal reaches our process group.
 
     Then the command stays in our group, so that it may use the terminal, also as a part of a pipeline. Otherwise it
     gets a group of its own, so that what we pass on reaches all that it has started.

@@ -22,14 +22,14 @@ BATCH_BYTES = 16 << 20
 """A batch ends here even if it has fewer lines: well below what one transaction may hold."""
 
 _LINE_BYTES = 64 << 20
-"""What one record may hold at most, so that a file without line ends is not read to its end."""
+"""The largest record, so that a file without line ends is not read to its end."""
 
 SegmentOf = Callable[[bytes], str]
 """The segment of a line; msgspec.MsgspecError or ValueError if the line is not what it has to be."""
 
 
 class Batch(NamedTuple):
-    """What is committed together. `number` counts from 1 over all the files of one run."""
+    """Records that are committed together. `number` counts from 1 over all the files of one run."""
 
     number: int
     segments: dict[str, list[Record]]

@@ -1,4 +1,4 @@
-"""What commands print: one line for each thing, JSON for machines or text for people.
+"""The output of commands: one line for each thing, JSON for machines or text for people.
 
 The JSON fields are stable. An entry's `payload` is what its `encoding` says: "json", the value itself; "text", a string
 that is not JSON; "base64", bytes that are not UTF-8.
@@ -120,7 +120,8 @@ def _painter() -> Callable[[str, str], str]:
 
 
 def entry_text(show_space: bool = False) -> Callable[[Entry], bytes]:
-    """How an entry looks to a person: time, segment, sequence, payload. Control characters are shown, not sent."""
+    """Make the function that formats an entry for a person: time, segment, sequence, payload. Control characters are
+    shown, not sent."""
     paint = _painter()
 
     def text(entry: Entry) -> bytes:

@@ -163,5 +163,5 @@ def run(
 
 
 def _told(value: Any) -> str:
-    """Of a status, what JSON does not have: offsets, as hex text, and whatever a part of one's own says."""
+    """Convert a value of a status that JSON does not have: an offset to hex text, any other value to its `str`."""
     return value.hex() if isinstance(value, bytes) else str(value)

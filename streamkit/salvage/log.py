@@ -188,7 +188,7 @@ def _records_in(data: bytes, seed: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _decompressed(data: bytes, at: int) -> tuple[bytes, int]:
-    """What is in the frame of zstd at an offset, up to the largest that a block has, and the frame's bytes."""
+    """Decompress the zstd frame at an offset, up to the size of the largest block. Also returns the frame's length."""
     zstd = load_zstd()
     decompressor = zstd.ZstdDecompressor()
     try:
@@ -199,7 +199,7 @@ def _decompressed(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def settings_of(backend: Backend, space: str) -> Settings | None:
-    """What a space was created with, from the catalog or its head; else what its keys tell. None if there is none."""
+    """Find the settings of a space: in the catalog, in its head, or from its keys. None if the space has no rows."""
     first = readable_rows(backend, bytes(partition_key(space, 0))).rows
     if (read := first.get(bytes(HEAD))) is not None:
         with suppress(*_UNREADABLE):
@@ -216,7 +216,7 @@ def settings_of(backend: Backend, space: str) -> Settings | None:
 
 
 def partitions_of(backend: Backend, space: str) -> int:
-    """How many partitions have rows, at least 1."""
+    """Count the partitions that have rows; at least 1."""
     count = 1
     while readable_rows(backend, bytes(partition_key(space, count))).rows:
         count += 1

@@ -19,7 +19,7 @@ class Visible:
     def __init__(self, log: IntactLog) -> None:
         self.removed = log.removed
         self.trimmed = log.floor.number > 1
-        """Whether the space was trimmed: then segments begin anywhere."""
+        """True if the space was trimmed: then a segment may begin at any sequence."""
         self.ends: dict[str, int] = {}
         """The last sequences that lost transactions gave to segments."""
         self._reached: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Which call meets which fault: an immutable value, so that a failing run can be repeated.
+"""A plan of faults by call: an immutable value, so that a failing run can be repeated.
 
 Plan.at(3, Fault.LOST_ANSWER)                     the fourth call, of whatever kind
 Plan.at(0, Fault.LATE, kind="put", delay=5)       the first put; it lands five calls later

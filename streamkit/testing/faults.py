@@ -87,7 +87,7 @@ class FaultyBackend:
         return found
 
     def _victim(self, turn: Turn, found: Sequence[bytes | None]) -> int | None:
-        """Which value is damaged, if one is to be."""
+        """Choose the value to damage; None if the fault damages none."""
         if turn.fault not in DAMAGE:
             return None
         some = [at for at, data in enumerate(found) if data]

@@ -1,4 +1,4 @@
-"""What a run of checks without pytest found."""
+"""The result of a run of checks without pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every check starts from: a backend to try, and words for what it must do."""
+"""The subject of every check: a backend to try, and functions that state its duties."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Subject:
     lease_grace: float = 10.0
     """Seconds after the end of a lease within which the next one must be granted."""
     rounds: int = 20
-    """How often a race is run."""
+    """The number of times that each race is run."""
     patience: float = 120.0
     """Seconds after which calls from several threads are taken to hang."""
     keeps: bool = False
