@@ -1,7 +1,8 @@
 """A transport for kombu, and so a broker for Celery: `streamkit.adapters.kombu:Transport`.
 
 A queue is a queue of the store (`store.queue`), in a space named `kombu.` and the queue's name. The bindings of an
-exchange are a segment of the space `kombu`, so all processes see them. The transport extends the deadline of a message
+exchange are a segment of the space `kombu`, so all processes see them, and so is the last use of a queue with
+x-expires: the sweep removes such a queue when its processes are gone. The transport extends the deadline of a message
 while its task runs. A message of a process that was killed is delivered again when its deadline has passed.
 
 `transport_options`: `url` and `store` (else STREAMKIT_URL and STREAMKIT_STORE), `ack_timeout` in seconds (60),
@@ -14,12 +15,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -29,7 +29,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
 
 from ..client import Client, connect
-from ..errors import DeliveryLost, OutcomeUnknown, StreamkitError, TransientError
+from ..errors import DeliveryLost, OutcomeUnknown, StoreClosed, StreamkitError, TransientError
 from ..groups import Consumer, Delivery, Queue
 from ..model import Record
 from ..store import Store
@@ -44,8 +44,16 @@ _PAGE = 10
 _FRESH = 1.0
 """Seconds for which bindings are taken to be as they were read."""
 
+_Result = TypeVar("_Result")
 Binding = tuple[str, str, str]
 """Routing key, pattern, queue."""
+
+
+class _Use(msgspec.Struct, frozen=True):
+    """When a process said that it uses a queue, in seconds since the epoch, and the queue's x-expires in seconds."""
+
+    lifetime: float
+    at: float
 
 
 class _Held:
@@ -136,7 +144,7 @@ class Channel(virtual.Channel):
     ack_timeout = 60.0
     max_deliveries = 5
     abandoned_after = 86_400.0
-    """Seconds. If a message waits so long in a queue that has x-expires, and a binding, the queue is removed."""
+    """Seconds. A queue that has x-expires is removed if no process has used it for so long, and for its x-expires."""
     from_transport_options = (
         *virtual.Channel.from_transport_options,
         "ack_timeout",
@@ -152,9 +160,12 @@ class Channel(virtual.Channel):
         self._consuming: dict[str, Consumer] = {}
         self._unacked_queues: set[str] = set()
         self._tables: dict[str, tuple[float, list[Binding]]] = {}
-        self._lifetimes: dict[str, str] = {}
+        self._lifetimes: dict[str, int] = {}
         """The x-expires of queues that were declared here, in milliseconds."""
-        self._swept: dict[str, float] = {}
+        self._auto_delete: set[str] = set()
+        self._used: dict[str, float] = {}
+        """When this channel last told the store that it uses a queue."""
+        self._swept: float | None = None
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -174,8 +185,11 @@ class Channel(virtual.Channel):
         return dict(to_rabbitmq_queue_arguments(arguments, **options))
 
     def _new_queue(self, queue: str, arguments: dict[str, Any] | None = None, **options: Any) -> None:
+        if options.get("auto_delete"):
+            self._auto_delete.add(queue)
         if lifetime := (arguments or {}).get("x-expires"):
-            self._lifetimes[queue] = str(int(lifetime))
+            self._lifetimes[queue] = int(lifetime)
+            self._use(queue)
         self._queue(queue)
 
     def _has_queue(self, queue: str, **options: Any) -> bool:
@@ -185,15 +199,33 @@ class Channel(virtual.Channel):
         lifetime = message["properties"].get("expiration")
         metadata = {_EXPIRES: str(int(time.time() * 1000) + int(lifetime))} if lifetime else None
         priority = self._get_message_priority(message)
-        self._queue(queue).put(dumps(message).encode(), metadata=metadata, priority=priority)
+        payload = dumps(message).encode()
+        self._reopening(queue, lambda: self._queue(queue).put(payload, metadata=metadata, priority=priority))
 
     def _messages(self, queue: str, limit: int, no_ack: bool) -> Iterator[dict[str, Any]]:
-        consumer = self._consumer(queue)
+        def received() -> tuple[Consumer, list[Delivery]]:
+            consumer = self._consumer(queue)
+            return consumer, consumer.receive(limit=limit, auto_ack=no_ack)
+
         found = False
-        while not found and (deliveries := consumer.receive(limit=limit, auto_ack=no_ack)):
+        while not found:
+            consumer, deliveries = self._reopening(queue, received)
+            if not deliveries:
+                return
             for message in self._fresh(consumer, deliveries, no_ack):
                 found = True
                 yield message
+
+    def _reopening(self, queue: str, action: Callable[[], _Result]) -> _Result:
+        """The result of an action. If another process has deleted the queue, it is made again first."""
+        try:
+            return action()
+        except StoreClosed:
+            # An open store goes on to refuse a space that was deleted.
+            self._store = self.connection.open_store()
+            self._opened.pop(queue, None)
+            self._consuming.pop(queue, None)
+            return action()
 
     def _fresh(self, consumer: Consumer, deliveries: list[Delivery], no_ack: bool) -> Iterator[dict[str, Any]]:
         """The messages that have not expired."""
@@ -219,6 +251,7 @@ class Channel(virtual.Channel):
         super().basic_consume(queue, no_ack, *positional, **options)
 
     def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> Any:
+        self._use(queue)
         for raw in self._messages(queue, 1, no_ack):
             message = self.Message(raw, channel=self)
             if not no_ack:
@@ -230,6 +263,7 @@ class Channel(virtual.Channel):
         """Deliver what is there, up to a page of each queue."""
         found = False
         for queue in list(queues):
+            self._use(queue)
             room = self.qos.can_consume_max_estimate()
             for message in (
                 self._messages(queue, _PAGE if room is None else min(room, _PAGE), queue in self._unacked_queues)
@@ -258,8 +292,19 @@ class Channel(virtual.Channel):
             count += len(dropped)
         return count
 
-    def _delete(self, queue: str, exchange: str, *binding: str, **options: Any) -> None:
-        self._change(exchange, "unbind", (binding[0] or "", binding[1] or "", queue))
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **options: Any) -> None:
+        """Delete a queue and its bindings, whichever process declared them."""
+        if not if_empty or not self._size(queue):
+            self._remove(queue)
+            self._store.delete_segment(_SPACE, _use_segment(queue))
+            self.state.queue_bindings_delete(queue)
+
+    def _remove(self, queue: str) -> None:
+        for segment in list(self._store.get_segments(_SPACE, prefix=_segment(""))):
+            exchange = segment.removeprefix(_segment(""))
+            for binding in self._table(exchange, fresh=0.0):
+                if binding[2] == queue:
+                    self._change(exchange, "unbind", binding)
         self._drop(queue)
 
     def _drop(self, queue: str) -> None:
@@ -267,6 +312,7 @@ class Channel(virtual.Channel):
         if consumer is not None:
             consumer.close()
         self._opened.pop(queue, None)
+        self._used.pop(queue, None)
         self._store.delete_space(f"{_SPACE}.{queue}")
 
     def close(self) -> None:
@@ -274,8 +320,14 @@ class Channel(virtual.Channel):
             return
         super().close()
         self.held.close()
-        for consumer in self._consuming.values() if self.held.is_ours() else ():
-            consumer.close()
+        if self.held.is_ours():
+            for queue in self._auto_delete & self._consuming.keys():
+                try:
+                    self._remove(queue)
+                except StreamkitError as error:
+                    _log.warning("queue %r is left to expire, since it could not be deleted: %s", queue, error)
+            for consumer in self._consuming.values():
+                consumer.close()
         self._consuming.clear()
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
@@ -283,51 +335,59 @@ class Channel(virtual.Channel):
     def _queue_bind(self, exchange: str, routing_key: str | None, pattern: str | None, queue: str) -> None:
         binding = routing_key or "", pattern or "", queue
         if binding not in self._table(exchange, fresh=0.0):
-            self._change(exchange, "bind", binding, self._lifetimes.get(queue, ""))
+            self._change(exchange, "bind", binding)
 
-    def _change(self, exchange: str, verb: str, binding: Binding, lifetime: str = "") -> None:
-        self._store.produce(_SPACE, _segment(exchange), [Record(msgspec.json.encode([verb, *binding, lifetime]))])
+    def _change(self, exchange: str, verb: str, binding: Binding) -> None:
+        self._store.produce(_SPACE, _segment(exchange), [Record(msgspec.json.encode([verb, *binding]))])
         self._tables.pop(exchange, None)
 
     def _table(self, exchange: str, fresh: float = _FRESH) -> list[Binding]:
         at, table = self._tables.get(exchange, (0.0, []))
         if not at or time.monotonic() - at > fresh:
-            at, bindings = time.monotonic(), dict[Binding, str]()
+            self._sweep()
+            at, bindings = time.monotonic(), dict[Binding, None]()
             for entry in self._store.consume_segment(_SPACE, _segment(exchange), gaps="skip"):
                 verb, *parts = msgspec.json.decode(entry.payload, type=list[str])
                 binding = parts[0], parts[1], parts[2]
                 if verb == "bind":
-                    bindings[binding] = parts[3] if len(parts) > 3 else ""
+                    bindings[binding] = None
                 else:
                     bindings.pop(binding, None)
-            if at - self._swept.get(exchange, -self.abandoned_after) > self.abandoned_after / 24:
-                self._swept[exchange] = at
-                self._sweep(exchange, bindings)
             table = list(bindings)
             self._tables[exchange] = at, table
         return table
 
-    def _sweep(self, exchange: str, bindings: dict[Binding, str]) -> None:
-        """Remove bindings of processes that were killed: else their queues would grow with each message for all."""
-        for binding, lifetime in list(bindings.items()):
-            queue = binding[2]
-            if lifetime and queue not in self._lifetimes and self._is_abandoned(queue, int(lifetime) / 1000):
-                _log.warning("queue %r is removed: nobody has taken its messages for long", queue)
-                del bindings[binding]
-                self._change(exchange, "unbind", binding)
-                self._drop(queue)
+    # -- queues of processes that are gone ----------------------------------------------------------------------------
 
-    def _is_abandoned(self, queue: str, lifetime: float) -> bool:
-        if not self._has_queue(queue):
-            return False
-        space, end = f"{_SPACE}.{queue}", (time.time() - max(lifetime, self.abandoned_after)) * 1000
-        unread = self._queue(queue).status().unread
-        first = next(self._store.consume_space(space, limit=1, gaps="skip"), None) if unread else None
-        if first is None or first.timestamp > end:
-            return False
-        # Acknowledged messages may stand before it and between, so the oldest unread one is at least so far back.
-        newest = self._store.consume_space(space, reverse=True, limit=unread, gaps="skip")
-        return all(entry.timestamp <= end for entry in deque(newest, maxlen=1))
+    def _use(self, queue: str) -> None:
+        """Tell the store now and then that a queue with x-expires is in use."""
+        lifetime = self._lifetimes.get(queue)
+        if lifetime is None:
+            return
+        now, used = time.monotonic(), self._used.get(queue)
+        if used is None or now - used > self.abandoned_after / 4:
+            self._used[queue] = now
+            use = msgspec.json.encode(_Use(lifetime / 1000, time.time()))
+            self._store.produce(_SPACE, _use_segment(queue), [Record(use)])
+
+    def _sweep(self) -> None:
+        """Remove queues of processes that were killed: else the store would keep them for ever."""
+        now = time.monotonic()
+        if self._swept is not None and now - self._swept <= self.abandoned_after / 24:
+            return
+        self._swept = now
+        for segment in list(self._store.get_segments(_SPACE, prefix=_use_segment(""))):
+            queue, entry = segment.removeprefix(_use_segment("")), self._store.peek(_SPACE, segment)
+            if not entry.sequence or queue in self._lifetimes:
+                continue
+            use = msgspec.json.decode(entry.payload, type=_Use)
+            idle, lifetime = time.time() - use.at, max(use.lifetime, self.abandoned_after)
+            if idle >= lifetime and self._has_queue(queue):
+                _log.warning("queue %r is removed: no process has used it for long", queue)
+                self._remove(queue)
+            elif idle >= 2 * lifetime:
+                # Until now a late reply to its process could make the queue again.
+                self._store.delete_segment(_SPACE, segment)
 
     def get_table(self, exchange: str) -> list[Binding]:
         return self._table(exchange)
@@ -378,6 +438,12 @@ class Transport(virtual.Transport):
         established: Transport = super().establish_connection()
         return established
 
+    def open_store(self) -> Store:
+        """The store, opened again. It is closed with the connection."""
+        if self._client is None:
+            raise StoreClosed("the connection to the store is closed: connect again")
+        return self._client.store(self.store.id)
+
     def close_connection(self, connection: Any) -> None:
         super().close_connection(connection)
         if self._client is not None:
@@ -404,3 +470,7 @@ class Transport(virtual.Transport):
 
 def _segment(exchange: str) -> str:
     return f"exchange/{exchange}"
+
+
+def _use_segment(queue: str) -> str:
+    return f"queue/{queue}"

@@ -12,7 +12,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -33,7 +33,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from ..client import connect
 from ..errors import SequenceMismatch
 from ..leases import Lease
-from ..model import Entry, Record
+from ..model import Record
 from ..store import Store
 
 __all__ = ["StreamkitSaver"]
@@ -41,6 +41,13 @@ __all__ = ["StreamkitSaver"]
 _WHOLE_EVERY = 50
 """Steps after which a checkpoint is stored with all its values."""
 _RUN = "run_id"
+_MOST = 16 << 20
+"""Bytes. What is larger is stored in several entries and commits."""
+_REWRITE = "langgraph:rewrite"
+"""Metadata of entries that are written in several commits: "end" of the last ones, and "part" of the others.
+
+Readers pass over the parts until the end is there: so all of them appear at once.
+"""
 
 Typed = tuple[str, bytes]
 """A value as the serializer gives it: the name of its type, and its bytes."""
@@ -68,6 +75,7 @@ class _Writes(msgspec.Struct, frozen=True, tag="writes"):
     """(index, channel, value)."""
 
 
+_Part = TypeVar("_Part", _Checkpoint | _Writes, tuple[str, Any, Typed | None])
 _DECODER = msgspec.msgpack.Decoder(_Checkpoint | _Writes)
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -158,9 +166,17 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         rest: dict[str, Any] = {**checkpoint}
         values = rest.pop("channel_values")
         kept = get_checkpoint_metadata(config, metadata)
-        whole = kept.get("step", 1) % _WHOLE_EVERY == 0
-        versions = {**checkpoint["channel_versions"], **new_versions} if whole else new_versions
+        versions = {**checkpoint["channel_versions"], **new_versions}
         dumps = self.serde.dumps_typed
+
+        def typed(channels: Iterable[str]) -> list[tuple[str, Any, Typed | None]]:
+            return [(name, versions[name], dumps(values[name]) if name in values else None) for name in channels]
+
+        changed = typed(new_versions)
+        if kept.get("step", 1) % _WHOLE_EVERY == 0:
+            unchanged = typed(versions.keys() - new_versions.keys())
+            if sum(map(_size, (*changed, *unchanged))) <= _MOST:
+                changed += unchanged
         part = _Checkpoint(
             namespace,
             checkpoint["id"],
@@ -168,7 +184,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             dumps(rest),
             dumps(kept),
             dict(checkpoint["channel_versions"]),
-            [(name, version, dumps(values[name]) if name in values else None) for name, version in versions.items()],
+            changed,
             cast(str | None, kept.get(_RUN)),
         )
         self._append(thread, [part])
@@ -196,10 +212,15 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             self._keep(thread, lambda known: [part for part in known.checkpoints.values() if part.run not in runs])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Append all of a thread to another one, in one commit."""
-        parts = [_DECODER.decode(entry.payload) for entry in self._entries(source_thread_id)]
-        if parts:
-            self._append(target_thread_id, parts)
+        """Append all of a thread to another one. Its readers see all of it at once."""
+        parts = [part for _, part in self._newest(source_thread_id)][::-1]
+        while parts:
+            last = self._store.segment_status(self._space, target_thread_id).last_sequence
+            try:
+                self._rewrite(target_thread_id, parts, last)
+            except SequenceMismatch:
+                continue  # somebody wrote to it meanwhile
+            return
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove old checkpoints: all but the newest of each namespace, or with the strategy "delete" all of them.
@@ -214,16 +235,29 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             else:
                 self._keep(thread, _needed)
 
-    def _append(self, thread: str, parts: Sequence[_Checkpoint | _Writes], expected: int | None = None) -> int:
+    def _append(
+        self,
+        thread: str,
+        parts: Sequence[_Checkpoint | _Writes],
+        expected: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> int:
         """The sequence of the last entry."""
         status = self._store.produce(
             self._space,
             thread,
-            [Record(_encode(part)) for part in parts],
+            [Record(_encode(part), metadata) for part in parts],
             expected_sequence=expected,
             lease=self._leases.get(thread),
         )
         return status.last_sequence
+
+    def _rewrite(self, thread: str, parts: Sequence[_Checkpoint | _Writes], last: int) -> None:
+        """Append to a thread that ends with the sequence `last`, in as many commits as it takes."""
+        pages = list(_pages(parts))
+        for number, page in enumerate(pages, start=1):
+            mark = {_REWRITE: "end" if number == len(pages) else "part"} if len(pages) > 1 else None
+            last = self._append(thread, page, last, mark)
 
     def _keep(self, thread: str, chosen: Callable[[_Thread], list[_Checkpoint]]) -> None:
         """Remove the other checkpoints. Those that stay are written anew with their values, and the rest is trimmed."""
@@ -240,14 +274,16 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             for checkpoint in reversed(kept):
                 values = known.values(checkpoint)
                 whole = [(name, version, values.get(name)) for name, version in checkpoint.versions.items()]
-                parts.append(msgspec.structs.replace(checkpoint, values=whole))
+                # Entries with the same id count as one checkpoint with the values of all.
+                for page in _pages(whole) if whole else [[]]:
+                    parts.append(msgspec.structs.replace(checkpoint, values=page))
                 for task, index, path, channel, value in known.writes(checkpoint):
                     parts.append(_Writes(checkpoint.namespace, checkpoint.id, task, path, [(index, channel, value)]))
             try:
-                end = self._append(thread, parts, expected=last)
+                self._rewrite(thread, parts, last)
             except SequenceMismatch:
                 continue  # somebody wrote to it meanwhile
-            self._store.trim(self._space, thread, before=end - len(parts) + 1)
+            self._store.trim(self._space, thread, before=last + 1)
             return
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -257,8 +293,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         thread, namespace = _place(config)
         wanted = get_checkpoint_id(config)
         known, found = _Thread(), None
-        for entry in self._entries(thread, reverse=True):
-            part = _DECODER.decode(entry.payload)
+        for _, part in self._newest(thread):
             if part.namespace != namespace:
                 continue
             known.add(part)
@@ -297,16 +332,23 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
                 if all(found.metadata.get(key) == value for key, value in filter.items()):
                     yield found
 
-    def _entries(self, thread: str, *, reverse: bool = False) -> Iterable[Entry]:
-        return self._store.consume_segment(self._space, thread, reverse=reverse, gaps="skip")
+    def _newest(self, thread: str) -> Iterator[tuple[int, _Checkpoint | _Writes]]:
+        """The parts, from the newest on, each with the sequence of the thread's last entry."""
+        last, is_rewritten = 0, False
+        for entry in self._store.consume_segment(self._space, thread, reverse=True, gaps="skip"):
+            last = last or entry.sequence
+            mark = entry.metadata.get(_REWRITE)
+            is_rewritten = mark == "end" or (mark == "part" and is_rewritten)
+            if mark is None or is_rewritten:
+                yield last, _DECODER.decode(entry.payload)
 
     def _known(self, thread: str) -> tuple[_Thread, int]:
         """All of a thread, and the sequence of its last entry."""
-        known, last = _Thread(), 0
-        for entry in self._entries(thread, reverse=True):
-            last = last or entry.sequence
-            known.add(_DECODER.decode(entry.payload))
-        return known, last
+        known, end = _Thread(), 0
+        for last, part in self._newest(thread):
+            known.add(part)
+            end = last
+        return known, end
 
     def _tuple(self, thread: str, known: _Thread, part: _Checkpoint) -> CheckpointTuple:
         loads = self.serde.loads_typed
@@ -384,6 +426,29 @@ def _place(config: RunnableConfig) -> tuple[str, str]:
 
 def _config(thread: str, namespace: str, id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": id}}
+
+
+def _size(part: _Checkpoint | _Writes | tuple[str, Any, Typed | None]) -> int:
+    """About how many bytes a part or a value takes."""
+    if isinstance(part, tuple):
+        return 0 if part[2] is None else len(part[2][1])
+    if isinstance(part, _Writes):
+        return sum(len(value) for _, _, (_, value) in part.writes)
+    return len(part.checkpoint[1]) + len(part.metadata[1]) + sum(map(_size, part.values))
+
+
+def _pages(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
+    """The parts in order, in lists of at most _MOST bytes, or of one part."""
+    page: list[_Part] = []
+    size = 0
+    for part in parts:
+        if page and size + _size(part) > _MOST:
+            yield page
+            page, size = [], 0
+        page.append(part)
+        size += _size(part)
+    if page:
+        yield page
 
 
 def _needed(known: _Thread) -> list[_Checkpoint]:

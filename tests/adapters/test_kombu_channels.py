@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -102,10 +101,32 @@ def test_a_message_that_went_to_another_consumer_is_told_once(
     assert sum("another consumer" in record.message for record in caplog.records) == 1
 
 
+class Clock:
+    """The transport's clock: real time, and what was added to it."""
+
+    added = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.added
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.added
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("streamkit.adapters.kombu.time", made)
+    return made
+
+
+def spaces(options: dict[str, Any]) -> list[str]:
+    with streamkit.connect(options["url"]) as client:
+        return list(client.store(options["store"]).get_spaces())
+
+
 @pytest.mark.parametrize("kind", ["fanout", "topic"])
-def test_a_queue_of_a_process_that_was_killed_does_not_grow_for_ever(
-    options: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queues_of_a_process_that_was_killed_are_removed(options: dict[str, Any], kind: str, clock: Clock) -> None:
     exchange = kombu.Exchange("events", type=kind)
 
     def bound(name: str, connection: Any, **settings: Any) -> Any:
@@ -113,25 +134,79 @@ def test_a_queue_of_a_process_that_was_killed_does_not_grow_for_ever(
         queue.declare()
         return queue
 
+    killed = kombu.Connection(transport=Transport, transport_options=options)
+    bound("killed", killed, expires=0.001)
+    kombu.Queue("caller", expires=0.001)(killed.channel()).declare()
     with kombu.Connection(transport=Transport, transport_options=options) as process:
-        bound("killed", process, expires=0.001)
         bound("kept", process)
         live = bound("live", process, expires=0.001)
         with process.Producer(exchange=exchange) as producer:
             producer.publish("first", routing_key="news")
             assert live.get(no_ack=True).payload == "first"
-            time.sleep(0.005)
-            between = time.time()
-            time.sleep(0.005)
             producer.publish("second", routing_key="news")
-            clock = SimpleNamespace(time=lambda: between + 86_400.0, monotonic=time.monotonic)
-            monkeypatch.setattr("streamkit.adapters.kombu.time", clock)
+            clock.added = 86_400.0
+            assert live.get(no_ack=True).payload == "second"
             with kombu.Connection(transport=Transport, transport_options=options) as later:
                 later.Producer(exchange=exchange).publish("third", routing_key="news")
-            assert [live.get(no_ack=True).payload for _ in range(2)] == ["second", "third"]
+            assert live.get(no_ack=True).payload == "third"
+    assert spaces(options) == ["kombu", "kombu.kept", "kombu.live"]
+    send(killed, "caller", "a late reply")
+    clock.added *= 2
+    for _ in range(2):
+        with kombu.Connection(transport=Transport, transport_options=options) as later:
+            later.Producer(exchange=exchange).publish("fourth", routing_key="news")
+        clock.added += 86_400.0
+    assert spaces(options) == ["kombu", "kombu.kept"]
     with streamkit.connect(options["url"]) as client:
-        spaces = list(client.store(options["store"]).get_spaces())
-    assert spaces == ["kombu", "kombu.kept", "kombu.live"]
+        store = client.store(options["store"])
+        uses = store.segment_statuses("kombu", prefix="queue/")
+        assert [use.segment for use in uses if use.first_sequence <= use.last_sequence and use.last_sequence] == []
+
+
+def test_a_queue_of_one_process_goes_when_the_process_closes(options: dict[str, Any]) -> None:
+    """The reply queue of a caller with `rpc://`."""
+    with kombu.Connection(transport=Transport, transport_options=options) as caller:
+        kombu.Queue("declared", auto_delete=True)(caller.channel()).declare()
+        send(caller, "declared", "message")
+        queue = kombu.Queue("caller", auto_delete=True, expires=60.0)(caller.channel())
+        queue.declare()
+        send(caller, "caller", "answer")
+        assert queue.get(no_ack=True).payload == "answer"
+    assert spaces(options) == ["kombu", "kombu.declared"]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_queue_is_deleted_by_a_process_that_did_not_declare_it(options: dict[str, Any], bound: bool) -> None:
+    exchange = kombu.Exchange("orders", type="direct") if bound else ""
+    with kombu.Connection(transport=Transport, transport_options=options) as connection:
+        kombu.Queue("tasks", exchange, routing_key="tasks")(connection.channel()).declare()
+        send(connection, "tasks", "task")
+        connection.transport.state.clear()  # as in another process
+        kombu.Queue("tasks")(connection.channel()).delete(if_empty=True)
+        assert "kombu.tasks" in spaces(options)
+        kombu.Queue("tasks")(connection.channel()).delete()
+        assert "kombu.tasks" not in spaces(options)
+        if bound:
+            assert connection.channel().get_table("orders") == []
+
+
+def test_a_consumer_and_a_producer_go_on_when_another_process_deletes_their_queue(
+    options: dict[str, Any], connection: Any
+) -> None:
+    taken: list[str] = []
+    send(connection, "tasks", "first")
+    channel = connection.channel()
+    consumer = kombu.Consumer(
+        channel, kombu.Queue("tasks"), callbacks=[lambda body, _: taken.append(body)], no_ack=True
+    )
+    consumer.consume()
+    connection.drain_events(timeout=1)
+    for body in ("second", "third"):
+        with kombu.Connection(transport=Transport, transport_options=options) as other:
+            kombu.Queue("tasks")(other.channel()).delete()
+        send(connection, "tasks", body)
+        connection.drain_events(timeout=1)
+    assert taken == ["first", "second", "third"]
 
 
 _FORK = """

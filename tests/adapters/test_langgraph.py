@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, TypedDict
 from uuid import uuid4
 
@@ -128,6 +129,80 @@ def test_deleting_a_run_keeps_what_was_written_meanwhile(subject: Any) -> None:
     Late(subject.store).delete_for_runs(["old"])
     found = list(StreamkitSaver(subject.store).list({"configurable": {"thread_id": "thread-1"}}))
     assert [each.metadata["run_id"] for each in found] == ["new"]
+
+
+@pytest.fixture
+def cramped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A store whose commits hold at most 100 KB, and a saver that knows it."""
+    monkeypatch.setattr("streamkit.adapters.langgraph._MOST", 50_000)
+    with streamkit.connect(f"memory://{uuid4()}", max_transaction_bytes=100_000) as client:
+        yield client.store(uuid4())
+
+
+def large(saver: StreamkitSaver, steps: int = 12) -> Any:
+    """A thread of many channels, which together do not fit into one commit. Returns its last config."""
+    config: Any = {"configurable": {"thread_id": "thread-1", "checkpoint_ns": ""}}
+    made = empty_checkpoint()
+    for step in range(steps):
+        channel = f"channel-{step}"
+        made = {
+            **empty_checkpoint(),
+            "channel_versions": {**made["channel_versions"], channel: 1},
+            "channel_values": {**made["channel_values"], channel: os.urandom(20_000)},
+        }
+        # Its steps are those at which a checkpoint is stored with all its values.
+        config = saver.put(config, made, {"source": "loop", "step": 50 * step}, {channel: 1})
+        saver.put_writes(config, [("writes", os.urandom(20_000))], f"task-{step}")
+    return config
+
+
+def test_a_thread_that_does_not_fit_into_one_commit_is_pruned_and_copied(cramped: Any) -> None:
+    saver = StreamkitSaver(cramped)
+    config = large(saver)
+    thread: Any = {"configurable": {"thread_id": "thread-1"}}
+    before = list(saver.list(thread))
+    saver.copy_thread("thread-1", "thread-2")
+    copied = list(saver.list({"configurable": {"thread_id": "thread-2"}}))
+    assert [each.checkpoint for each in copied] == [each.checkpoint for each in before]
+    assert [each.pending_writes for each in copied] == [each.pending_writes for each in before]
+    saver.prune(["thread-1"])
+    assert [(each.checkpoint, each.pending_writes) for each in saver.list(thread)] == [
+        (before[0].checkpoint, before[0].pending_writes)
+    ]
+    assert saver.get_tuple(config) == saver.get_tuple(thread)
+    assert cramped.segment_status("langgraph", "thread-1").first_sequence > 24
+
+
+@pytest.mark.parametrize("stop", range(1, 8))
+def test_a_prune_or_copy_that_is_killed_changes_nothing_and_can_be_repeated(cramped: Any, stop: int) -> None:
+    class Killed(StreamkitSaver):
+        commits = 0
+
+        def _append(self, *arguments: Any, **options: Any) -> int:
+            self.commits += 1
+            if self.commits == stop:
+                raise KeyboardInterrupt
+            return super()._append(*arguments, **options)
+
+    saver = StreamkitSaver(cramped)
+    config = large(saver)
+    threads: list[Any] = [{"configurable": {"thread_id": f"thread-{number}"}} for number in (1, 2)]
+    before = list(saver.list(threads[0]))
+    for action in (
+        lambda: Killed(cramped).prune(["thread-1"]),
+        lambda: Killed(cramped).copy_thread("thread-1", "thread-2"),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            action()
+    assert list(saver.list(threads[0])) == before
+    assert saver.get_tuple(threads[0]) == before[0]
+    assert list(saver.list(threads[1])) == []
+    saver.put_writes(config, [("late", 1)], "task-late")
+    before = list(saver.list(threads[0]))
+    saver.copy_thread("thread-1", "thread-2")
+    saver.prune(["thread-1"])
+    assert list(saver.list(threads[0])) == before[:1]
+    assert [each.checkpoint for each in saver.list(threads[1])] == [each.checkpoint for each in before]
 
 
 def test_a_session_keeps_others_out(subject: Any) -> None:
