@@ -820,6 +820,27 @@ class Store:
         self._handle.check_open()
         return group_names(self, space)
 
+    def find_group(self, space: str, name: str) -> Group | None:
+        """The group `name` of a space if it exists, with the settings that it has. Nothing is made."""
+        from .groups.group import find_group
+
+        self._handle.check_open()
+        return find_group(self, space, name)
+
+    def find_queue(self, name: str) -> Queue | None:
+        """The queue `name` if it exists. Nothing is made."""
+        from .groups.queue import find_queue
+
+        self._handle.check_open()
+        return find_queue(self, name)
+
+    def get_queues(self) -> list[str]:
+        """The names of the store's queues, in code-point order."""
+        from .groups.queue import queues_of
+
+        self._handle.check_open()
+        return queues_of(self)
+
     def members(self, group: str) -> Members:
         """A group of members: `store.members("workers").join(name, metadata, ttl=15.0)`, `.list()`, `.watch()`."""
         from .members import Members

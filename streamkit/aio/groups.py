@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from ..errors import DeliveryLost, StreamkitError
 from ..functions import completed
-from ..groups import Consumer, Delivery, Group, GroupSettings, Queue, RunReport
+from ..groups import Consumer, Delivery, Group, GroupSettings, Queue, RunReport, Settlement
 from ..groups.run import Stop, check_run, log_failure
 from ..seconds import check_seconds
 from ..warn import warn
@@ -51,6 +51,60 @@ def _awaited(
     return call
 
 
+async def _look_until(
+    calls: Calls,
+    consumer: Consumer,
+    wait: float,
+    look: Callable[[], list[Delivery]],
+    give_back: Callable[[list[Delivery]], object] | None,
+) -> list[Delivery]:
+    """What `look` finds; asked again with each change until it finds something, for `wait` seconds at most.
+
+    Cancelled, it gives back what was found meanwhile.
+    """
+    loop = calls.check()
+    end = loop.time() + wait
+    pause, most = consumer.poll
+    with calls.bell(consumer.news).waiting() as told:
+        while True:
+            told.clear()
+            seen = consumer.seen()
+            found = await _shielded(calls, look, give_back)
+            rest = end - loop.time()
+            if found or rest <= 0:
+                return found
+            change = await calls.call(consumer.until_change)
+            if consumer.seen() == seen:
+                try:
+                    async with asyncio.timeout(min(rest, pause, change)):
+                        await told.wait()
+                except TimeoutError:
+                    pass
+                calls.check()
+            pause = min(pause * 2, most)
+
+
+async def _shielded(
+    calls: Calls, look: Callable[[], list[Delivery]], give_back: Callable[[list[Delivery]], object] | None
+) -> list[Delivery]:
+    looking = calls.submit(look)
+    try:
+        return await asyncio.shield(asyncio.wrap_future(looking))
+    except asyncio.CancelledError:
+        if give_back is not None:
+            # In a thread: a second cancellation, or the end of the loop, does not stop it.
+            back = calls.start(calls.threads.read, _give_back, looking, give_back)
+            await asyncio.shield(asyncio.wrap_future(back))
+        raise
+
+
+def _give_back(looking: Future[list[Delivery]], give_back: Callable[[list[Delivery]], object]) -> None:
+    try:
+        give_back(looking.result())
+    except StreamkitError as error:  # it must not take the place of the cancellation
+        warn("deliveries of a cancelled call could not be handed back, and wait for their deadline: %s", error)
+
+
 class AsyncConsumer(_Twin[Consumer]):
     """From `group.consumer(name)`, to be used with `async with`. See `streamkit.groups.Consumer`."""
 
@@ -64,46 +118,13 @@ class AsyncConsumer(_Twin[Consumer]):
         Cancelled, it gives back what it was about to hand out.
         """
         check_seconds("wait", wait, endless=True)
-        loop = self.calls.check()
-        consumer = self.sync
-        end = loop.time() + wait
-        pause, most = consumer.poll
-        with self.calls.bell(consumer.news).waiting() as told:
-            while True:
-                told.clear()
-                seen = consumer.seen()
-                found = await self._look(limit, auto_ack)
-                rest = end - loop.time()
-                if found or rest <= 0:
-                    return found
-                change = await self.calls.call(consumer.until_change)
-                if consumer.seen() == seen:
-                    try:
-                        async with asyncio.timeout(min(rest, pause, change)):
-                            await told.wait()
-                    except TimeoutError:
-                        pass
-                    self.calls.check()
-                pause = min(pause * 2, most)
+        look = partial(self.sync.receive, limit, auto_ack=auto_ack)
+        return await _look_until(self.calls, self.sync, wait, look, None if auto_ack else self._release_all)
 
-    async def _look(self, limit: int, auto_ack: bool) -> list[Delivery]:
-        look = self.calls.submit(partial(self.sync.receive, limit, auto_ack=auto_ack))
-        try:
-            return await asyncio.shield(asyncio.wrap_future(look))
-        except asyncio.CancelledError:
-            if not auto_ack:
-                # In a thread: a second cancellation, or the end of the loop, does not stop it.
-                back = self.calls.start(self.calls.threads.read, self._release_all, look)
-                await asyncio.shield(asyncio.wrap_future(back))
-            raise
-
-    def _release_all(self, look: Future[list[Delivery]]) -> None:
-        try:
-            for delivery in look.result():
-                if self.is_held(delivery):  # else given back with one before it of its key
-                    self.sync.release(delivery)
-        except StreamkitError as error:  # it must not take the place of the cancellation
-            warn("consumer %r could not hand back what it had: it waits for its deadline: %s", self.name, error)
+    def _release_all(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            if self.is_held(delivery):  # else given back with one before it of its key
+                self.sync.release(delivery)
 
     async def __aiter__(self) -> AsyncGenerator[Delivery, None]:
         """Deliveries, one after the other, for ever."""
@@ -181,7 +202,57 @@ class AsyncGroup(_Twin[Group]):
             # Each delivery whose handler began is settled by itself: the others were not handled, also after an error.
             await self.calls.call(partial(worker.sync.leave, failure, give_back=True))
 
+    async def receive(
+        self, limit: int = 10, wait: float = 0.0, *, consumer: str | None = None, auto_ack: bool = False
+    ) -> list[Delivery]:
+        """At most `limit` deliveries, without a consumer object. See `Group.receive`.
+
+        Cancelled, it gives back what it was about to hand out.
+        """
+        check_seconds("wait", wait, endless=True)
+        reception = await self.calls.call(lambda: self.sync.reception)
+        claimant = reception.claimant(consumer)
+        look = partial(reception.look, claimant, limit, auto_ack)
+        return await _look_until(self.calls, reception.waiter, wait, look, None if auto_ack else self.hand_back)
+
+    async def deliveries(self, limit: int = 10, *, consumer: str | None = None) -> AsyncGenerator[list[Delivery], None]:
+        """Deliveries as they come, for ever. At most `limit` of them are unsettled at a time, in any process.
+
+        At its end (`aclose()`, or a cancellation) it hands back those that were not settled.
+        """
+        held: list[Delivery] = []
+        reception = await self.calls.call(lambda: self.sync.reception)
+        try:
+            while True:
+                held = await self.calls.call(self.sync.still_pending, held)
+                if len(held) >= limit:
+                    ended = partial(self._ended, held)
+                    await _look_until(self.calls, reception.waiter, float("inf"), ended, None)
+                    continue
+                found = await self.receive(limit - len(held), float("inf"), consumer=consumer)
+                held += found
+                yield found
+        finally:
+            if held and not self.calls.closed:
+                back = self.calls.start(self.calls.threads.read, self._hand_back, held)
+                await asyncio.shield(asyncio.wrap_future(back))
+
+    def _ended(self, deliveries: list[Delivery]) -> list[Delivery]:
+        pending = self.sync.still_pending(deliveries)
+        return [delivery for delivery in deliveries if delivery not in pending]
+
+    def _hand_back(self, deliveries: list[Delivery]) -> None:
+        try:
+            self.hand_back(deliveries)
+        except StreamkitError as error:
+            warn("deliveries could not be handed back, and wait for their deadline: %s", error)
+
+    def hand_back(self, deliveries: Iterable[Delivery]) -> None:
+        """Release those that were not settled; their attempts do not count. Blocks: for threads."""
+        self.sync.settle([Settlement(receipt=each.receipt, action="release") for each in deliveries])
+
     status = _awaited(Group.status)
+    still_pending = _awaited(Group.still_pending)
     pending = _awaited(Group.pending)
     delivery = _awaited(Group.delivery)
     settle = _awaited(Group.settle)
@@ -206,6 +277,14 @@ class AsyncQueue(_Twin[Queue]):
 
     put = _awaited(Queue.put)
     put_many = _awaited(Queue.put_many)
+
+    async def receive(
+        self, limit: int = 10, wait: float = 0.0, *, consumer: str | None = None, auto_ack: bool = False
+    ) -> list[Delivery]:
+        """See `AsyncGroup.receive`."""
+        return await self.group.receive(limit, wait, consumer=consumer, auto_ack=auto_ack)
+
+    settle = _awaited(Queue.settle)
 
     def consumer(self, name: str | None = None, *, linger: float = 0.1, prefetch: int = 1) -> AsyncConsumer:
         """See `Group.consumer`."""

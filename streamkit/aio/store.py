@@ -294,7 +294,22 @@ class AsyncStore:
 
         return AsyncQueue(found, self.calls)
 
+    async def find_group(self, space: str, name: str) -> AsyncGroup | None:
+        """The group `name` of a space if it exists. See Store.find_group."""
+        found = await self.calls.call(partial(self.sync.find_group, space, name))
+        from .groups import AsyncGroup
+
+        return None if found is None else AsyncGroup(found, self.calls)
+
+    async def find_queue(self, name: str) -> AsyncQueue | None:
+        """The queue `name` if it exists. See Store.find_queue."""
+        found = await self.calls.call(partial(self.sync.find_queue, name))
+        from .groups import AsyncQueue
+
+        return None if found is None else AsyncQueue(found, self.calls)
+
     get_groups = awaited(Store.get_groups)
+    get_queues = awaited(Store.get_queues)
 
     async def statistics(self) -> Statistics:
         """Count the work since this store was opened here: requests by kind, conflicts, retries, cache hits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from os import urandom
 from types import TracebackType
@@ -72,6 +72,9 @@ class Consumer:
     def __init__(self, group: Group, name: str | None, linger: float = _LINGER, prefetch: int = 1) -> None:
         self.name = check_name(name, "consumer") if name is not None else f"consumer-{urandom(4).hex()}"
         self.session = f"{self.name}\x1f{urandom(6).hex()}"
+        """A member of the group, among whom the lanes are shared out."""
+        self.claimant = self.session
+        """Claims are made for it."""
         self._linger = check_seconds("linger", linger)
         self._prefetch = check_count("prefetch", prefetch)
         self._ahead: deque[Delivery] = deque()
@@ -128,25 +131,31 @@ class Consumer:
         """
         check_count("limit", limit)
         check_seconds("wait", wait, endless=True)
-        core = self._core
-        end = core.clock.monotonic() + wait
+        return self.look_until(wait, lambda: self._receive(limit, auto_ack))
+
+    def _receive(self, limit: int, auto_ack: bool) -> list[Delivery]:
+        if self._ahead and (found := self._fetched(limit, auto_ack)):
+            return found
+        with self._receiving:
+            found = self._look(limit if auto_ack else max(limit, self._prefetch), auto_ack)
+            if found and not auto_ack:
+                for delivery in found:
+                    self._held[delivery.lane, delivery.ticket, delivery.lot] = delivery
+                self._sole = found[0] if found[0].company else None
+                self._ahead.extend(found[limit:])
+        return found[:limit]
+
+    def look_until(self, wait: float, look: Callable[[], list[Delivery]]) -> list[Delivery]:
+        """What `look` finds; asked again with each change until it finds something, for `wait` seconds at most."""
+        clock = self._core.clock
+        end = clock.monotonic() + wait
         pause, most = self.poll
         while True:
-            if self._ahead and (found := self._fetched(limit, auto_ack)):
-                return found
             seen = self.seen() if wait else ()
-            with self._receiving:
-                found = self._look(limit if auto_ack else max(limit, self._prefetch), auto_ack)
-                if found and not auto_ack:
-                    for delivery in found:
-                        self._held[delivery.lane, delivery.ticket, delivery.lot] = delivery
-                    self._sole = found[0] if found[0].company else None
-                    self._ahead.extend(found[limit:])
-            if found:
-                return found[:limit]
-            rest = end - core.clock.monotonic()
-            if rest <= 0:
-                return []
+            found = look()
+            rest = end - clock.monotonic()
+            if found or rest <= 0:
+                return found
             self._wait(seen, min(rest, pause, self.until_change()))
             pause = min(pause * 2, most)
 
@@ -223,7 +232,7 @@ class Consumer:
                 at = chain.now()
                 times = [next_change(chain.state, at)]
                 holder, until = chain.state.holder
-                times.append(until if holder != self.session and until > at else None)
+                times.append(until if holder != self.claimant and until > at else None)
             rest = min([rest, *[(time - at) / 1000 for time in times if time is not None]])
         return max(rest, 0.001)
 
@@ -231,7 +240,7 @@ class Consumer:
         core = self._core
         self._check_open()
         core.check()
-        if self._held and self._is_kept_apart():
+        if self._is_kept_apart():
             return []
         now = core.clock.monotonic()
         if core.settings.lanes > 1 and now - self._helped >= core.settings.ack_timeout / 4:
@@ -253,10 +262,12 @@ class Consumer:
 
     def _is_kept_apart(self) -> bool:
         """True if nothing more may be claimed, because a held entry must be alone with its consumer."""
+        if not self._held:
+            return False
         sole = self._live_sole()
         if sole is not None and sole.company == LONE:
             return True
-        return self._is_busy() and self._core.lone_is_due(self.session)
+        return self._is_busy() and self._core.lone_is_due(self.claimant)
 
     def _is_busy(self) -> bool:
         return any(self._rest(delivery) > 0 for delivery in list(self._held.values()))
@@ -270,7 +281,7 @@ class Consumer:
         idle, sole = True, None
         if self._held:
             idle, sole = not self._is_busy(), self._live_sole()
-        return self._core.claim(lane, self.session, limit, auto_ack=auto_ack, idle=idle, sole=sole)
+        return self._core.claim(lane, self.claimant, limit, auto_ack=auto_ack, idle=idle, sole=sole)
 
     def _is_time(self) -> bool:
         """To look whether there is something of a higher priority."""
@@ -299,20 +310,20 @@ class Consumer:
         chain = lane.chain
         with chain.lock:
             holder, until = chain.state.holder
-            if holder and holder != self.session and until > chain.now():
+            if holder and holder != self.claimant and until > chain.now():
                 chain.catch_up()
                 holder, until = chain.state.holder
             at = chain.now()
-            if holder and holder != self.session and until > at:
+            if holder and holder != self.claimant and until > at:
                 return True
-            if holder == self.session and (until - at) < core.settings.ack_timeout * 500:
+            if holder == self.claimant and (until - at) < core.settings.ack_timeout * 500:
                 core.write(lane, lambda state, at: (self._hold(state, at), None))
         return False
 
     def _hold(self, state: LaneState, at: int, until: int = 0) -> list[LaneEvent]:
-        if state.holder[0] != self.session:
+        if state.holder[0] != self.claimant:
             return []
-        return [Held(self.session, max(until, at + int(self._core.settings.ack_timeout * 1000)))]
+        return [Held(self.claimant, max(until, at + int(self._core.settings.ack_timeout * 1000)))]
 
     def _help(self, looked: list[Lane], limit: int, auto_ack: bool, *, busy: bool = False) -> list[Delivery]:
         """See what others have written, in the own lane and in those where something may be left.
@@ -579,7 +590,7 @@ class Consumer:
             unseen.difference_update(lost)
         if unseen:
             events.append(Released(ranges_of(unseen)))
-        if state.holder[0] == self.session and state.holder[1] > at:
+        if state.holder[0] == self.claimant and state.holder[1] > at:
             events.append(Held("", 0))
         return events, None
 

@@ -6,7 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -43,6 +43,9 @@ from .ranges import numbers_of, ranges_of
 from .settings import GroupSettings
 from .source import Source
 from .values import LONE, SOLE, Delivery
+
+if TYPE_CHECKING:
+    from .reception import Reception
 
 __all__ = ["Core", "Lane", "feed_chain", "is_pending"]
 
@@ -131,6 +134,8 @@ class Core:
         self._fires = 0.0
         """When the timer does, by the monotonic clock."""
         self._looked = float("-inf")
+        self.reception: Reception | None = None
+        """Made when it is first needed."""
 
     @property
     def settings(self) -> GroupSettings:

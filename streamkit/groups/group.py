@@ -19,7 +19,7 @@ from ..places import Place, offset_of
 from ..store import Store, inner
 from .chain import Chain
 from .consumer import Consumer
-from .core import Core, Lane, feed_chain
+from .core import Core, Lane, feed_chain, is_pending
 from .events import (
     Changed,
     Created,
@@ -37,16 +37,19 @@ from .events import (
 from .feed import FeedState
 from .lane import Dead, LaneState, Lot, Site
 from .ranges import ranges_of
+from .reception import Reception
 from .run import RunReport, Stop, run
 from .settings import CHANGEABLE, GroupSettings, checked
 from .settling import Receipt, Settled, Settlement, settle
 from .source import Source
-from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending, consumer_of
+from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending, consumer_of, letter_id
 
-__all__ = ["Group", "group_names", "open_group"]
+__all__ = ["Group", "find_group", "group_names", "open_group", "queue_names"]
 
 T = TypeVar("T")
 AnyOffset = LexKey | bytes | str
+_making = threading.Lock()
+"""Held while the reception of a group is made."""
 
 
 class _Opened:
@@ -81,6 +84,21 @@ def open_group(store: Store, space: str, name: str, start: Any, given: dict[str,
             "with group.configure(…), or delete it first"
         )
     return group
+
+
+def find_group(store: Store, space: str, name: str) -> Group | None:
+    """The group if it exists."""
+    check_name(space, "space")
+    internal = internal_name("group", space, check_name(name, "group"))
+    core = _core(store, internal, space)
+    if core is None:
+        return None
+    core.feed.catch_up()
+    if core.is_stale():  # another process deleted it, and may have made it again
+        core = _core(store, internal, space)
+    if core is None or not _exists(store, space, core.feed.state):
+        return None
+    return Group(store, space, name, internal, core)
 
 
 def _exists(store: Store, space: str, state: FeedState) -> bool:
@@ -164,6 +182,18 @@ def group_names(store: Store, space: str) -> list[str]:
     return sorted(state.name for _, state in _feeds(store, space) if _exists(store, space, state))
 
 
+def queue_names(store: Store, group: str) -> list[str]:
+    """The names of the queues of a store, in order. `group`: the name of a queue's only group."""
+    found = []
+    for internal in inner(store).internal_names("group"):
+        feed = feed_chain(store, internal)
+        feed.catch_up()
+        state = feed.state
+        if state.name == group and state.settings.queue and _exists(store, state.space, state):
+            found.append(state.space)
+    return sorted(found)
+
+
 def cores_of(store: Store, space: str) -> Iterator[Core]:
     """Yield the shared core of every group that the space ever had, deleted groups included."""
     for internal, _ in _feeds(store, space):
@@ -241,6 +271,30 @@ class Group:
         `concurrency` threads call it at once; in key_shared those of one key come one after the other.
         """
         return run(self, handler, consumer, concurrency, batch, seconds, drain, stop)
+
+    def receive(
+        self, limit: int = 10, wait: float = 0.0, *, consumer: str | None = None, auto_ack: bool = False
+    ) -> list[Delivery]:
+        """At most `limit` deliveries, without a consumer object: any process settles them by their receipts.
+
+        Waits up to `wait` seconds (infinity: for ever) for the first. Nothing is handed back by itself: what is not
+        settled with `settle` comes again after its deadline. `consumer` names the receiver, in every process; the
+        limit max_pending holds for a named one, and mode="exclusive" needs one. An entry that comes alone (see
+        `Consumer.receive`) is the only one of its call, and the only one that its named receiver has.
+        """
+        return self.reception.receive(limit, wait, consumer, auto_ack)
+
+    @property
+    def reception(self) -> Reception:
+        """Receives for `receive`; all handles of the group in this process share it."""
+        core = self.core
+        core.check()
+        if core.reception is None:
+            with _making:
+                if core.reception is None:
+                    # With the core's own handle: it outlives that of the caller.
+                    core.reception = Reception(Group(core.store, self.space, self.name, self._internal, core))
+        return core.reception
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -419,6 +473,21 @@ class Group:
         """
         return settle(self.core, list(settlements))
 
+    def still_pending(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Those of `deliveries` that are neither settled nor past their deadline, in any process. Asks the storage."""
+        found: list[Delivery] = []
+        caught_up: set[int] = set()
+        for delivery in deliveries:
+            chain = self.core.lane(delivery.lane).chain
+            if delivery.lane not in caught_up:
+                caught_up.add(delivery.lane)
+                chain.catch_up()
+            with chain.lock:
+                lot = chain.state.pending.get(delivery.ticket)
+                if lot is not None and is_pending(chain.state, delivery) and lot.deadline > chain.now():
+                    found.append(delivery)
+        return found
+
     # -- dead letters -------------------------------------------------------------------------------------------
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
@@ -432,23 +501,28 @@ class Group:
             for (ticket, _, (lane, dead)), entry in self._there(found, limit)
         ]
 
-    def redrive(self, deliveries: Iterable[DeadLetter] | None = None) -> int:
-        """Bring dead letters back, these or all: they are delivered again as if for the first time, after what is
-        behind them may have been long done. How many there were."""
+    def redrive(self, deliveries: Iterable[DeadLetter | str] | None = None) -> int:
+        """Bring dead letters back: these (or those with these ids), or all. Returns their number.
+
+        They are delivered again as if for the first time, and may come after later entries."""
         if deliveries is not None:
             deliveries = list(deliveries)
             for letter in deliveries:
-                if not isinstance(letter, DeadLetter):
-                    raise TypeError(f"deliveries are dead letters, from dead_letters(), not {type(letter).__name__}")
+                if not isinstance(letter, (DeadLetter, str)):
+                    raise TypeError(
+                        f"deliveries are dead letters, from dead_letters(), or their ids, not {type(letter).__name__}"
+                    )
         lanes = self._lanes()
         # Before as well, for who is stopped in the middle and calls again.
         self.core.write_feed(lambda state, at: ([Stirred()], None))
-        wanted = None if deliveries is None else {(letter.lane, letter.ticket) for letter in deliveries}
+        ids = None
+        if deliveries is not None:
+            ids = {letter if isinstance(letter, str) else letter.id for letter in deliveries}
         count = 0
         for lane in lanes:
 
             def decide(state: LaneState, at: int, lane: Lane = lane) -> tuple[list[LaneEvent], int]:
-                tickets = [each for each in state.dead if wanted is None or (lane.number, each) in wanted]
+                tickets = [each for each in state.dead if ids is None or letter_id(lane.number, each) in ids]
                 return ([Redriven(ranges_of(tickets))] if tickets else []), len(tickets)
 
             count += self.core.write(lane, decide)

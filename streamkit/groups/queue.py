@@ -14,12 +14,13 @@ from ..model import Record, SegmentStatus
 from ..seconds import check_seconds
 from ..store import Store
 from .consumer import Consumer
-from .group import Group, open_group
+from .group import Group, find_group, open_group, queue_names
 from .run import RunReport, Stop
+from .settling import Settled, Settlement
 from .source import DELAY, KEY, segment_of
 from .values import DeadLetter, Delivery, GroupStatus, Pending
 
-__all__ = ["Queue", "open_queue"]
+__all__ = ["Queue", "find_queue", "job_records", "open_queue", "queues_of"]
 
 _BUCKETS = 32
 _LONGEST_DELAY = 365 * 86_400.0
@@ -29,6 +30,43 @@ GROUP = "queue"
 
 def open_queue(store: Store, name: str, given: dict[str, Any]) -> Queue:
     return Queue(store, open_group(store, name, GROUP, "beginning", given, queue=True))
+
+
+def queues_of(store: Store) -> list[str]:
+    """The names of the queues of a store, in order."""
+    return queue_names(store, GROUP)
+
+
+def job_records(
+    jobs: Iterable[Record], *, key: str | None = None, delay: float = 0.0, priority: int = 0
+) -> tuple[str, list[Record]]:
+    """The segment of jobs of one kind, and their records as a queue stores them. See `Queue.put`."""
+    if type(priority) is not int:
+        raise TypeError(f"priority is an int, not {type(priority).__name__}")
+    if priority not in _PRIORITIES:
+        raise ValueError(f"priority is {_PRIORITIES[0]} to {_PRIORITIES[-1]}, not {priority}")
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f"key is str or None, not {type(key).__name__}")
+    try:
+        spread = 0 if key is None else 1 + crc32(key.encode()) % _BUCKETS
+    except UnicodeEncodeError:
+        raise ValueError("key has a lone surrogate, which has no UTF-8: give text that can be encoded") from None
+    delay = check_seconds("delay", delay)
+    if delay > _LONGEST_DELAY:
+        raise ValueError(f"delay is at most a year, not {delay:g} seconds")
+    more: dict[str, str] = {}
+    if delay:
+        more[DELAY] = str(int(delay * 1000))
+    if key is not None:
+        more[KEY] = key
+    records = [Record(job.payload, {**(job.metadata or {}), **more} or None) for job in jobs] if more else list(jobs)
+    return segment_of(priority, spread, bool(delay)), records
+
+
+def find_queue(store: Store, name: str) -> Queue | None:
+    """The queue if it exists."""
+    group = find_group(store, name, GROUP)
+    return None if group is None or not group.settings.queue else Queue(store, group)
 
 
 class Queue:
@@ -71,26 +109,8 @@ class Queue:
         idempotency_key: str | None = None,
     ) -> SegmentStatus:
         """Add several jobs of one kind in one transaction, all or none. See `put`."""
-        if type(priority) is not int:
-            raise TypeError(f"priority is an int, not {type(priority).__name__}")
-        if priority not in _PRIORITIES:
-            raise ValueError(f"priority is {_PRIORITIES[0]} to {_PRIORITIES[-1]}, not {priority}")
-        if key is not None and not isinstance(key, str):
-            raise TypeError(f"key is str or None, not {type(key).__name__}")
-        try:
-            spread = 0 if key is None else 1 + crc32(key.encode()) % _BUCKETS
-        except UnicodeEncodeError:
-            raise ValueError("key has a lone surrogate, which has no UTF-8: give text that can be encoded") from None
-        delay = check_seconds("delay", delay)
-        if delay > _LONGEST_DELAY:
-            raise ValueError(f"delay is at most a year, not {delay:g} seconds")
-        told = dict(metadata or {})
-        if delay:
-            told[DELAY] = str(int(delay * 1000))
-        if key is not None:
-            told[KEY] = key
-        records = [Record(payload, told or None) for payload in payloads]
-        segment = segment_of(priority, spread, bool(delay))
+        given = [Record(payload, metadata) for payload in payloads]
+        segment, records = job_records(given, key=key, delay=delay, priority=priority)
         return self._store.produce(self.name, segment, records, idempotency_key=idempotency_key)
 
     @property
@@ -100,6 +120,16 @@ class Queue:
     def consumer(self, name: str | None = None, *, linger: float = 0.1, prefetch: int = 1) -> Consumer:
         """See `Group.consumer`."""
         return self.group.consumer(name, linger=linger, prefetch=prefetch)
+
+    def receive(
+        self, limit: int = 10, wait: float = 0.0, *, consumer: str | None = None, auto_ack: bool = False
+    ) -> list[Delivery]:
+        """See `Group.receive`."""
+        return self.group.receive(limit, wait, consumer=consumer, auto_ack=auto_ack)
+
+    def settle(self, settlements: Iterable[Settlement]) -> list[Settled]:
+        """See `Group.settle`."""
+        return self.group.settle(settlements)
 
     def run(
         self,
@@ -126,7 +156,7 @@ class Queue:
         """See `Group.dead_letters`. They are kept, and the jobs behind them in the log with them."""
         return self.group.dead_letters(limit)
 
-    def redrive(self, deliveries: Iterable[DeadLetter] | None = None) -> int:
+    def redrive(self, deliveries: Iterable[DeadLetter | str] | None = None) -> int:
         return self.group.redrive(deliveries)
 
     def __repr__(self) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "GroupStatus",
     "Pending",
     "consumer_of",
+    "letter_id",
 ]
 
 SOLE, LONE = 1, 2
@@ -28,6 +29,11 @@ SOLE, LONE = 1, 2
 def consumer_of(session: str) -> str:
     """The name of a consumer, without what tells it from others of that name."""
     return session.partition("\x1f")[0]
+
+
+def letter_id(lane: int, ticket: int) -> str:
+    """The id of a dead letter."""
+    return f"{lane}.{ticket}"
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -75,6 +81,11 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """When it died, in milliseconds since the epoch."""
     ticket: int = 0
     lane: int = 0
+
+    @property
+    def id(self) -> str:
+        """Names it in other processes: see `Group.redrive`."""
+        return letter_id(self.lane, self.ticket)
 
 
 class Pending(msgspec.Struct, frozen=True):

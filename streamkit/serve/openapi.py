@@ -20,11 +20,12 @@ __all__ = ["document", "register"]
 _REFERENCE = "#/components/schemas/{name}"
 _PARTS = {
     "st": "A store: its UUID, or `_` for the server's own.",
-    "sp": "A space: its name, or `~` and the base64url of it.",
+    "sp": "A space or queue: its name, or `~` and the base64url of it.",
     "sg": "A segment: its name, or `~` and the base64url of it.",
     "n": "The sequence of an entry.",
     "id": "The UUID of a transaction.",
     "key": "A key.",
+    "g": "A group: its name, or `~` and the base64url of it.",
 }
 
 
@@ -91,8 +92,9 @@ def _operation(route: Route, schemas: Mapping[str, Any]) -> dict[str, Any]:
     parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()]
     parameters += [{"name": name, "in": "header", "schema": schema} for name, schema in operation.headers.items()]
     summary, _, more = (route.handler.__doc__ or "").strip().partition("\n")
+    id = f"{route.method.lower()}_{getattr(route.handler, '__name__', 'handler')}"
     found: dict[str, Any] = {
-        "operationId": f"{route.method.lower()}_{getattr(route.handler, '__name__', 'handler')}",
+        "operationId": f"{id}_of_queue" if "/queues/" in route.pattern and "queue" not in id else id,
         "summary": summary,
         "x-scope": route.scope,
         "parameters": parameters,

@@ -17,10 +17,11 @@ from .gate import Gate
 from .keys import KeyFile, refused
 from .limits import Limits
 from .metrics import Metrics
+from .opened_groups import OpenedGroups
 from .problems import Problem
 from .rings import Rings
 from .tokens import TOKEN, Tokens
-from .waiting import Ticker
+from .waiting import Ticker, Waiter
 
 __all__ = ["Service"]
 
@@ -54,6 +55,9 @@ class Service:
         self.metrics = Metrics()
         self.ticker = Ticker(limits.heartbeat_seconds, limits.write_seconds, self.is_valid)
         self.rings = Rings(limits.ring_bytes)
+        self.groups = OpenedGroups()
+        self.waiters: set[Waiter] = set()
+        """Requests that wait for something else than a ring. They look when the process is about to end."""
 
     @property
     def client(self) -> AsyncClient:
@@ -157,6 +161,8 @@ class Service:
         self.is_draining = True
         self.ticker.wake_all()
         self.rings.wake_all()
+        for waiter in list(self.waiters):
+            waiter.wake()
 
     async def close(self) -> None:
         """Close what the service has opened itself."""

@@ -20,7 +20,7 @@ from streamkit.aio.threads import Threads
 from streamkit.groups import Consumer, Delivery, Group, Queue
 
 TWINS = [(Group, AsyncGroup), (Consumer, AsyncConsumer), (Queue, AsyncQueue)]
-INNER = {"core", "clock", "news", "poll", "seen", "until_change", "store", "group", "leave"}
+INNER = {"core", "clock", "news", "poll", "seen", "until_change", "store", "group", "leave", "look_until", "reception"}
 """Not for users, or, as `store`, of what runs in threads."""
 
 

@@ -82,6 +82,30 @@ ROUTES = [
     ("GET", "spaces/s/statuses", None, "read"),
     ("POST", "spaces/s/trim", {"segment": "a", "keep_entries": 1}, "delete"),
     ("POST", "spaces/s/erase", {"segment": "a"}, "delete"),
+    ("GET", "spaces/s/groups", None, "read"),
+    ("PUT", "spaces/s/groups/g", {}, "write"),
+    ("GET", "spaces/s/groups/g", None, "read"),
+    ("PATCH", "spaces/s/groups/g", {}, "write"),
+    ("DELETE", "spaces/s/groups/gone", None, "delete"),
+    ("GET", "spaces/s/groups/g/pending", None, "read"),
+    ("GET", "spaces/s/groups/g/dead", None, "read"),
+    ("POST", "spaces/s/groups/g/redrive", {}, "write"),
+    ("POST", "spaces/s/groups/g/seek", {"to": "end"}, "write"),
+    ("POST", "spaces/s/groups/g/receive", {}, "read"),
+    ("POST", "spaces/s/groups/g/settle", {"settle": []}, "write"),
+    ("GET", "spaces/s/groups/g/deliveries", None, "read"),
+    ("GET", "queues", None, "read"),
+    ("PUT", "queues/s", {}, "write"),
+    ("GET", "queues/s", None, "read"),
+    ("PATCH", "queues/s", {}, "write"),
+    ("DELETE", "queues/gone", None, "delete"),
+    ("POST", "queues/s/jobs", {"text": "x"}, "write"),
+    ("GET", "queues/s/pending", None, "read"),
+    ("GET", "queues/s/dead", None, "read"),
+    ("POST", "queues/s/redrive", {}, "write"),
+    ("POST", "queues/s/receive", {}, "read"),
+    ("POST", "queues/s/settle", {"settle": []}, "write"),
+    ("GET", "queues/s/deliveries", None, "read"),
     ("POST", "leases/l", {}, "write"),
     ("PUT", "leases/l", None, "write"),
     ("DELETE", "leases/l", None, "write"),
@@ -89,6 +113,11 @@ ROUTES = [
 ]
 OTHERS = {("PUT", "leases/l"), ("DELETE", "leases/l"), ("GET", "spaces/s/statuses"), ("GET", "spaces/s/idempotency/k")}
 """Those that are refused here for another reason than the key."""
+
+
+OTHERS |= {("DELETE", "spaces/s/groups/gone"), ("DELETE", "queues/gone")}
+BOTH = ("/receive", "/deliveries")
+"""Who receives reads entries, and changes the state of the group: this needs a key with both scopes."""
 
 
 def send(guarded: Guarded, key: str | None, method: str, path: str, body: Any) -> Reply:
@@ -99,10 +128,18 @@ def send(guarded: Guarded, key: str | None, method: str, path: str, body: Any) -
 @pytest.mark.parametrize(("method", "path", "body", "needed"), ROUTES, ids=[f"{r[0]} {r[1]}" for r in ROUTES])
 def test_each_route_needs_its_scope(guarded: Guarded, method: str, path: str, body: Any, needed: str) -> None:
     guarded.served.store.produce("s", "a", [Record(b"1")])
+    guarded.served.store.group("s", "g")
+    guarded.served.store.queue("s")
     assert send(guarded, None, method, path, body).status == 401
+    both = path.endswith(BOTH)
+    if both:
+        status = send(guarded, fresh(guarded, "read", "write"), method, path, body).status
+        assert status == (406 if method == "GET" else 200)
     for scope in SCOPES:
         status = send(guarded, fresh(guarded, scope), method, path, body).status
-        if scope not in (needed, "admin"):
+        if both and scope == "admin" and method == "GET":
+            assert status == 406
+        elif scope not in (needed, "admin") or (both and scope == needed):
             assert status == 403, scope
         elif (method, path) in OTHERS:
             assert status in (400, 404, 406), scope

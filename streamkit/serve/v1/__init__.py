@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..routing import Handler, Router
-from . import leases, reading, removing, segments, spaces, statuses, writing
+from . import groups, jobs, leases, reading, receiving, removing, segments, spaces, statuses, writing
 from .operations import OPERATIONS
 
 __all__ = ["register"]
@@ -11,6 +11,8 @@ __all__ = ["register"]
 _STORE = "/v1/stores/{st}"
 _SPACE = _STORE + "/spaces/{sp}"
 _SEGMENT = _SPACE + "/segments/{sg}"
+_GROUP = _SPACE + "/groups/{g}"
+_QUEUE = _STORE + "/queues/{sp}"
 
 
 def register(router: Router) -> None:
@@ -49,3 +51,20 @@ def register(router: Router) -> None:
     add("POST", _STORE + "/leases/{key}", leases.acquire, "write")
     add("PUT", _STORE + "/leases/{key}", leases.renew, "write")
     add("DELETE", _STORE + "/leases/{key}", leases.release, "write")
+    add("GET", _SPACE + "/groups", groups.list_groups, "read")
+    add("PUT", _GROUP, groups.create_group, "write")
+    add("DELETE", _GROUP, groups.delete_group, "delete")
+    add("POST", _GROUP + "/seek", groups.seek, "write")
+    add("GET", _STORE + "/queues", groups.list_queues, "read")
+    add("PUT", _QUEUE, groups.create_queue, "write")
+    add("DELETE", _QUEUE, groups.delete_queue, "delete")
+    add("POST", _QUEUE + "/jobs", jobs.put_jobs, "write")
+    for base in (_GROUP, _QUEUE):
+        add("GET", base, groups.get_group, "read")
+        add("PATCH", base, groups.change_group, "write")
+        add("GET", base + "/pending", groups.list_pending, "read")
+        add("GET", base + "/dead", groups.list_dead, "read")
+        add("POST", base + "/redrive", groups.redrive, "write")
+        add("POST", base + "/receive", receiving.receive, "read")
+        add("POST", base + "/settle", receiving.settle, "write")
+        add("GET", base + "/deliveries", receiving.push, "read")

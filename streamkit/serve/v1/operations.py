@@ -11,7 +11,21 @@ from ..encoding import EntryOut
 from ..operation import JSON, NUMBER, TEXT, Operation
 from . import cloudevents
 from .composite import SeveralIn
+from .groups import (
+    AllDeadOut,
+    AllPendingOut,
+    GroupChange,
+    GroupIn,
+    GroupOut,
+    GroupsOut,
+    QueueIn,
+    RedriveIn,
+    RedriveOut,
+    SeekIn,
+)
+from .jobs import JobIn, JobsOut
 from .leases import LeaseIn, LeaseOut
+from .receiving import ReceivedOut, ReceiveIn, SettledOut, SettleIn
 from .removing import EraseIn, TrimIn
 from .values import (
     Page,
@@ -33,6 +47,7 @@ _FLAG: Mapping[str, Any] = {"type": "boolean"}
 _NDJSON = "application/x-ndjson"
 _EVENTS = "text/event-stream"
 _LIMIT: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 256}
+_SOME: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1_000, "default": 100}
 _OFFSET: Mapping[str, Any] = {"type": "string", "pattern": "^[0-9a-f]+$"}
 _NAMES: Mapping[str, Any] = {"type": "array", "items": TEXT, "maxItems": 100}
 _CURSOR: Mapping[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"}
@@ -122,5 +137,21 @@ OPERATIONS: Mapping[str, Operation] = {
     "acquire": Operation(body={JSON: LeaseIn}, needs_body=False, answers={201: LeaseOut}),
     "renew": Operation(headers=_LEASE, answers={200: LeaseOut}),
     "release": Operation(headers=_LEASE, answers={204: None}),
+    "list_groups": Operation(query=_LISTING, answers={200: GroupsOut}),
+    "list_queues": Operation(query=_LISTING, answers={200: GroupsOut}),
+    "create_group": Operation(body={JSON: GroupIn}, needs_body=False, answers={200: GroupOut, 201: GroupOut}),
+    "create_queue": Operation(body={JSON: QueueIn}, needs_body=False, answers={200: GroupOut, 201: GroupOut}),
+    "get_group": Operation(answers={200: GroupOut}),
+    "change_group": Operation(body={JSON: GroupChange}, answers={200: GroupOut}),
+    "delete_group": Operation(answers={204: None}),
+    "delete_queue": Operation(answers={204: None}),
+    "list_pending": Operation(query={"consumer": TEXT, "limit": _SOME}, answers={200: AllPendingOut}),
+    "list_dead": Operation(query={"limit": _SOME}, answers={200: AllDeadOut}),
+    "redrive": Operation(body={JSON: RedriveIn}, needs_body=False, answers={200: RedriveOut}),
+    "seek": Operation(body={JSON: SeekIn}, answers={200: GroupOut}),
+    "put_jobs": Operation(headers=_KEY, body={JSON: JobIn}, answers={200: JobsOut, 201: JobsOut}),
+    "receive": Operation(body={JSON: ReceiveIn}, needs_body=False, answers={200: ReceivedOut}),
+    "settle": Operation(body={JSON: SettleIn}, answers={200: SettledOut}),
+    "push": Operation(query={"consumer": TEXT, "limit": _SOME}, answers={200: str}, media=_EVENTS),
 }
 """By the name of the handler; `query_several` is `read_several` with a body."""

@@ -24,7 +24,7 @@ from .conditions import expected_sequence, idempotency_key, lease_grant
 from .records import body_of, check_count, records_of, segment_records_of
 from .values import RecordIn, StatusOut, status_out
 
-__all__ = ["append", "append_to_space", "commit", "find_result", "outcome"]
+__all__ = ["REPLAYED", "append", "append_to_space", "commit", "find_result", "outcome", "write"]
 
 Part = tuple[str, Sequence[Record], int | None]
 """(segment, records, expected sequence)"""
@@ -76,7 +76,7 @@ def _base(store: UUID, space: str) -> str:
     return f"/v1/stores/{store}/spaces/{encode_name(space)}"
 
 
-async def _write(
+async def write(
     request: Request, store: AsyncStore, space: str, parts: Sequence[Part], key: str | None, grant: LeaseGrant | None
 ) -> Any:
     """The transaction that wrote the parts, or its draft. An unknown outcome is told with where to ask for it."""
@@ -101,7 +101,7 @@ async def _write(
     return transaction
 
 
-_REPLAYED = (b"idempotent-replayed", b"true")
+REPLAYED = (b"idempotent-replayed", b"true")
 
 
 async def append(request: Request) -> Answer:
@@ -111,20 +111,20 @@ async def append(request: Request) -> Answer:
     store, space, segment = request.store(), request.name(1), request.name(2)
     expected, key, grant = expected_sequence(request), idempotency_key(request), lease_grant(request)
     records = await records_of(request)
-    transaction = await _write(request, store, space, ((segment, records, expected),), key, grant)
+    transaction = await write(request, store, space, ((segment, records, expected),), key, grant)
     status = transaction.statuses.get(segment)
     if status is None:
         status = await store.segment_status(space, segment)
     headers = [(b"etag", b'"%d"' % status.last_sequence)]
     if transaction.replayed:
-        headers.append(_REPLAYED)
+        headers.append(REPLAYED)
     return json_answer(status_out(status, base_of(store, space)), 201 if records else 200, headers)
 
 
 def _answer(store: AsyncStore, space: str, transaction: Any) -> Answer:
     base = base_of(store, space)
     statuses = [status_out(status, base) for status in transaction.statuses.values()]
-    headers = [_REPLAYED] if transaction.replayed else []
+    headers = [REPLAYED] if transaction.replayed else []
     trx = transaction.trx
     if trx is not None:
         headers.append((b"location", f"{base}/transactions/{trx.id}".encode()))
@@ -145,7 +145,7 @@ async def append_to_space(request: Request) -> Answer:
     for segment in by_segment:
         request.access.check_segment(segment)
     parts = [(segment, records, None) for segment, records in by_segment.items()]
-    return _answer(store, space, await _write(request, store, space, parts, key, grant))
+    return _answer(store, space, await write(request, store, space, parts, key, grant))
 
 
 _decode = msgspec.json.Decoder(TransactionIn)
@@ -163,7 +163,7 @@ async def commit(request: Request) -> Answer:
     parts = [
         (part.segment, [record.record() for record in part.records], part.expected_sequence) for part in found.parts
     ]
-    return _answer(store, space, await _write(request, store, space, parts, key, grant))
+    return _answer(store, space, await write(request, store, space, parts, key, grant))
 
 
 async def outcome(request: Request) -> Answer:
