@@ -125,6 +125,8 @@ class AsyncTransaction:
         except asyncio.CancelledError as cancelled:
             _tell_none(cancelled)
             raise
+        finally:
+            self._added.clear()  # they refer to the transaction: the ring would wait for the garbage collector
 
     async def _commit(self) -> None:
         for added in self._added:

@@ -20,7 +20,6 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from threading import get_ident, main_thread
 from uuid import UUID
 
@@ -380,8 +379,10 @@ class Committer:
                 if not (request.done or request.abandoned):
                     break
                 # By name: the thread that it is of may be faster, and the first is then another one.
-                with suppress(ValueError):
+                try:  # noqa: SIM105  (it is dearer than all that is around it)
                     self._queue.remove(request)
+                except ValueError:
+                    pass
         taken: list[Request] = []
         size = frames = 0
         for request in waiting:

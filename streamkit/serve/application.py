@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import MutableMapping
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -60,6 +61,8 @@ class Application:
         route: Route | None = None
         status = 499
         entered = False
+        # Taken out: it refers to the scope, and such a ring of objects would have to wait for the garbage collector.
+        at_once = request.scope.pop("streamkit.answer", None)
         try:
             try:
                 path = raw_path(request.scope)
@@ -97,10 +100,10 @@ class Application:
                 if isinstance(request.opened, OpenStream):
                     raise  # half an answer: the connection is cut, so that nobody takes it for the whole
                 answer = problem.answer()
+                del problem  # it refers to this frame, which refers to it
             if answer is not None:
                 status = answer.status
                 more = service.headers if not service.origins else (*service.headers, *cors_headers(request))
-                at_once = request.scope.get("streamkit.answer")
                 await answer.send(send, more, bodiless=request.method == "HEAD", at_once=at_once)
             elif isinstance(request.opened, OpenStream):
                 status = 200
@@ -119,10 +122,15 @@ class Application:
 
 def _check_host(request: Request, hosts: frozenset[str]) -> None:
     """A Problem unless the request is for one of `hosts`: a page of another site may have its name lead here."""
-    host = (request.header(b"host") or b"").decode("latin-1").lower()
-    name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
-    if name not in hosts and host not in hosts:
+    if not _is_served(request.header(b"host") or b"", hosts):
         raise Problem("misdirected-host", "the server is not asked for by this name; allow it with --allow-host")
+
+
+@lru_cache(64)
+def _is_served(header: bytes, hosts: frozenset[str]) -> bool:
+    host = header.decode("latin-1").lower()
+    name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
+    return name in hosts or host in hosts
 
 
 def _store_of(request: Request, route: Route) -> UUID | None:

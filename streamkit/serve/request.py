@@ -27,6 +27,7 @@ class Request:
 
     __slots__ = (
         "_body",
+        "_has_repeated",
         "_is_counted",
         "_named",
         "_query",
@@ -49,6 +50,7 @@ class Request:
         self.headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._named = dict(self.headers)
         """The last value of each header."""
+        self._has_repeated = len(self._named) != len(self.headers)
         self.parts: list[bytes] = []
         """The raw parts of the path that the route's pattern names."""
         self.access = EVERYTHING
@@ -109,11 +111,7 @@ class Request:
     def header(self, name: bytes) -> bytes | None:
         """The value of a header, by its name in lower case; None if it is absent. A Problem if it is there twice."""
         found = self._named.get(name)
-        if (
-            found is not None
-            and len(self._named) != len(self.headers)
-            and sum([key == name for key, _ in self.headers]) > 1
-        ):
+        if found is not None and self._has_repeated and sum([key == name for key, _ in self.headers]) > 1:
             raise Problem("invalid-request", f"the header {name.decode()} is given more than once")
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .problems import Problem
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from .request import Request
 
 __all__ = ["Handler", "Route", "Router"]
+
+_RECENT = 4096
+_LONGEST = 256
+"""Bytes of the longest path that is remembered among the recent ones."""
 
 Handler = Callable[["Request"], Awaitable[Answer | None]]
 """Returns the answer, or None if it has streamed one."""
@@ -52,6 +57,7 @@ class Router:
     def __init__(self) -> None:
         self.routes: list[Route] = []
         self._root = _Node()
+        self._recent = lru_cache(_RECENT)(self._find)
 
     def add(
         self, methods: str, pattern: str, handler: Handler, scope: str, describe: Any = None, *, narrow: bool = False
@@ -77,6 +83,9 @@ class Router:
 
     def find(self, method: str, path: bytes) -> tuple[Route, list[bytes]]:
         """The route, and the raw parts of the path that its pattern names. A Problem if there is none."""
+        return self._recent(method, path) if len(path) <= _LONGEST else self._find(method, path)
+
+    def _find(self, method: str, path: bytes) -> tuple[Route, list[bytes]]:
         parts = path.split(b"/")
         found: list[bytes] = []
         node: _Node | None = self._root

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ...errors import InvalidOffset, StreamkitError
+from ...errors import InvalidOffset, StoreClosed, StreamkitError
 from ...model import Entry
 from .registry import LIST, PREFIX, Kept, Registry, kept_of
 from .state import Refused, has_state, is_data, state_of
@@ -67,6 +67,8 @@ class Dispatcher:
             try:
                 if await self._registry.ids():
                     await self._follow()
+            except StoreClosed:
+                return
             except (StreamkitError, Refused) as error:
                 _log.warning("the subscriptions of store %s wait: %s", self._streams.store.id, error)
             await _wait(self._wake, _LOOK_SECONDS)

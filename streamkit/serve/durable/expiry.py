@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from ...errors import SequenceMismatch, StreamkitError
+from ...errors import SequenceMismatch, StoreClosed, StreamkitError
 from ...model import Record
 from .state import Refused, State, control
 
@@ -26,6 +26,8 @@ __all__ = ["SCHEDULE", "Expiry"]
 
 SCHEDULE = "__ds/expiry"
 """The segment that lists the streams that can expire."""
+_MOST = 100_000
+"""Streams whose use waits to be recorded. Of one more it is recorded at once, so that memory is bounded."""
 _log = logging.getLogger("streamkit.serve")
 
 
@@ -48,7 +50,8 @@ class Expiry:
         self._watched: Counter[str] = Counter()
         """Live readers. A stream that has one does not expire."""
         self._sweeping: asyncio.Task[None] | None = None
-        self._recording: dict[str, asyncio.Task[None]] = {}
+        self._recording: dict[str, asyncio.TimerHandle | asyncio.Task[None]] = {}
+        """Streams whose use will be recorded: a timer at first, then a task."""
 
     def last_use(self, segment: str) -> int:
         """Time of the stream's last use in this process, if the log does not have it yet, else 0."""
@@ -78,17 +81,24 @@ class Expiry:
         self._uses[segment] = now
         if segment not in self._recording:
             pause = max(state.touched + state.ttl * 250 - now, 0) / 1000
-            task = self._recording[segment] = asyncio.create_task(self._record(segment, state.base, pause))
-            task.add_done_callback(lambda _: self._recording.pop(segment, None))
+            if len(self._recording) >= _MOST:
+                pause = 0.0
+            timer = asyncio.get_running_loop().call_later(pause, self._begin, segment, state.base)
+            self._recording[segment] = timer
+
+    def _begin(self, segment: str, base: int) -> None:
+        self._recording[segment] = asyncio.create_task(self._record(segment, base))
 
     def forget(self, segment: str) -> None:
         """The stream was deleted or created again."""
         self._uses.pop(segment, None)
+        recording = self._recording.pop(segment, None)
+        if recording is not None:
+            recording.cancel()
 
-    async def _record(self, segment: str, base: int, pause: float) -> None:
+    async def _record(self, segment: str, base: int) -> None:
         try:
             while True:
-                await asyncio.sleep(pause)
                 used = self.last_use(segment)
                 known = await self._streams.load(segment)
                 state = known.state
@@ -101,16 +111,17 @@ class Expiry:
                             self._streams.space, segment, [touched], expected_sequence=known.sequence
                         )
                     except SequenceMismatch:
-                        pause = 0.0
                         continue
                     self._streams.forget(segment)
                 if segment not in self._watched and self._uses.get(segment, 0) <= used:
                     return
-                pause = state.ttl / 4
+                await asyncio.sleep(state.ttl / 4)
         except (StreamkitError, Refused) as error:
             _log.warning("the use of a stream could not be recorded, so it may expire early: %s", error)
         finally:
-            self._uses.pop(segment, None)
+            if self._recording.get(segment) is asyncio.current_task():
+                del self._recording[segment]
+                self._uses.pop(segment, None)
 
     def schedule(self, trx: AsyncTransaction, segment: str, state: State) -> None:
         """Add to `trx` that the stream can expire, if it can."""
@@ -160,6 +171,8 @@ class Expiry:
             await asyncio.sleep(every)
             try:
                 await self.sweep()
+            except StoreClosed:
+                return
             except (StreamkitError, Refused) as error:
                 _log.warning("expired streams could not be removed and are tried again: %s", error)
 
