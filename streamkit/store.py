@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from uuid import UUID
 
 from .arguments import (
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from .retention import Retention
     from .routes import Route, RouteStatus
     from .salvage import SalvageReport
+    from .types.registry import Registry, Unknown
+    from .types.store import TypedStore
     from .views.open_view import OpenView
     from .views.view import View
 
@@ -906,6 +908,23 @@ class Store:
 
         self._handle.check_open()
         return get_routes(self)
+
+    # -- types --------------------------------------------------------------------------------------------------
+
+    @overload
+    def typed(self, registry: Registry[_T], *, unknown: Literal["raise", "skip"] = "raise") -> TypedStore[_T, _T]: ...
+    @overload
+    def typed(self, registry: Registry[_T], *, unknown: Literal["raw"]) -> TypedStore[_T, _T | Unknown]: ...
+    def typed(self, registry: Any, *, unknown: Literal["raise", "skip", "raw"] = "raise") -> Any:
+        """This store for objects of the registry's classes: it writes them, and reads them beside their entries.
+
+        `unknown`: for an entry whose type or later version the registry lacks, readers "raise" UnknownType or
+        UnsupportedVersion, "skip" the entry, or give an Unknown ("raw").
+        """
+        from .types.store import TypedStore
+
+        self._handle.check_open()
+        return TypedStore(self, registry, unknown)
 
     # -- the store itself ---------------------------------------------------------------------------------------
 

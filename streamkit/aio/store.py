@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ..errors import Fenced
 from ..functions import check_function, completed
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ..archive import RestoreReport
     from ..routes import RouteStatus
     from ..salvage import SalvageReport
+    from ..types.aio import AsyncTypedStore
+    from ..types.registry import Registry, Unknown
     from ..views.view import View
     from .clients import AsyncMembers, AsyncRoute, AsyncView
     from .groups import AsyncGroup, AsyncQueue
@@ -310,6 +312,19 @@ class AsyncStore:
 
     get_groups = awaited(Store.get_groups)
     get_queues = awaited(Store.get_queues)
+
+    @overload
+    def typed(
+        self, registry: Registry[_T], *, unknown: Literal["raise", "skip"] = "raise"
+    ) -> AsyncTypedStore[_T, _T]: ...
+    @overload
+    def typed(self, registry: Registry[_T], *, unknown: Literal["raw"]) -> AsyncTypedStore[_T, _T | Unknown]: ...
+    def typed(self, registry: Any, *, unknown: Literal["raise", "skip", "raw"] = "raise") -> Any:
+        """This store for objects of the registry's classes. See Store.typed."""
+        from ..types.aio import AsyncTypedStore
+
+        self.calls.check()
+        return AsyncTypedStore(self, registry, unknown)
 
     async def statistics(self) -> Statistics:
         """Count the work since this store was opened here: requests by kind, conflicts, retries, cache hits."""

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
 
 from ..functions import check_function, completed
 from ..removing.erasures import Seen
+from .versions import Upcast, check_versions
 
 __all__ = ["Aggregate", "EventType", "Pending", "event", "event_types", "replay", "saved"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 _MARK = "__streamkit_event__"
 
 
@@ -91,14 +91,7 @@ def event(name: Any = None, /, *, version: int = 1, upcast: Mapping[int, Upcast]
         raise TypeError(f"@event takes the event's name, not {name!r:.60}")
     if name == "":
         raise ValueError("an event's name is not empty")
-    if type(version) is not int or version < 1:
-        raise ValueError(f"an event's version is 1 or more, not {version!r}")
-    steps = dict(upcast or {})
-    for number, step in steps.items():
-        check_function(f"upcast[{number!r}]", step, "the arguments of an earlier version, a dict")
-    missing = [number for number in range(1, version) if number not in steps]
-    if missing or any(number >= version or number < 1 for number in steps):
-        raise ValueError(f"upcast has a function for each version before {version}; missing: {missing}")
+    steps = check_versions(version, upcast)
 
     def decorate(function: F) -> F:
         decorated: F = _decorate(function, name or function.__name__, version, steps)

@@ -82,7 +82,10 @@ def _has_set(value: Any) -> bool:
 
 def _fields(value: Any) -> Any:
     kind: Any = type(value)
-    return getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", ())
+    attrs = getattr(kind, "__attrs_attrs__", ())
+    return getattr(kind, "__struct_fields__", None) or getattr(
+        kind, "__dataclass_fields__", [one.name for one in attrs]
+    )
 
 
 class JsonCodec(_MsgspecCodec[T]):

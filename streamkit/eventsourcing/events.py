@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Union, get_args, get_origin
 
-from ..errors import CorruptData, StreamkitError, UnsupportedVersion
+from ..errors import CorruptData
 from ..exact import difference
 from ..model import Entry, Record
 from .aggregate import Aggregate, EventType, Pending, event_types, replay
 from .codecs import Codec, JsonCodec, MsgpackCodec
+from .versions import EVENT, marks_of, place_of, upcast_values, version_of
 
 __all__ = ["EVENT", "EventFormat", "check_codec"]
-
-EVENT = "event"
-VERSION = "event-version"
 
 
 def check_codec(codec: Codec) -> None:
@@ -50,8 +49,7 @@ class EventFormat:
         for type, arguments in pending:
             marks = self._metadata.get(type)
             if marks is None:
-                marks = {EVENT: type.name} | ({VERSION: str(type.version)} if type.version > 1 else {})
-                self._metadata[type] = marks
+                marks = self._metadata[type] = marks_of(type.name, type.version)
             payload = self._encode(type, arguments)
             if not (self._keeps_plain and self._is_plain(type, arguments)):
                 self._check(type, arguments, payload)
@@ -129,10 +127,10 @@ class EventFormat:
         except Exception as error:
             if isinstance(error, TypeError) and not type.takes(values):
                 raise CorruptData(
-                    f"{_where(entry)}: the event {type.name!r} has the arguments {', '.join(values) or 'none'}, and "
+                    f"{place_of(entry)}: the event {type.name!r} has the arguments {', '.join(values) or 'none'}, and "
                     f"{type.function.__qualname__}{type.signature} does not take them: {_UPCAST}"
                 ) from error
-            error.add_note(f"while event {_where(entry)} was replayed")
+            error.add_note(f"while event {place_of(entry)} was replayed")
             raise
 
     def event(self, entry: Entry) -> tuple[EventType, dict[str, Any]]:
@@ -141,36 +139,24 @@ class EventFormat:
         type = self._types.get(name)
         if type is None:
             raise CorruptData(
-                f"{_where(entry)} is an event {name!r}, and {self._kind.__name__} has none of that name: keep a method "
-                f"for it, @event({name!r}), for as long as the log does"
+                f"{place_of(entry)} is an event {name!r}, and {self._kind.__name__} has none of that name: keep a "
+                f"method for it, @event({name!r}), for as long as the log does"
             )
         values = self._upcast(type, entry)
         try:
             self._convert(type, values)
         except _Mismatch as error:
             raise CorruptData(
-                f"{_where(entry)}: the argument {error.argument!r} of the event {name!r} is not what it is annotated "
+                f"{place_of(entry)}: the argument {error.argument!r} of the event {name!r} is not what it is annotated "
                 f"with ({error}): {_UPCAST}"
             ) from error
         return type, values
 
     def _upcast(self, type: EventType, entry: Entry) -> dict[str, Any]:
         """The arguments as they are written, in the present version."""
-        text = entry.metadata.get(VERSION, "1")
-        version = int(text) if text.isascii() and text.isdecimal() else 0
-        if version < 1:
-            raise CorruptData(f"{_where(entry)} is an event {type.name!r} of version {text!r:.20}, which is no number")
-        if version > type.version:
-            raise UnsupportedVersion(
-                f"{_where(entry)} is an event {type.name!r} of version {version}; this program knows it up to "
-                f"{type.version}"
-            )
-        values = _dict_of(entry, "the payload", lambda: self._codec.decode(entry.payload))
-        while version < type.version:
-            step, before = type.upcast[version], values
-            values = _dict_of(entry, f"upcast[{version}] of the event {type.name!r}", lambda: step(before))  # noqa: B023
-            version += 1
-        return values
+        version = version_of(entry, type.name, type.version)
+        read = partial(self._codec.decode, entry.payload)
+        return upcast_values(entry, type.name, version, type.version, type.upcast, read)
 
 
 class _Mismatch(Exception):
@@ -197,21 +183,5 @@ def _plain_kinds(hint: Any) -> frozenset[type]:
     return frozenset(kinds)
 
 
-def _dict_of(entry: Entry, what: str, make: Any) -> dict[str, Any]:
-    try:
-        values = make()
-    except StreamkitError:
-        raise
-    except Exception as error:
-        raise CorruptData(f"{_where(entry)}: {what} cannot be read: {type(error).__name__}: {error}") from error
-    if not isinstance(values, dict):
-        raise CorruptData(f"{_where(entry)}: {what} is {type(values).__name__}, not a dict of arguments")
-    return values
-
-
 def _named(type: EventType, argument: str) -> str:
     return f"{type.function.__qualname__}: the argument {argument!r}"
-
-
-def _where(entry: Entry) -> str:
-    return f"sequence {entry.sequence} of {entry.segment!r} in the space {entry.space!r}"

@@ -67,7 +67,17 @@ def test_every_room_is_on_the_map() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["views.md", "eventsourcing.md", "eventsourcing-library.md", "dcb.md", "langgraph.md", "celery.md"]
+    "page",
+    [
+        "views.md",
+        "eventsourcing.md",
+        "eventsourcing-library.md",
+        "dcb.md",
+        "types.md",
+        "agents.md",
+        "langgraph.md",
+        "celery.md",
+    ],
 )
 def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
@@ -82,6 +92,7 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> No
         "agents.md": ["[{'role': 'user', 'content': 'hello'}]", "[{'type': 'user', 'uuid': '1'}]", "1@stream-1"],
         "celery.md": ["5\n"],
         "langgraph.md": ["['hello', 'answer to hello', 'how are you?', 'answer to how are you?']"],
+        "types.md": ["1 placed ['tea']\n2 paid 9.5\n"],
         "dcb.md": ["[True, True, True, True, True, False]"],
     }[page]
     assert all(text in done.stdout for text in wanted), done.stdout

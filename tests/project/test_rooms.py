@@ -53,7 +53,7 @@ LAYERS = (
         "salvage",
         "dcb",
     },
-    {"serve"},
+    {"types", "serve"},
     {"spark", "cli", "adapters"},
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
@@ -115,6 +115,10 @@ UPWARD = {
     ("streamkit.store", "streamkit.removing.trim"): "`trim()` of the facade",
     ("streamkit.store", "streamkit.groups"): "for the type checker",
     ("streamkit.store", "streamkit.groups.group"): "`group()` of the facade",
+    ("streamkit.store", "streamkit.types.registry"): "for the type checker",
+    ("streamkit.store", "streamkit.types.store"): "`typed()` of the facade",
+    ("streamkit.aio.store", "streamkit.types.registry"): "for the type checker",
+    ("streamkit.aio.store", "streamkit.types.aio"): "`typed()` for coroutines",
     ("streamkit.store", "streamkit.groups.queue"): "`queue()` of the facade",
 }
 """(module, imported module): why it may import upward all the same."""

@@ -1,0 +1,30 @@
+"""Types: entries as objects of your classes, for every reader of a store.
+
+events: Registry[Placed | Paid] = Registry([Placed, Paid])
+typed = store.typed(events)
+typed.produce("orders", "42", [Placed("tea", 3)])
+for event in typed.consume_space("orders"):
+    print(event.value, event.entry.sequence)
+"""
+
+from __future__ import annotations
+
+from .groups import TypedConsumer, TypedDelivery, TypedGroup, TypedQueue
+from .registry import Registry, Type, Typed, Unknown, UnknownType
+from .store import TypedStore, TypedTransaction
+from .view import TypedView
+
+__all__ = [
+    "Registry",
+    "Type",
+    "Typed",
+    "TypedConsumer",
+    "TypedDelivery",
+    "TypedGroup",
+    "TypedQueue",
+    "TypedStore",
+    "TypedTransaction",
+    "TypedView",
+    "Unknown",
+    "UnknownType",
+]
