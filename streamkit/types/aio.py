@@ -2,22 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ..gaps import Gap
+from ..leases import Lease, LeaseGrant
 from ..lexkey import LexKey
-from ..model import Entry, SegmentStatus
+from ..model import TRX, Entry, SegmentStatus
 from .registry import Policy, Registry, Typed, check_policy
 
 if TYPE_CHECKING:
     from ..aio import AsyncStore
+    from ..aio.clients import AsyncRoute, AsyncView
+    from ..aio.leases import AsyncLease
+    from ..aio.transaction import AsyncTransaction
+    from ..store import Store
+    from .aio_groups import AsyncTypedGroup, AsyncTypedQueue
+    from .view import TypedView
 
-__all__ = ["AsyncTypedStore"]
+__all__ = ["AsyncTypedStore", "AsyncTypedTransaction"]
 
 W = TypeVar("W")
 R = TypeVar("R")
 AnyOffset = LexKey | bytes | str
+
+
+class AsyncTypedTransaction(Generic[W]):
+    """A transaction over several segments, which is committed at the end of its `async with` block."""
+
+    def __init__(self, transaction: AsyncTransaction, registry: Registry[W]) -> None:
+        self.transaction = transaction
+        self._registry = registry
+
+    def produce(
+        self,
+        segment: str,
+        values: Iterable[W],
+        *,
+        metadata: Mapping[str, str] | None = None,
+        expected_sequence: int | None = None,
+    ) -> Awaitable[None]:
+        """Add objects, with `metadata` on each. It need not be awaited. See `AsyncTransaction.produce`."""
+        records = self._registry.records(values, metadata)
+        return self.transaction.produce(segment, records, expected_sequence=expected_sequence)
+
+    @property
+    def statuses(self) -> dict[str, SegmentStatus]:
+        """After the commit: each segment's status."""
+        return self.transaction.statuses
+
+    @property
+    def trx(self) -> TRX | None:
+        """After the commit."""
+        return self.transaction.trx
+
+    async def __aenter__(self) -> AsyncTypedTransaction[W]:
+        await self.transaction.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.transaction.__aexit__(kind, error, trace)
 
 
 class AsyncTypedStore(Generic[W, R]):
@@ -41,6 +89,12 @@ class AsyncTypedStore(Generic[W, R]):
     ) -> SegmentStatus:
         """Append objects in one transaction. See `TypedStore.produce`."""
         return await self.store.produce(space, segment, self.registry.records(values, metadata), **options)
+
+    def transaction(
+        self, space: str, idempotency_key: str | None = None, lease: AsyncLease | Lease | LeaseGrant | None = None
+    ) -> AsyncTypedTransaction[W]:
+        """A transaction over several segments: `async with typed.transaction(space) as trx: trx.produce(…)`."""
+        return AsyncTypedTransaction(self.store.transaction(space, idempotency_key, lease), self.registry)
 
     async def peek(self, space: str, segment: str) -> Typed[R] | None:
         """The latest entry of a segment; None if there is none, or if it is unknown and passed over."""
@@ -77,6 +131,52 @@ class AsyncTypedStore(Generic[W, R]):
         async for entry in entries:
             for found in self.registry.reading((entry,), self.unknown):
                 yield found
+
+    # -- clients of the store -----------------------------------------------------------------------------------
+
+    async def group(self, space: str, name: str, **settings: Any) -> AsyncTypedGroup[R]:
+        """A group whose deliveries have objects. See `Store.group`."""
+        from .aio_groups import AsyncTypedGroup
+
+        return AsyncTypedGroup(await self.store.group(space, name, **settings), self.registry, self.unknown)
+
+    async def queue(self, name: str, **settings: Any) -> AsyncTypedQueue[W, R]:
+        """A queue of objects. See `Store.queue`."""
+        from .aio_groups import AsyncTypedQueue
+
+        return AsyncTypedQueue(await self.store.queue(name, **settings), self.registry, self.unknown)
+
+    async def view(
+        self,
+        name: str,
+        view: TypedView[R],
+        spaces: Iterable[str],
+        path: str | os.PathLike[str] | None = None,
+        publish: bool = False,
+        **options: Any,
+    ) -> AsyncView:
+        """A view whose `apply` gets objects. See `Store.view`."""
+        from .view import applied
+
+        made = applied(view, self.registry, self.unknown)
+        return await self.store.view(name, made, spaces, path, publish, **options)
+
+    async def route(
+        self,
+        name: str,
+        source: str,
+        target: str,
+        where: Callable[[Typed[R]], bool] | None = None,
+        segment: Callable[[Typed[R]], str] | str | None = None,
+        transform: Callable[[Typed[R]], W | None] | None = None,
+        target_store: AsyncStore | Store | None = None,
+        start: AnyOffset | Literal["beginning", "end"] = "beginning",
+    ) -> AsyncRoute:
+        """A route whose functions get objects. See `TypedStore.route`."""
+        from .route import routed
+
+        functions = routed(self.registry, self.unknown, where, segment, transform)
+        return await self.store.route(name, source, target, *functions, target_store, start)
 
     def __repr__(self) -> str:
         return f"<AsyncTypedStore {self.store.id} of {self.registry!r}>"

@@ -11,7 +11,7 @@ from ..groups import Consumer, Delivery, Group, GroupStatus, Queue, RunReport
 from ..model import Entry, SegmentStatus
 from .registry import Policy, Registry, Typed
 
-__all__ = ["TypedConsumer", "TypedDelivery", "TypedGroup", "TypedQueue", "handling"]
+__all__ = ["TypedConsumer", "TypedDelivery", "TypedGroup", "TypedQueue", "handling", "jobs", "sorted_out"]
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -81,13 +81,10 @@ class TypedConsumer(Generic[R]):
     def receive(self, limit: int = 10, wait: float = 0.0, *, auto_ack: bool = False) -> list[TypedDelivery[R]]:
         """See `Consumer.receive`. With the policy "skip" unknown entries are acknowledged and not handed out."""
         while deliveries := self.consumer.receive(limit, wait, auto_ack=auto_ack):
-            found = []
-            for delivery in deliveries:
-                typed: TypedDelivery[R] = TypedDelivery(delivery, self._registry, self._policy)
-                if not _is_skipped(typed):
-                    found.append(typed)
-                elif not auto_ack:
-                    self.consumer.ack(delivery)
+            found: list[TypedDelivery[R]]
+            found, skipped = sorted_out(deliveries, self._registry, self._policy)
+            for delivery in () if auto_ack else skipped:
+                self.consumer.ack(delivery)
             if found:
                 return found
         return []
@@ -126,6 +123,31 @@ class TypedConsumer(Generic[R]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.consumer.__exit__(kind, error, trace)
+
+
+def sorted_out(
+    deliveries: Iterable[Delivery], registry: Registry[Any], policy: Policy
+) -> tuple[list[TypedDelivery[Any]], list[Delivery]]:
+    """The deliveries with their objects, and those that the policy passes over."""
+    found, skipped = [], []
+    for delivery in deliveries:
+        typed: TypedDelivery[Any] = TypedDelivery(delivery, registry, policy)
+        if _is_skipped(typed):
+            skipped.append(delivery)
+        else:
+            found.append(typed)
+    return found, skipped
+
+
+def jobs(
+    registry: Registry[Any], values: Iterable[Any], metadata: Mapping[str, str] | None
+) -> tuple[list[bytes], Mapping[str, str] | None]:
+    """The payloads of jobs, and the metadata that they share. ValueError for jobs of several types."""
+    records = registry.records(values, metadata)
+    marks = records[0].metadata if records else None
+    if any(record.metadata != marks for record in records):
+        raise ValueError("put_many takes jobs of one type: put those of each type by a call of its own")
+    return [record.payload for record in records], marks
 
 
 def _is_skipped(delivery: TypedDelivery[Any]) -> bool:
@@ -194,15 +216,11 @@ class TypedQueue(TypedGroup[R], Generic[W, R]):
 
     def put(self, value: W, *, metadata: Mapping[str, str] | None = None, **options: Any) -> SegmentStatus:
         """Add a job. Options: `key`, `delay`, `priority` and `idempotency_key`, as of `Queue.put`."""
-        record = self._registry.record(value, metadata)
-        return self.queue.put(record.payload, metadata=record.metadata, **options)
+        return self.put_many([value], metadata=metadata, **options)
 
     def put_many(
         self, values: Iterable[W], *, metadata: Mapping[str, str] | None = None, **options: Any
     ) -> SegmentStatus:
         """Add several jobs of one type in one transaction. See `Queue.put_many`."""
-        records = self._registry.records(values, metadata)
-        if len({tuple((record.metadata or {}).items()) for record in records}) > 1:
-            raise ValueError("put_many takes jobs of one type: put those of each type by a call of its own")
-        marks = records[0].metadata if records else None
-        return self.queue.put_many([record.payload for record in records], metadata=marks, **options)
+        payloads, marks = jobs(self._registry, values, metadata)
+        return self.queue.put_many(payloads, metadata=marks, **options)

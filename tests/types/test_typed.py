@@ -113,6 +113,51 @@ def test_the_same_for_coroutines(tmp_path: Path) -> None:
             found = await typed.peek("orders", "42")
             assert found is not None
             assert found.value == VALUES[-1]
+            async with typed.transaction("orders") as trx:
+                trx.produce("43", VALUES[:1])
+            assert trx.statuses["43"].last_sequence == 1
+
+    asyncio.run(work())
+
+
+def test_groups_queues_views_and_routes_for_coroutines(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with streamkit.aio.connect(tmp_path.as_uri()) as client, await client.store(uuid4()) as store:
+            typed = store.typed(EVENTS, unknown="skip")
+            await typed.produce("orders", "42", VALUES)
+            await store.produce("orders", "42", [Record(b"?", {"event": "Lost"})])
+            seen: list[Any] = []
+
+            async def handle(delivery: Any) -> None:
+                seen.append(delivery.value)
+
+            await (await typed.group("orders", "billing")).run(handle, drain=True)
+            assert seen == VALUES
+            async with (await typed.group("orders", "other")).consumer("one") as consumer:
+                received = await consumer.receive()
+                assert [delivery.value for delivery in received] == VALUES
+                for delivery in received:
+                    await consumer.ack(await consumer.extend(delivery, 60.0))
+            queue = await typed.queue("jobs")
+            await queue.put(VALUES[0], priority=1)
+            await queue.put_many(VALUES[1:2])
+            await queue.run(handle, drain=True)
+            assert seen[4:] == VALUES[:2]
+            route = await typed.route("paid", "orders", "paid", where=lambda event: isinstance(event.value, Paid))
+            await route.catch_up()
+            assert [each.value async for each in typed.consume_space("paid")] == VALUES[1:2]
+
+            class Count(TypedView[Event]):
+                def setup(self, db: Any) -> None:
+                    db.execute("create table kinds (name text)")
+
+                def apply(self, db: Any, events: Any) -> None:
+                    db.executemany("insert into kinds values (?)", [[type(event.value).__name__] for event in events])
+
+            view = await typed.view("count", Count(), ["orders"], tmp_path / "count.db")
+            await view.catch_up()
+            assert len(view.sync.db.execute("select * from kinds").fetchall()) == 4
+            await view.close()
 
     asyncio.run(work())
 
