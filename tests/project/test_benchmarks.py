@@ -72,3 +72,10 @@ def test_a_target_that_was_missed_is_said_to_be() -> None:
     assert "10.0 where ≥ 20 peeks/s was wanted" in markdown(Run("today", False, MACHINE, [slow]), "x.png")
     fast = Result("peek", "peeks/s", "", {"streamkit": [30.0]}, [at_least(20)])
     assert "wanted" not in markdown(Run("today", False, MACHINE, [fast]), "x.png")
+
+
+def test_queues_over_http_are_measured(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.serve_queues", "--quick", "--dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| 60 | 3 | 20 | " in done.stdout
