@@ -19,7 +19,7 @@ from .errors import (
     SequenceMismatch,
     StreamkitError,
 )
-from .leases import Lease, is_held
+from .leases import Lease, LeaseGrant, is_held
 from .model import Entry, Record
 from .names import check_name, internal_name
 from .seconds import check_seconds
@@ -100,6 +100,41 @@ class Members:
             with suppress(StreamkitError):  # a later join does it
                 self._tidy()
         return Membership(self, name, found, lease)
+
+    def enter(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> LeaseGrant:
+        """Be there as `name` for `ttl` seconds (1 to 3600), without a thread that renews.
+
+        The grant renews it (`store.renew_lease`) and ends it (`exit`), in any process. Errors as `join`.
+        """
+        check_name(name, "member")
+        check_seconds("ttl", ttl)
+        found = _checked(metadata)
+        try:
+            grant = self._store.acquire_lease(self._lease_name(name), ttl)
+        except LeaseNotAcquired as error:
+            raise LeaseNotAcquired(f"a member {name!r} of {self.group!r} is there: join under another name") from error
+        try:
+            self._store.produce(_SPACE, self.group, [_Note(name, found, ttl).record()], lease=grant)
+        except BaseException:
+            self._store.release_lease(grant)
+            raise
+        if not random.randrange(_JOINS):
+            with suppress(StreamkitError):
+                self._tidy()
+        return grant
+
+    def exit(self, name: str, grant: LeaseGrant) -> None:
+        """Be gone at once, by the grant of `enter`. Again is fine. ValueError if the grant is of another member."""
+        self.check_grant(name, grant)
+        with suppress(Fenced, LeaseLost):  # the name may be another's by now
+            self._store.renew_lease(grant)
+            self._store.produce(_SPACE, self.group, [_Note(name, gone=True).record()], lease=grant)
+        self._store.release_lease(grant)
+
+    def check_grant(self, name: str, grant: LeaseGrant) -> None:
+        """ValueError if the grant is not of the member `name`."""
+        if grant.key != self._lease_name(check_name(name, "member")):
+            raise ValueError(f"the grant is not of the member {name!r} of {self.group!r}: pass what enter() gave")
 
     def list(self) -> list[Member]:
         """The members that are there, by name. Costs a look at the log and one at each member's lease.

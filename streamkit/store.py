@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from .removing.ranges import Ranges
     from .removing.report import EraseReport, Rewritten, StoreSize, TrimReport
     from .retention import Retention
-    from .routes import Route, RouteStatus
+    from .routes import Route, RouteControl, RouteStatus
     from .salvage import SalvageReport
     from .types.registry import Registry, Unknown
     from .types.store import TypedStore
@@ -554,6 +554,7 @@ class Store:
         first: int = 1,
         last: int | None = None,
         metadata: Mapping[str, str] | None = None,
+        sequences: Iterable[int] | None = None,
         dry_run: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> EraseReport:
@@ -561,7 +562,8 @@ class Store:
         published views.
 
         `segment`: one, or all that a glob names ("user-17/*"), its sequences `first` to `last` (None: all so far);
-        `metadata`: entries that have all of these pairs; or both. ValueError for neither. No read that begins after the
+        `sequences`: only these of the one segment `segment`. `metadata`: entries that have all of these pairs; or both
+        (a segment and metadata). ValueError for neither. No read that begins after the
         return gives them out, and no byte that the store owns holds their payloads or metadata, also if they were
         archived, trimmed, expired or deleted before. Their segments' names, sequences and timestamps stay.
         `EraseReport.unreached` names what could not be reached. An erasure that is interrupted is completed by the next
@@ -574,7 +576,7 @@ class Store:
         from .removing.report import EraseReport
 
         check_name(space, "space")
-        check_erasure(segment, first, last, metadata)
+        chosen = check_erasure(segment, first, last, metadata, sequences)
         known = self._known(space)
         if known is None:
             return EraseReport(space, dry_run=dry_run)
@@ -590,6 +592,7 @@ class Store:
             self._clean_copies,
             self._find_archived,
             lambda: self._derived(space),
+            chosen,
         )
 
     def _derived(self, space: str) -> list[str]:
@@ -908,6 +911,13 @@ class Store:
 
         self._handle.check_open()
         return get_routes(self)
+
+    def find_route(self, name: str) -> RouteControl | None:
+        """The route `name` if it exists, to look at it, pause, resume or delete it, whatever process runs it."""
+        from .routes.control import find_route
+
+        self._handle.check_open()
+        return find_route(self, name)
 
     # -- types --------------------------------------------------------------------------------------------------
 

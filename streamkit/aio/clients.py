@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..functions import check_function, completed
+from ..leases import LeaseGrant
 from ..members import Member, Members, Membership
 from .threads import Calls
 
@@ -111,6 +112,18 @@ class AsyncMembers:
     def _leave(self, joining: Future[Membership]) -> None:
         if not joining.cancelled() and joining.exception() is None:
             self._calls.start(self._calls.threads.long, joining.result().leave)
+
+    async def enter(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> LeaseGrant:
+        """See Members.enter."""
+        return await self._calls.call(partial(self._sync.enter, name, metadata, ttl))
+
+    async def exit(self, name: str, grant: LeaseGrant) -> None:
+        """See Members.exit."""
+        await self._calls.call(partial(self._sync.exit, name, grant))
+
+    def check_grant(self, name: str, grant: LeaseGrant) -> None:
+        """See Members.check_grant."""
+        self._sync.check_grant(name, grant)
 
     async def list(self) -> list[Member]:
         """List the members, by name."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = ["check_erasure"]
 
 
-def check_erasure(segment: Any, first: Any, last: Any, metadata: Any) -> None:
-    """TypeError, or ValueError where nothing is named, or nothing can be."""
+_MOST = 1_000_000
+"""Sequences that one call names."""
+
+
+def check_erasure(segment: Any, first: Any, last: Any, metadata: Any, sequences: Any = None) -> frozenset[int] | None:
+    """The sequences that are named one by one. TypeError, or ValueError where nothing is named, or nothing can be."""
     if segment is None and metadata is None:
         raise ValueError("erase takes a segment, or a glob of segments, or metadata, or both: nothing was named")
     if segment is not None and not isinstance(segment, str):
@@ -33,6 +37,23 @@ def check_erasure(segment: Any, first: Any, last: Any, metadata: Any) -> None:
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError("metadata is a mapping of text to text")
             _check_text("metadata", name + value)
+    return None if sequences is None else _sequences(segment, first, last, sequences)
+
+
+def _sequences(segment: Any, first: Any, last: Any, sequences: Any) -> frozenset[int]:
+    if segment is None or first != 1 or last is not None:
+        raise ValueError("sequences are of one segment: name it, and leave out first and last")
+    if isinstance(sequences, (str, bytes)) or not isinstance(sequences, Iterable):
+        raise TypeError(f"sequences is a list of numbers, not {type(sequences).__name__}")
+    found = frozenset(sequences)
+    for sequence in found:
+        if type(sequence) is not int:
+            raise TypeError(f"sequences is a list of numbers; there is a {type(sequence).__name__} in it")
+        if sequence < 1:
+            raise ValueError(f"a sequence is a number from 1, not {sequence}")
+    if not 0 < len(found) <= _MOST:
+        raise ValueError(f"sequences names 1 to {_MOST:,} entries, not {len(found):,}")
+    return found
 
 
 def _check_text(name: str, text: str) -> None:

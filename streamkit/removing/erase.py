@@ -53,17 +53,25 @@ class _Wanted(NamedTuple):
     first: int = 1
     last: int | None = None
     metadata: Mapping[str, str] | None = None
+    sequences: frozenset[int] | None = None
+    """Only these, of one segment."""
 
     @property
     def name(self) -> str | None:
         """The one segment that is named; None for all that a pattern names."""
+        if self.sequences is not None:
+            return self.glob
         return self.glob if self.glob is not None and not any(sign in self.glob for sign in "*?[") else None
 
     def takes(self, segment: str) -> bool:
         # Compiled patterns are cached.
-        return self.glob is None or segment == self.glob or fnmatchcase(segment, self.glob)
+        if self.glob is None or segment == self.glob:
+            return True
+        return self.sequences is None and fnmatchcase(segment, self.glob)
 
     def covers(self, sequence: int) -> bool:
+        if self.sequences is not None and sequence not in self.sequences:
+            return False
         return self.first <= sequence and (self.last is None or sequence <= self.last)
 
 
@@ -112,10 +120,13 @@ def erase_space(
     clean_copies: CleanCopies,
     hidden_in_archive: FindArchived,
     derived: NameDerived,
+    sequences: frozenset[int] | None = None,
 ) -> EraseReport:
     started = space.partitions[0].clock.now()
     total = EraseReport(space.name, started=started, dry_run=dry_run)
-    wanted = _Wanted(glob, first, last, metadata)
+    if sequences is not None:
+        first, last = min(sequences), max(sequences)
+    wanted = _Wanted(glob, first, last, metadata, sequences)
     forgotten = False
     for committer in space.committers:
         partition = committer.partition
@@ -217,7 +228,10 @@ def _before_first(partition: Partition, name: str, wanted: _Wanted) -> Iterator[
     """The sequences of a segment before the first one that can be read."""
     row = partition.ask(row_of, name)
     until = min(row.first_sequence - 1, wanted.last or row.last_sequence)
-    if wanted.first <= until:
+    if wanted.sequences is not None:
+        hidden = [sequence for sequence in wanted.sequences if sequence <= until]
+        yield from (Erasure(name, first, last) for first, last in joined((one, one) for one in hidden))
+    elif wanted.first <= until:
         yield Erasure(name, wanted.first, until)
 
 
@@ -252,7 +266,11 @@ def _search(partition: Partition, wanted: _Wanted, progress: Progress | None) ->
     end = partition.refresh()
     pairs = wanted.metadata
 
+    sequences = wanted.sequences
+
     def matches(entry: Entry) -> bool:
+        if sequences is not None and entry.sequence not in sequences:
+            return False
         return pairs is None or has_pairs(entry.metadata, pairs)
 
     told = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .control import RouteControl
 from .route import Route
 from .state import RouteFailure, RouteStatus
 
-__all__ = ["Route", "RouteFailure", "RouteStatus"]
+__all__ = ["Route", "RouteControl", "RouteFailure", "RouteStatus"]

@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from ..routing import Handler, Router
-from . import groups, jobs, leases, reading, receiving, removing, segments, spaces, statuses, writing
+from . import (
+    groups,
+    jobs,
+    leases,
+    members,
+    reading,
+    receiving,
+    removing,
+    routes,
+    segments,
+    spaces,
+    statuses,
+    upkeep,
+    views,
+    writing,
+)
 from .operations import OPERATIONS
 
 __all__ = ["register"]
@@ -68,3 +83,15 @@ def register(router: Router) -> None:
         add("POST", base + "/receive", receiving.receive, "read")
         add("POST", base + "/settle", receiving.settle, "write")
         add("GET", base + "/deliveries", receiving.push, "read")
+    add("GET", _STORE + "/members/{m}", members.list_members, "read")
+    add("PUT", _STORE + "/members/{m}/{name}", members.enter, "write")
+    add("DELETE", _STORE + "/members/{m}/{name}", members.exit_member, "write")
+    add("GET", _STORE + "/routes", routes.list_routes, "read")
+    add("GET", _STORE + "/routes/{r}", routes.get_route, "read")
+    add("POST", _STORE + "/routes/{r}", routes.control_route, "admin")
+    add("DELETE", _STORE + "/routes/{r}", routes.delete_route, "admin")
+    add("GET", _STORE + "/views", views.list_views, "read")
+    add("GET", _STORE + "/views/{v}", views.get_view, "read")
+    add("POST", _STORE + "/views/{v}/query", views.query_view, "read")
+    add("POST", _STORE + "/operations", upkeep.start_operation, "admin")
+    add("GET", _STORE + "/operations/{id}", upkeep.get_operation, "admin")

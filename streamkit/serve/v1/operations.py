@@ -25,8 +25,11 @@ from .groups import (
 )
 from .jobs import JobIn, JobsOut
 from .leases import LeaseIn, LeaseOut
+from .members import MemberIn, MemberOut, MembersOut
 from .receiving import ReceivedOut, ReceiveIn, SettledOut, SettleIn
 from .removing import EraseIn, TrimIn
+from .routes import RouteIn, RouteOut, RoutesOut
+from .upkeep import OperationIn, OperationOut
 from .values import (
     Page,
     RecordIn,
@@ -39,6 +42,7 @@ from .values import (
     StatusOut,
     StoresOut,
 )
+from .views import QueryIn, RowsOut, ViewOut, ViewsOut
 from .writing import OutcomeOut, ResultOut, TransactionIn, TransactionOut
 
 __all__ = ["OPERATIONS"]
@@ -152,6 +156,20 @@ OPERATIONS: Mapping[str, Operation] = {
     "put_jobs": Operation(headers=_KEY, body={JSON: JobIn}, answers={200: JobsOut, 201: JobsOut}),
     "receive": Operation(body={JSON: ReceiveIn}, needs_body=False, answers={200: ReceivedOut}),
     "settle": Operation(body={JSON: SettleIn}, answers={200: SettledOut}),
+    "list_members": Operation(answers={200: MembersOut}, others=(_EVENTS,)),
+    "enter": Operation(
+        headers=_LEASE, body={JSON: MemberIn}, needs_body=False, answers={200: MemberOut, 201: MemberOut}
+    ),
+    "exit_member": Operation(headers=_LEASE, answers={204: None}),
+    "list_routes": Operation(answers={200: RoutesOut}),
+    "get_route": Operation(answers={200: RouteOut}),
+    "control_route": Operation(body={JSON: RouteIn}, answers={200: RouteOut}),
+    "delete_route": Operation(answers={204: None}),
+    "list_views": Operation(answers={200: ViewsOut}),
+    "get_view": Operation(answers={200: ViewOut}),
+    "query_view": Operation(body={JSON: QueryIn}, answers={200: RowsOut}),
+    "start_operation": Operation(body={JSON: OperationIn}, answers={202: OperationOut}),
+    "get_operation": Operation(answers={200: OperationOut}),
     "push": Operation(query={"consumer": TEXT, "limit": _SOME}, answers={200: str}, media=_EVENTS),
 }
 """By the name of the handler; `query_several` is `read_several` with a body."""

@@ -24,12 +24,16 @@ class TrimIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EraseIn(msgspec.Struct, forbid_unknown_fields=True):
-    """An erasure of entries: of the segments that a glob names, or with this metadata, or both."""
+    """An erasure of entries: of the segments that a glob names, or with this metadata, or both.
+
+    `sequences`: only these, of the one segment `segment`.
+    """
 
     segment: str | None = None
     first: int = 1
     last: int | None = None
     metadata: dict[str, str] | None = None
+    sequences: list[int] | None = None
     dry_run: bool = True
 
 
@@ -70,6 +74,7 @@ async def erase(request: Request) -> Answer:
         first=given.first,
         last=given.last,
         metadata=given.metadata,
+        sequences=given.sequences,
         dry_run=given.dry_run,
     )
     return json_answer(report)

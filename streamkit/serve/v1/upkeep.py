@@ -1,0 +1,144 @@
+"""Operations that take long: maintain, verify, archive, compact. Any process tells how far one is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+from uuid import UUID, uuid4
+
+import msgspec
+
+from ...aio import AsyncStore
+from ...errors import StreamkitError
+from ...model import Record
+from ...names import internal_name
+from ..problems import Problem, problem_of
+from ..request import Request
+from ..responses import Answer, json_answer
+from .records import body_of
+
+__all__ = ["get_operation", "start_operation"]
+
+_SPACE = internal_name("operations")
+_NOTED = 2.0
+"""Seconds between two notes of the progress."""
+_LOST = 60_000
+"""Milliseconds without a note after which the process that ran it has ended."""
+Kind = Literal["maintain", "verify", "archive", "compact"]
+_running: set[asyncio.Task[None]] = set()
+
+
+class OperationIn(msgspec.Struct, forbid_unknown_fields=True):
+    """An operation on one space, or on all (maintain and verify only)."""
+
+    kind: Kind
+    space: str | None = None
+
+
+class OperationOut(msgspec.Struct):
+    """An operation. `state` is "running", "done", "failed" or "lost" (its process has ended)."""
+
+    id: str
+    kind: str
+    space: str | None
+    state: str
+    done: int
+    of: int
+    started: int
+    updated: int
+    href: str
+    error: str | None = None
+    result: Any = None
+
+
+_operation_in = msgspec.json.Decoder(OperationIn)
+_stored = msgspec.json.Decoder(OperationOut)
+
+
+class _Running:
+    """Notes the progress of one operation in the store."""
+
+    def __init__(self, store: AsyncStore, state: OperationOut) -> None:
+        self._store = store
+        self.state = state
+
+    def tell(self, done: int, of: int) -> None:
+        self.state.done, self.state.of = done, of
+
+    async def note(self) -> None:
+        self.state.updated = int(time.time() * 1000)
+        await self._store.produce(_SPACE, self.state.id, [Record(msgspec.json.encode(self.state))])
+
+    async def run(self, work: Callable[[], Awaitable[Any]]) -> None:
+        task = asyncio.ensure_future(work())
+        try:
+            while not (await asyncio.wait([task], timeout=_NOTED))[0]:
+                await self.note()
+            self.state.state, self.state.result = "done", msgspec.to_builtins(task.result(), enc_hook=str)
+        except StreamkitError as error:
+            self.state.state, self.state.error = "failed", problem_of(error).detail
+        finally:
+            task.cancel()
+        await self.note()
+
+
+def _work(store: AsyncStore, given: OperationIn, tell: Callable[[int, int], None]) -> Callable[[], Awaitable[Any]]:
+    space = given.space
+    if given.kind == "maintain":
+        return lambda: store.maintain(space)
+    if given.kind == "verify":
+        return lambda: store.verify(space, progress=tell)
+    if space is None:
+        raise Problem("invalid-argument", f"{given.kind} is of one space: name it with `space`")
+    if given.kind == "archive":
+        return lambda: store.archive(space, progress=tell)
+    return lambda: store.compact(space, progress=tell)
+
+
+async def start_operation(request: Request) -> Answer:
+    """Begin an operation. The answer's `Location` tells how far it is."""
+    request.query(())
+    given = await body_of(request, _operation_in)
+    if given.space is None:
+        request.access.check_all_spaces()
+    else:
+        request.access.check_space(given.space)
+        request.access.check_all_segments()
+    store, id, now = request.store(), str(uuid4()), int(time.time() * 1000)
+    href = f"/v1/stores/{store.id}/operations/{id}"
+    running = _Running(store, OperationOut(id, given.kind, given.space, "running", 0, 0, now, now, href))
+    work = _work(store, given, running.tell)
+    await running.note()
+    task = asyncio.ensure_future(running.run(work))
+    _running.add(task)
+    task.add_done_callback(_ended)
+    return json_answer(running.state, 202, ((b"location", href.encode()),))
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    _running.discard(task)
+    if not task.cancelled():
+        task.exception()  # its last note could not be written: it is told as lost
+
+
+async def get_operation(request: Request) -> Answer:
+    """How far an operation is, or its result."""
+    request.query(())
+    try:
+        id = str(UUID(request.name(1)))
+    except ValueError:
+        raise Problem("not-found", "an operation is named by its UUID") from None
+    entry = await request.store().peek(_SPACE, id)
+    if not entry.sequence:
+        raise Problem("not-found", "the store has no such operation")
+    found = _stored.decode(entry.payload)
+    if found.space is None:
+        request.access.check_all_spaces()
+    else:
+        request.access.check_space(found.space)
+        request.access.check_all_segments()
+    if found.state == "running" and time.time() * 1000 - found.updated > _LOST:
+        found.state = "lost"
+    return json_answer(found)
