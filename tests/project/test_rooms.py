@@ -91,6 +91,7 @@ UPWARD = {
     ("streamkit.store", "streamkit.members"): "`members()` of the facade",
     ("streamkit.store", "streamkit.routes"): "for the type checker",
     ("streamkit.store", "streamkit.routes.route"): "`route()` of the facade",
+    ("streamkit.store", "streamkit.routes.control"): "`find_route()` of the facade",
     ("streamkit.store", "streamkit.routes.state"): "`get_routes()` of the facade",
     ("streamkit.store", "streamkit.views.open_view"): "`view()` of the facade; SQLite is imported then",
     ("streamkit.store", "streamkit.views.publish"): "`erase()` of the facade: what is published goes",
