@@ -42,14 +42,19 @@ def _together(nodeid: str) -> str:
 _SERVICES = ("s3", "azure")
 
 
-def _is_sampled(item: pytest.Item, seen: Counter[tuple[str, str]]) -> bool:
-    """Whether it runs: of what is marked `sampled(n)` S3 takes one case in n, and Azure another one."""
+def _is_chosen(item: pytest.Item, seen: Counter[tuple[str, str]]) -> bool:
+    """True if a case runs: `sampled(n)` leaves one case in n to S3 and another to Azure, and `exhaustive_only(value)`
+    leaves out the cases with that parameter."""
     from fix_covered import EXHAUSTIVE
 
+    if EXHAUSTIVE:
+        return True
+    values = list(item.callspec.params.values()) if hasattr(item, "callspec") else []
+    if any(left_out in values for mark in item.iter_markers("exhaustive_only") for left_out in mark.args):
+        return False
     mark = item.get_closest_marker("sampled")
-    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
     service = next((name for name in _SERVICES if name in values or item.get_closest_marker(name)), None)
-    if mark is None or service is None or EXHAUSTIVE:
+    if mark is None or service is None:
         return True
     case = item.nodeid.partition("::")[0], service
     seen[case] += 1
@@ -59,7 +64,7 @@ def _is_sampled(item: pytest.Item, seen: Counter[tuple[str, str]]) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest comes first: Spark, then what forks, while workers are small, then by the number of tests."""
     seen = Counter[tuple[str, str]]()
-    runs = [_is_sampled(item, seen) for item in items]
+    runs = [_is_chosen(item, seen) for item in items]
     config.hook.pytest_deselected(items=[item for item, run in zip(items, runs, strict=True) if not run])
     items[:] = [item for item, run in zip(items, runs, strict=True) if run]
     counts = Counter(_together(item.nodeid) for item in items)

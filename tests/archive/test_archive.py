@@ -245,6 +245,7 @@ def log_rows(store: Store, space: str = SPACE) -> tuple[int, int]:
     return transactions, rows
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_the_log_keeps_what_was_archived_until_the_grace_is_over(kind: str, partitions: int) -> None:

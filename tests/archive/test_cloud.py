@@ -67,6 +67,7 @@ def let_go(store: Store) -> None:
 
 
 _PART = pytest.mark.sampled(2)
+_FEW = pytest.mark.sampled(6)
 
 
 @pytest.fixture(
@@ -200,6 +201,7 @@ class ArchivedInTheCloud(ArchivedConformance):
 
 
 @pytest.mark.slow
+@_FEW
 @pytest.mark.s3
 class TestArchivedOnS3(ArchivedInTheCloud):
     @pytest.fixture(autouse=True)
@@ -208,6 +210,7 @@ class TestArchivedOnS3(ArchivedInTheCloud):
 
 
 @pytest.mark.slow
+@_FEW
 @pytest.mark.azure
 class TestArchivedOnAzure(ArchivedInTheCloud):
     @pytest.fixture(autouse=True)

@@ -56,6 +56,7 @@ def calls(kind: str, path: Path, fault: Fault) -> list[Any]:
     return [call for at, call in enumerate(found, shift) if EXHAUSTIVE or at % (10 if call.kind in LOOKS else 2) == 0]
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize("fault", CRASHES)
@@ -71,6 +72,7 @@ def test_an_archiver_that_stops_at_any_call_of_the_storage_loses_and_doubles_not
         check(world, before)
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.CONFLICT, Fault.UNAVAILABLE])
@@ -115,6 +117,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, point: str, number: int, after: bool)
         yield count
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("after", [False, True])
 def test_an_archiver_that_stops_at_any_call_of_the_table_loses_and_doubles_nothing(

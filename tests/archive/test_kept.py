@@ -348,6 +348,7 @@ def test_a_number_of_bytes_in_a_file_that_is_damaged_is_not_believed(digit: byte
         client.close()
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize("archived", [False, True])
 @pytest.mark.parametrize(
@@ -525,6 +526,7 @@ def test_there_is_as_much_room_after_a_trim_behind_a_retention(bound: dict[str, 
         client.close()
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize("archived", [False, True])
 def test_a_segment_trim_that_another_one_overtakes_gives_nothing_back(

@@ -222,6 +222,7 @@ def forget(world: Tiers, *, head: bool = False, note: bool = False) -> None:
                 backend.put(partition.key, bytes(GRACE), b"damaged")
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize(("head", "note"), [(False, False), (True, False), (False, True), (True, True)])
 def test_the_index_is_built_from_log_and_archive(tmp_path: Path, kind: str, head: bool, note: bool) -> None:

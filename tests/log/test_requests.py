@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pytest
 from fix_azurite import Azurite
+from fix_covered import EXHAUSTIVE
 from fix_proxy import PASS, Fault, Proxy, Request, delay, hold
 from fix_s3 import S3Bucket
 
@@ -28,6 +29,7 @@ from streamkit import Record, Store
 from streamkit.log import commit, inbox
 from streamkit.testing import ManualClock
 
+_APPENDS = 1000 if EXHAUSTIVE else 300
 _LOOKS = 4
 """So often, one after the other, nothing is on its way and every thread waits, before all that are held are let go."""
 _THREADS = Path("/proc/self/task")
@@ -201,11 +203,11 @@ def test_index_upkeep(wire: Wire, tell: Tell) -> None:
         store.produce("space", name, [Record(b"")])
 
     def work() -> None:
-        for number in range(1000):
+        for number in range(_APPENDS):
             store.produce("space", names[number % 100], [Record(b"%d" % number)])
 
-    further = wire.count(work) / 1000 - 1
-    tell("index upkeep, 1,000 appends to 100 segments", f"{further:.3f} an append", "<= 0.06 an append")
+    further = wire.count(work) / _APPENDS - 1
+    tell(f"index upkeep, {_APPENDS:,} appends to 100 segments", f"{further:.3f} an append", "<= 0.06 an append")
     assert further <= 0.06
 
 
@@ -232,14 +234,14 @@ def test_loading_a_segment(wire: Wire, tell: Tell) -> None:
 def test_reading_a_space(wire: Wire, tell: Tell) -> None:
     store_id = uuid4()
     store = wire.store(store_id)
-    for number in range(1000):
+    for number in range(_APPENDS):
         store.produce("space", f"segment-{number % 7}", [Record(b"%d" % number)])
     fresh = wire.store(store_id)
     found: list[int] = []
     requests = wire.count(lambda: found.append(sum(1 for _ in fresh.consume_space("space"))))
     reach = 40  # most of them the tail
-    tell("read a space of 1,000 commits, fresh process", f"{requests} requests", f"<= {reach} requests")
-    assert found == [1000]
+    tell(f"read a space of {_APPENDS:,} commits, fresh process", f"{requests} requests", f"<= {reach} requests")
+    assert found == [_APPENDS]
     assert requests <= reach
 
 
@@ -312,7 +314,7 @@ def test_what_is_counted_above_a_store_in_memory_is_what_goes_over_the_wire(
 
 
 def test_upkeep_costs_few_writes_and_nobody_waits_for_long(capsys: pytest.CaptureFixture[str]) -> None:
-    count = 10_000
+    count = 10_000 if EXHAUSTIVE else 4_000
     store, driver = fresh(f"requests-{uuid4()}", uuid4())
     store.produce("space", "first", [Record(b"")])
     total, longest = appends(store, driver, count, count)

@@ -72,6 +72,7 @@ def test_a_space_of_several_partitions_is_whole_after_every_fault(backend: str, 
     covered(f"fault points, three partitions, memory ({backend})", sweep.points)
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_a_crash_at_any_call_of_the_recovery_is_recovered_from(backend: str, covered: Covered) -> None:
     sweep = Sweep(MEMORY[backend])
@@ -140,6 +141,7 @@ def test_a_local_store_is_whole_after_every_fault_at_every_call_of_upkeep(local:
     covered("fault points of upkeep, local", sweep.points)
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_a_crash_at_any_call_of_upkeep_and_of_its_recovery_is_recovered_from(backend: str, covered: Covered) -> None:
@@ -175,6 +177,7 @@ def test_a_head_that_lands_after_its_second_try_was_refused_keeps_its_files(dela
     covered("heads that landed after a conflict, memory", sweep.points)
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_a_file_whose_first_put_lands_late_is_the_one_that_the_head_names(backend: str, covered: Covered) -> None:
@@ -241,6 +244,7 @@ def test_two_writers_may_take_turns_in_any_order(backend: str, covered: Covered)
     covered(f"interleavings of two writers, memory ({backend})", count)
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_a_reader_who_keeps_the_index_may_come_between_at_any_call(backend: str, covered: Covered) -> None:
     workloads = [writes, reads_and_keeps]
@@ -258,6 +262,7 @@ def keeps(process: Process) -> None:
     process.history.look(process.store, "s", "a")
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 @pytest.mark.parametrize("other", [keeps, reads_and_keeps, writes])
@@ -274,6 +279,7 @@ def test_upkeeps_and_readers_may_come_between_at_any_call(
     covered(f"interleavings of upkeeps, memory ({backend})", count)
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_threads_of_one_process_may_keep_the_index_at_the_same_time(backend: str, covered: Covered) -> None:
@@ -304,6 +310,7 @@ def leads(process: Process) -> None:
         history.write(store, "s", {"b": 1}, expected={"b": 2}, lease=lease)
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_threads_of_one_process_may_take_turns_in_any_order(backend: str, covered: Covered) -> None:
     """They queue up behind each other, share commits, and lead in turn."""
@@ -320,6 +327,7 @@ def test_threads_of_one_process_may_take_turns_in_any_order(backend: str, covere
     covered(f"interleavings of threads, memory ({backend})", count)
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_threads_of_one_process_in_any_order_survive_faults_and_crashes(backend: str, covered: Covered) -> None:
     workloads = [one, another, writes, leads, reads_and_keeps]

@@ -255,7 +255,7 @@ def frames(entries: list[Entry]) -> st.SearchStrategy[tuple[dict[str, Any], Any]
     return st.tuples(begin, end, rest).map(lambda parts: of({**parts[0], **parts[1], **parts[2]}))
 
 
-EXAMPLES = 200 if EXHAUSTIVE else 8
+EXAMPLES = 200 if EXHAUSTIVE else 5
 
 
 def test_one_frame_answers_every_question_as_the_store_does(spark: Any, url: str, both: Store) -> None:

@@ -159,7 +159,7 @@ def told(url: str, world: RemovalWorld) -> list[Entry]:
 CASES = [(partitions, removal) for removal in REMOVALS for partitions in PARTITIONS]
 
 
-@pytest.mark.parametrize(("partitions", "removal"), list(sample(CASES, 5)))
+@pytest.mark.parametrize(("partitions", "removal"), list(sample(CASES, 9)))
 def test_every_door_answers_every_question_as_the_readers_of_the_store(
     tmp_path: Path, partitions: int, removal: str, covered: Callable[[str, int], None]
 ) -> None:

@@ -30,7 +30,7 @@ from streamkit.spark.stream import StreamReader
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(0)]
 
 ENDS = int(os.environ.get("STREAMKIT_SPARK_ENDS", "1000" if EXHAUSTIVE else "35"))
-ENDS_S3 = int(os.environ.get("STREAMKIT_SPARK_ENDS", "100" if EXHAUSTIVE else "6"))
+ENDS_S3 = int(os.environ.get("STREAMKIT_SPARK_ENDS", "100" if EXHAUSTIVE else "3"))
 
 
 class Ended(Exception):
@@ -202,7 +202,7 @@ def _end(world: World) -> list[int]:
         reader.stop()
 
 
-@pytest.mark.parametrize("seed", range(5 if EXHAUSTIVE else 2))
+@pytest.mark.parametrize("seed", range(5 if EXHAUSTIVE else 1))
 def test_whatever_ends_in_the_middle_is_repeated_to_the_same(
     tmp_path: Path, covered: Callable[[str, int], None], seed: int
 ) -> None:

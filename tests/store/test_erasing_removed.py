@@ -101,6 +101,7 @@ SELECTORS: dict[str, tuple[str | None, dict[str, str] | None]] = {
 }
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("how", REMOVALS)
 @pytest.mark.parametrize("archived", [False, True], ids=["in the log", "archived"])

@@ -172,6 +172,7 @@ class Moment:
         return self.count
 
 
+@pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize("use", USES)
 def test_nothing_comes_back_wherever_another_process_erases(

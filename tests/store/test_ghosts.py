@@ -16,7 +16,7 @@ from streamkit.log.policy import REMOTE
 from streamkit.testing import ManualClock
 from streamkit_memory.driver import MemoryDriver
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = [pytest.mark.sampled(8), pytest.mark.exhaustive_only("memory")]
 
 KINDS = ("memory", "remote", "local", "s3", "azure")
 
