@@ -19,7 +19,7 @@ PROOF := $(patsubst %,tests/%.py,log/test_sweep log/test_history log/test_faults
     store/test_state_machine store/test_golden index/test_verify backends/test_broken backends/local/test_crashes)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-again test-exhaustive lint bench clean java
+.PHONY: help demo test test-again test-exhaustive lint compile bench clean java
 
 help:
 	@echo "make demo             336,776 real records into a local store, and what can be done with them"
@@ -33,7 +33,7 @@ help:
 demo: $(VENV)/demo.stamp
 	@$(BIN)/streamkit demo
 
-test: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite lint
+test: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite lint compile
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=3
 
 test-again: $(NPM)
@@ -63,6 +63,10 @@ $(VENV)/agents-suite: $(VENV)/dev.stamp
 	$(BIN)/pip download -q --disable-pip-version-check --no-deps --no-binary claude-agent-sdk -d $@.new claude-agent-sdk==0.2.188
 	tar xzf $@.new/claude_agent_sdk-0.2.188.tar.gz -C $@.new --strip-components=2 claude_agent_sdk-0.2.188/src/claude_agent_sdk
 	mv $@.new $@
+
+# One process compiles all tests and libraries while mypy runs. Otherwise each of the workers would compile all of them.
+compile: $(VENV)/dev.stamp
+	@$(BIN)/pytest --collect-only >/dev/null || true
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check

@@ -42,18 +42,26 @@ def _together(nodeid: str) -> str:
 _SERVICES = ("s3", "azure")
 
 
+def _is_exhaustive(mark: pytest.Mark, params: dict[str, Any]) -> bool:
+    """True if `exhaustive_only(kind, name=value)` names a kind of store or a parameter of the case, or nothing."""
+    if not mark.args and not mark.kwargs:
+        return True
+    kinds = [value for value in params.values() if isinstance(value, str)]
+    named = any(params.get(name) == value for name, value in mark.kwargs.items())
+    return named or any(kind in kinds for kind in mark.args)
+
+
 def _is_chosen(item: pytest.Item, seen: Counter[tuple[str, str]]) -> bool:
-    """True if a case runs: `sampled(n)` leaves one case in n to S3 and another to Azure, and `exhaustive_only(value)`
-    leaves out the cases with that parameter."""
+    """True if the case runs: `sampled(n)` leaves one case in n to S3 and another one to Azure."""
     from fix_covered import EXHAUSTIVE
 
     if EXHAUSTIVE:
         return True
-    values = list(item.callspec.params.values()) if hasattr(item, "callspec") else []
-    if any(left_out in values for mark in item.iter_markers("exhaustive_only") for left_out in mark.args):
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    if any(_is_exhaustive(mark, params) for mark in item.iter_markers("exhaustive_only")):
         return False
     mark = item.get_closest_marker("sampled")
-    service = next((name for name in _SERVICES if name in values or item.get_closest_marker(name)), None)
+    service = next((name for name in _SERVICES if name in params.values() or item.get_closest_marker(name)), None)
     if mark is None or service is None:
         return True
     case = item.nodeid.partition("::")[0], service

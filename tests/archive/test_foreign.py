@@ -414,7 +414,7 @@ def test_another_engine_compacts_what_was_erased() -> None:
     world.close()
 
 
-@pytest.mark.exhaustive_only(1)
+@pytest.mark.exhaustive_only(partitions=1)
 @pytest.mark.parametrize("operation", [optimize_and_vacuum, z_order_by_transaction, pyarrow_overwrites])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_another_engine_compacts_what_was_trimmed_between_two_runs(partitions: int, operation: Operation) -> None:

@@ -268,7 +268,7 @@ def say_expired(store: Store) -> None:
         record_expired(committer)
 
 
-@pytest.mark.exhaustive_only(1)
+@pytest.mark.exhaustive_only(partitions=1)
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("seed", range(60) if EXHAUSTIVE else [1])
 def test_a_space_whose_table_loses_rows_answers_as_one_whose_table_keeps_them(

@@ -176,7 +176,7 @@ def test_a_flipped_bit_that_changes_or_hides_anything_is_found(
     silent = []
     count = 0
     for path in paths:
-        for at in flips(path, 1 if EXHAUSTIVE else 199 if of == "checkpoint" else 41):
+        for at in flips(path, 1 if EXHAUSTIVE else 331 if of == "checkpoint" else 71):
             count += 1
             if not world.findings() and world.look() != world.before:
                 silent.append((path.name, at))

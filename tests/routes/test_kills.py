@@ -131,6 +131,7 @@ def test_two_that_stop_one_after_the_other(covered: Covered) -> None:
     covered("runs of a route that met two faults, memory", kills.runs)
 
 
+@pytest.mark.exhaustive_only(partitions=1)
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_keys_that_the_target_has_forgotten_are_not_needed(partitions: int, covered: Covered) -> None:
     with cramped():

@@ -51,6 +51,7 @@ def test_both_paths_read_every_entry_once_from_both_tiers(spark: Any, root: str,
     assert sorted(row.sequence for row in found) == [row[1] for row in wanted if row[0] == "s3" and row[1] > 1]
 
 
+@pytest.mark.exhaustive_only
 def test_a_stream_goes_on_from_its_checkpoint_without_loss_or_double(spark: Any, root: str, tmp_path: Path) -> None:
     source, into = uuid4(), uuid4()
     with streamkit.connect(root) as client:
