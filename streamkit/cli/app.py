@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import runpy
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from streamkit import StreamkitError, __version__, errors
+from streamkit import MissingDependency, StreamkitError, __version__, errors
 
 from . import archive as cold
 from . import backup as backups
@@ -81,15 +83,18 @@ app.add_typer(groups.queue, name="queue")
 app.add_typer(serve.keys, name="keys")
 
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "demo"
+
+
 @app.command("demo")
 def demo(url: Url = None) -> None:
-    """Append the 336,776 departures from New York in 2013 to a store, and show what can be done with them.
+    """Append the 336,776 departures from New York in 2013 to a store, then query them. Needs a checkout.
 
     Each run starts anew, in a store of its own under the URL.
     """
-    from .demo import show
-
-    show(url)
+    if not EXAMPLE.is_dir():
+        raise MissingDependency(f"there is no {EXAMPLE}: the demo is an example. Run it in a checkout: make demo")
+    runpy.run_path(str(EXAMPLE), run_name="demo")["show"](url)
 
 
 def _version(asked: bool) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -675,21 +675,6 @@ def test_without_the_extra_one_line_says_what_to_install(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == f"MissingDependency: the command line needs {missing}: pip install 'streamkit-store[cli]'\n"
-
-
-# demo
-
-
-@pytest.mark.slow
-def test_the_demo_runs_and_begins_anew_each_time(cli: CommandLine) -> None:
-    earlier = uuid5(NAMESPACE_URL, "streamkit:demo")
-    with streamkit.connect(cli.url) as client, client.store(earlier) as store:
-        store.produce("JFK", "N619AA", [Record(b"of an earlier run")])
-    done = subprocess.run([*COMMAND, "demo"], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    for text in ("336,776 departures", "111,279", "N725MQ", "nothing twice, nothing missing", "entries/s"):
-        assert text in done.stdout
-    assert cli("stores").out == f"{earlier}\n"
 
 
 def test_an_archive_that_is_elsewhere_is_named_by_option_or_environment(

@@ -1,4 +1,7 @@
-"""demo: real data into a store, and what the store is for."""
+"""The demo: append the 336,776 departures from New York in 2013 to a store, then query them.
+
+make demo, or: streamkit demo --url URL, or: python examples/demo [URL]
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,18 @@ from typing import Any, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
+from flights import DEPARTURES, UNASSIGNED, Departure, aircraft, data_folder, departures
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
 from streamkit import CorruptData, Record, SegmentStatus, Store
+from streamkit.cli.look import space_summary
+from streamkit.cli.options import open_client, resolved_url
+from streamkit.cli.output import iso
+from streamkit.cli.progress import progress
 from streamkit.terminal import visible
-
-from .flights import DEPARTURES, UNASSIGNED, Departure, aircraft, data_folder, departures
-from .look import space_summary
-from .options import open_client, resolved_url
-from .output import iso
-from .progress import progress
-
-__all__ = ["show"]
 
 _STORE = uuid5(NAMESPACE_URL, "streamkit:demo")
 _BATCH = 1000
@@ -42,31 +42,34 @@ class Rate(NamedTuple):
     seconds: float
 
 
-def show(url: str | None) -> None:
-    """All of the demo: append, look around, read in two processes. ValueError for a URL that it makes no sense with."""
+def show(url: str | None, most: int = DEPARTURES) -> None:
+    """Append `most` departures, look around, and read in two processes. Raises ValueError for a memory:// URL."""
     url = resolved_url(url)
     if url.startswith("memory:"):
-        raise ValueError("the demo reads from a second process, which a store in memory cannot be read from")
+        raise ValueError(
+            f"the demo reads from a second process, so {url} will not do: give a file://, s3:// or azure:// URL"
+        )
     folder = data_folder()
     with open_client(url) as client:
         client.delete_store(_STORE)
         with client.store(_STORE) as store:
-            _Demo(store, url).run(folder)
+            _Demo(store, url, most).run(folder)
 
 
 class _Demo:
-    """One run of it; holds the rates that it reached, and how many commits and segments they were over."""
+    """One run of the demo. Holds the measured rates, and the number of commits and segments."""
 
-    def __init__(self, store: Store, url: str) -> None:
+    def __init__(self, store: Store, url: str, most: int) -> None:
         self.store = store
         self.url = url
+        self.most = most
         self.console = Console(highlight=False)
         self.rates: list[Rate] = []
         self.commits = self.segments = 0
 
     def run(self, folder: Path) -> None:
         self.console.print(
-            f"[bold]streamkit[/]: the {DEPARTURES:,} departures from New York in 2013, "
+            f"[bold]streamkit[/]: the {self.most:,} departures from New York in 2013, "
             f"appended to a store at [cyan]{escape(visible(self.url))}[/]\n"
             "A space for each airport, a segment in it for each aircraft, a record for each departure."
         )
@@ -98,10 +101,10 @@ class _Demo:
         self.console.print(Padding(table, (0, 0, 0, 2)))
 
     def read(self, folder: Path) -> list[Departure]:
-        """In the order of their schedule, which is not that of the file."""
+        """Read the departures and sort them by schedule; the file has another order."""
         found = []
-        with progress("reading", DEPARTURES, unit="departures") as bar:
-            for departure in departures(folder):
+        with progress("reading", self.most, unit="departures") as bar:
+            for departure in islice(departures(folder), self.most):
                 found.append(departure)
                 bar.advance(1)
         return sorted(found, key=lambda departure: departure.scheduled)
@@ -141,7 +144,7 @@ class _Demo:
         self.show(table)
 
     def show_busiest(self, models: dict[str, str]) -> SegmentStatus:
-        """From the segments' statuses alone: the last sequence is the number of departures."""
+        """Rank aircraft by their segments' statuses alone: the last sequence is the number of departures."""
         started = time.perf_counter()
         statuses = [
             self.store.segment_status(space, segment)
@@ -185,7 +188,7 @@ class _Demo:
         self.show(table)
 
     def resume_elsewhere(self) -> None:
-        """Read half of a space here and the other half in a second process, which is told an offset and no more."""
+        """Read half of a space here and the other half in a second process, which knows only an offset."""
         total = space_summary(self.store, _SHARED)["entries"]
         self.title(f"{_SHARED} in the order of its commits, by two processes")
         seen = [
@@ -228,3 +231,7 @@ class _Demo:
         self.console.print(
             f"  [dim]A commit's {_BATCH:,} entries were for {self.segments // self.commits} segments.[/]"
         )
+
+
+if __name__ == "__main__":
+    show(*sys.argv[1:2] or [None])

