@@ -1285,7 +1285,8 @@ class Store:
 
 
 def inner(store: Store) -> OpenStore:
-    """What is behind a store: for the archive, Spark and the command line, and nobody else. StoreClosed after close."""
+    """Return the open store behind a handle. Only the archive, Spark and the command line use it. StoreClosed after
+    close."""
     store._handle.check_open()
     return store._shared
 
@@ -1300,10 +1301,10 @@ def append_expected(store: Store, space: str, segment: str, payload: bytes, expe
 
 
 def reader_of(store: Store) -> Reader:
-    """What reads for a store: for `places`."""
+    """Return the reader of a handle, for `places`."""
     return store._reader
 
 
 def draft_of(store: Store, space: str, idempotency_key: str | None, lease: Lease | LeaseGrant | None) -> Draft:
-    """What `store.transaction(…)` gathers and commits: for coroutines."""
+    """Make the draft behind `store.transaction(…)`, for coroutines."""
     return Draft(store._writer, space, idempotency_key, lease)

@@ -1,4 +1,4 @@
-"""Which storage account a URL means, and with what credentials. Nothing here does I/O or imports an SDK."""
+"""Parse a URL into a storage account and its credentials. Nothing here does I/O or imports an SDK."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def account_of(url: str, environ: Mapping[str, str] = os.environ) -> Account:
 
 
 def archive_place(url: str, environ: Mapping[str, str] = os.environ) -> tuple[str, dict[str, str]]:
-    """Where archives are at a URL of their own, as `ArchiveHost.archive_root` says it. ValueError for another URL.
+    """Return the place of archives with a URL of their own, in the form of `ArchiveHost.archive_root`. Raises
+    ValueError for another URL.
 
     `azure://account/container/path` and `azurite:///container/path` name the account. `az://container/path` is in the
     account of the store, or else in the one that delta-rs finds in the environment.

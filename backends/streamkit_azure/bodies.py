@@ -38,7 +38,7 @@ _SLOWEST = 1 << 18
 
 
 def folder(store: UUID) -> str:
-    """Where the blobs of a store's rows are."""
+    """Return the folder of the blobs of a store's rows."""
     return f"{store}/rows/"
 
 
@@ -87,7 +87,7 @@ class Bodies:
         return data
 
     def path_of(self, name: str) -> str:
-        """Of the blob with a body's name, in the container."""
+        """Return the path in the container of a body's blob."""
         return self._path + name
 
     def stored(self) -> dict[str, float]:

@@ -24,7 +24,7 @@ from .service import Clients
 __all__ = ["delete", "stores"]
 
 _BREAKS = 5
-"""How often a blob is tried whose lease is broken, while others take it again."""
+"""Number of times that a blob's lease is broken while others take it again."""
 _MARK = ("deleted", "kept")
 """PartitionKey and RowKey: no row's, which begin with k."""
 
@@ -39,7 +39,7 @@ def stores(clients: Clients, account: Account) -> Iterator[UUID]:
 
 
 def _exists(table: TableClient, account: Account) -> bool:
-    """Whether more is in it than what was kept of a store that was deleted."""
+    """True if the table holds more than the mark of a deleted store."""
     with foreign(account.tables):
         try:
             kept = table.get_entity(*_MARK)["count"]

@@ -1,4 +1,4 @@
-"""What Azure and its SDK raise, as streamkit's errors. No message of theirs is passed on: it may hold a signature."""
+"""Translate errors of Azure and its SDK. Their messages are dropped, because they may hold a signature."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _refused(error: HttpResponseError, where: str, status: int, writing: bool) -
 
 
 def _skew(error: HttpResponseError) -> str:
-    """What to say of this machine's clock, if it is off: signatures are refused then."""
+    """Describe how far this machine's clock is off, because Azure then refuses signatures. Empty if it is right."""
     try:
         date = parsedate_to_datetime(error.response.headers["Date"]).timestamp()  # type: ignore[union-attr]
     except (AttributeError, KeyError, TypeError, ValueError):

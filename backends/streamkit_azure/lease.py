@@ -39,7 +39,7 @@ _PART = 250
 
 
 class _Held(NamedTuple):
-    """What a lease blob's metadata says."""
+    """The metadata of a lease blob."""
 
     token: int
     holder: str
@@ -223,7 +223,7 @@ class Leases:
         return None
 
     def _done(self, call: Callable[[], Any]) -> Any:
-        """What a conditional request gives, or None if the lease is not as its condition says."""
+        """Make a conditional request. Returns its result, or None if the lease does not meet the condition."""
         with foreign(self._where):
             try:
                 return call() or True

@@ -65,7 +65,7 @@ def encode(partition: str, row: str, value: bytes, body: Body | None) -> dict[st
 
 
 def decode(entity: Mapping[str, Any], etag: str | None, key: bytes) -> Stored:
-    """What an entity holds; only some columns of it if only some were asked for."""
+    """Decode an entity, or the columns of it that were asked for."""
     version = entity.get("f")
     if not isinstance(version, int):
         raise CorruptData(f"the row {key!r} was not written by streamkit; its table belongs to another program")

@@ -30,7 +30,7 @@ _WHOLE = 256 << 20
 
 
 class _Shared:
-    """What all stores of a driver share in one process: connections, threads, credentials."""
+    """Connections, threads and credentials that all stores of a driver share in one process."""
 
     def __init__(self, account: Account, timeout: float) -> None:
         self.connections = Connections(timeout)

@@ -66,7 +66,7 @@ def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
 
 
 class Transport(HttpTransport[Any, Any]):
-    """What one store sends, over shared connections; counted in `counts` by service and verb, and in bytes."""
+    """Send one store's requests over shared connections. `counts` counts them by service and verb, and their bytes."""
 
     def __init__(self, service: str, connections: Connections, counts: Counter[str], lock: Mutex) -> None:
         self._service = service

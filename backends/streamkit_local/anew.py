@@ -1,4 +1,5 @@
-"""What is written anew where it is, is noted whole before, so that whoever finds it half done completes it.
+"""Rewrite records in place. The new records are first written to a note, so that the next process can complete a
+half-done rewrite.
 
 Nothing else in a log is ever written over. A process that is killed in the middle, or a power cut, would leave a record
 of which nothing can be read: not what other segments have in it, and not what comes after it where its end is unknown.
@@ -29,7 +30,7 @@ _DRAFT: Final = ".new"
 
 class Note(NamedTuple):
     base: int
-    """Of the file of the log."""
+    """The base of the log file."""
     records: list[tuple[int, bytes]]
     """(position, the whole record)"""
 
@@ -48,7 +49,7 @@ def is_noted(path: str) -> bool:
 
 
 def read_note(path: str) -> Note | None:
-    """What is noted in the directory of a partition."""
+    """Read the note in a partition's directory."""
     try:
         with open(_name(path), "rb") as file:
             data = file.read()
@@ -120,7 +121,7 @@ def _write(path: str, base: int, records: Sequence[tuple[int, bytes]]) -> None:
 
 
 def patched(note: Note, base: int, position: int, data: bytes) -> bytes:
-    """What was read of a file, from a position on, as it is when all that is noted is done."""
+    """Apply the note to data that was read from a file, from a position on."""
     if note.base != base:
         return data
     for at, record in note.records:

@@ -35,7 +35,8 @@ _LOOK: Final = 0.5
 _LIMITS: Final = Limits(remote=False, page=1000)
 _TRIES: Final = 100
 _SCRUBBED: Final = bytes(8)
-"""What a value begins with that was replaced, and then overwritten, while it was read; or one that is so itself."""
+"""The first bytes of a value that was replaced and then overwritten while it was read. A value may also begin so by
+itself."""
 
 
 def _check_address(partition: bytes, keys: Sequence[bytes]) -> None:

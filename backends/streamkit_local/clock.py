@@ -1,4 +1,4 @@
-"""What this start of the machine is called, and whose clocks tell the same."""
+"""Identify this start of the machine, and tell if two processes share a clock."""
 
 from __future__ import annotations
 

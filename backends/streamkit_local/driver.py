@@ -43,7 +43,8 @@ def connect(url: str, *, timeout: float) -> LocalDriver:
 
 
 def archive_place(url: str) -> tuple[str, dict[str, str]]:
-    """What `archive_root` gives, for archives at a file:// URL of their own. ValueError for another URL."""
+    """Return the place of archives at a file:// URL of their own, in the form of `archive_root`. Raises ValueError for
+    another URL."""
     return Path(_path_of(url, ())[0]).as_uri(), {}
 
 

@@ -33,7 +33,7 @@ def of_partition(error: CorruptData, partition: bytes) -> CorruptData:
 
 
 def system_fault(error: OSError, path: str) -> StreamkitError:
-    """What an OSError on `path` means, by its code. Nothing was applied."""
+    """Translate an OSError on `path` by its code. Nothing was applied."""
     code = error.errno or 0
     why = os.strerror(code) if code > 0 else str(error)
     if code in _FULL:

@@ -49,9 +49,9 @@ class OpenFile:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.room = 0
-        """How far its bytes have been written with zeros beforehand."""
+        """The position up to which the file was filled with zeros beforehand."""
         self.table: tuple[int, bytes] | None = None
-        """Of a row's file: where its value begins, and the checksums of its blocks."""
+        """In a row's file: the start of the value, and the checksums of its blocks."""
         self._identity: tuple[int, int] | None = None
         self._place: tuple[int, int, int] | None = None
         """Its directory, and when a name in that was last changed, when the file was seen to be there."""
@@ -212,7 +212,7 @@ def make_directory(path: str, mode: int = 0) -> None:
 
 
 def _set_mode(file: int | str, mode: int) -> None:
-    """Whatever the umask says. Some file systems have one mode for all files, which their mount gives."""
+    """Set the mode, whatever the umask is. Some file systems have one mode for all files, which the mount sets."""
     if os.stat(file).st_mode & 0o7777 != mode:
         with contextlib.suppress(OSError):
             os.chmod(file, mode)

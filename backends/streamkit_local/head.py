@@ -63,7 +63,7 @@ def unseal(word: int) -> int:
 
 
 def _generation(fd: int) -> int:
-    """What tells a file from an earlier one with the same number; 0 where the file system has nothing like it."""
+    """Return a number that tells a file from an earlier one with the same inode; 0 where the file system has none."""
     try:
         return int.from_bytes(fcntl.ioctl(fd, _GET_GENERATION, bytes(8))[:4], sys.byteorder)
     except OSError:
@@ -152,7 +152,7 @@ class Head:
 
 
 def identity_of(path: str, partition: bytes) -> bytes | None:
-    """What the head at `path` says of the identity of its partition's files; None for a missing or damaged one."""
+    """Read the identity of the partition's files from the head at `path`; None for a missing or damaged head."""
     try:
         with open(path, "rb") as file:
             data = file.read(HEAD_SIZE)

@@ -39,7 +39,7 @@ class _Lease(NamedTuple):
 
 
 _seen: dict[tuple[str, bytes], tuple[_Lease, int]] = {}
-"""What this process saw of leases by other clocks, and since when: there may be several observers."""
+"""Leases of other clocks as this process saw them, with the time of that look. Several observers may share it."""
 
 
 def _now() -> int:

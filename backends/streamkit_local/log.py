@@ -125,7 +125,7 @@ class PartitionLog:
                 raise system_fault(error, self.path) from error
 
     def _complete(self) -> bool:
-        """Whether it may be otherwise now."""
+        """Complete a rewrite that another process left half done. True if the files may have changed."""
         if self._locked or not is_noted(self.path):
             return False  # who has the lock has seen to it
         if self._readonly:
@@ -150,7 +150,7 @@ class PartitionLog:
         self._name, self._file, self._base = name, file, seal(base)
 
     def _trusted(self, base: int, end: int) -> bool:
-        """Whether the words tell how the files are."""
+        """True if the head's words agree with the files."""
         head = self.head
         return head.settled and not outdated(self.path, head, base, end, self.reader.seed)
 
@@ -502,7 +502,7 @@ class PartitionLog:
         self.words[SYNCED] = self.words[END]
 
     def _has_logged(self, file: LogFile, end: int) -> bool:
-        """Whether a row that was put with NEXT is in a file, and not deleted."""
+        """True if the file has a row that was put with NEXT and was not deleted."""
         if not file.samples and not file.index:
             return False
         position, dropped = file.base + START, self.state.view.dropped

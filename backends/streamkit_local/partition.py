@@ -23,7 +23,7 @@ from .state import Ranges, State, View
 __all__ = ["DRAFT", "create_log", "draft_in", "is_lost", "mark_log_deleted", "mark_made", "unmark_made"]
 
 DRAFT: Final = ".new-"
-"""What the name of a directory begins with that is to become a partition's."""
+"""Prefix of the name of a directory that will become a partition's."""
 _ABANDONED: Final = 3600
 """Seconds."""
 _MADE: Final = ".made"

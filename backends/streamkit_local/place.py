@@ -150,7 +150,7 @@ class Place:
         return os.open(self._marker, os.O_RDONLY)
 
     def current(self) -> bool:
-        """What is at its path is still this one."""
+        """True if the path still leads to this directory."""
         try:
             there = os.stat(self._marker)
         except (FileNotFoundError, NotADirectoryError):

@@ -30,7 +30,7 @@ _CHUNK: Final = 256 << 10
 _PAGE_BYTES: Final = 4 << 20
 """A page of a scan ends after so much."""
 _INDEXES: Final = 32
-"""Of so many full files the samples of keys are kept."""
+"""The number of full files whose sampled keys are kept in memory."""
 _FAR: Final = 1 << 63
 _numbers: Final = count(1)
 
@@ -51,9 +51,9 @@ class Reader:
         self.seed = seed
         self.current: tuple[int, OpenFile] | None = None
         self.anew: Note | None = None
-        """What is to be written anew, for who may not write."""
+        """The pending rewrite, for readers that may not write."""
         self._number = next(_numbers)
-        """Whose the files are that it opens: a store that is made again at the same path has logs of the same names."""
+        """The number of this reader's files: a store that is made again at the same path has logs of the same names."""
         self._indexed: list[LogFile] = []
         self._recent: tuple[int, bytes] = (-1, b"")
         """The small row that was read last, which is often read again; a position never has another record."""
@@ -237,7 +237,7 @@ class Reader:
             position = 0
 
     def positions(self, state: State, keys: list[bytes]) -> list[tuple[int, int]]:
-        """Where rows are that were put with NEXT; neighbours in one range. The keys are in order."""
+        """Return the ranges of rows that were put with NEXT; neighbours share a range. The keys are in order."""
         ranges: list[tuple[int, int]] = []
         if not keys or state.last is None:
             return ranges

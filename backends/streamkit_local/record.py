@@ -79,7 +79,7 @@ def table_size(size: int) -> int:
 
 
 def pack(position: int, kind: int, key: bytes, value: bytes, seed: int) -> bytes:
-    """What comes before a larger value; a small value is in it."""
+    """Encode the header of a record; a small value is part of it, a larger value follows it."""
     size = len(value)
     rest = _REST.pack(size, position, len(key), kind) + key
     if size <= WHOLE:

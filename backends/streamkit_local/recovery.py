@@ -35,7 +35,7 @@ def bases_in(path: str) -> list[int]:
 
 
 def begin_file(state: State, base: int, seed: int) -> bytes:
-    """What a file of the log begins with: the state so far."""
+    """Encode the first bytes of a log file: the state so far."""
     return _MAGIC + bytes(8) + encode(base + START, SNAPSHOT, b"", state.snapshot(base), seed)
 
 

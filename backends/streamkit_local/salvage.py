@@ -84,9 +84,9 @@ class _Damage(NamedTuple):
 
     at: int
     key: bytes
-    """Of a row that was put with NEXT and may have been there; b"" if none can be told."""
+    """The key of a row that may have been put here with NEXT; b"" if it is unknown."""
     value: bytes
-    """Of that row."""
+    """The value of that row."""
     data: bytes
 
 
@@ -105,7 +105,7 @@ def _records(data: bytes, base: int, seed: int) -> Iterator[Found | _Damage]:
 
 
 def _damage(data: bytes, base: int, at: int, after: int) -> _Damage:
-    """What a damaged record says, if its header makes sense."""
+    """Read the fields of a damaged record, if its header makes sense."""
     if len(data) - at >= HEADER:
         _, size, place, length, kind = FIELDS.unpack_from(data, at)
         start = at + HEADER + length + table_size(size)

@@ -1,4 +1,4 @@
-"""Which stores this process has open: each once, however many backends use it, and none from before a fork."""
+"""The open stores of this process: each is open once for all backends that use it, and none survives a fork."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRIES = 20
 
 
 class User(Protocol):
-    """Who holds an open store, and must let go of it in a forked child."""
+    """The user of an open store. It must let go of the store in a forked child."""
 
     def forget(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What a partition's log says: which rows there are, and where. It is made by applying records, one after the other."""
+"""The state of a partition: its rows and their places. It is made by applying the log's records in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 START: Final = 16
 """A file begins with so many bytes of its own; then comes the record of the state when it was begun."""
 _STEP: Final = 4096
-"""Of the keys of a file, one in so many bytes is kept."""
+"""The distance between two sampled keys of a file, in bytes."""
 _FAR: Final = 1 << 63
 _PAIR: Final = struct.Struct("<QQ")
 _VERSION: Final = struct.Struct(">Q")
@@ -38,7 +38,7 @@ def log_name(base: int) -> str:
 
 
 class RowAt(NamedTuple):
-    """Where a row is that was not put with NEXT. `version` changes when it is put."""
+    """The place of a row that was not put with NEXT. `version` changes when the row is put."""
 
     version: int
     position: int
@@ -59,7 +59,7 @@ class LogFile:
         self.first = first
         """The first key that was put with NEXT."""
         self.index = index
-        """Where the samples are; 0 while the file is written to."""
+        """The position of the samples; 0 while the file is still written to."""
         self.samples: list[tuple[bytes, int]] = []
 
 
@@ -99,7 +99,7 @@ class Ranges:
         return Ranges([*ranges[:at], (start, end), *ranges[last:]])
 
     def after(self, position: int) -> Ranges:
-        """What of them is not before `position`."""
+        """Return the ranges from `position` on."""
         return Ranges([(max(start, position), end) for start, end in self.all if end > position])
 
 
@@ -265,7 +265,7 @@ class State:
 
     @staticmethod
     def samples(data: bytes) -> list[tuple[bytes, int]]:
-        """What `index` gave."""
+        """Decode the samples that `index` encoded."""
         return _decode_index(data)
 
 

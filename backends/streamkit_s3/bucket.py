@@ -16,7 +16,7 @@ from .failures import Beyond, Missing, Request, lost, refused
 __all__ = ["MOST", "Bucket", "Listed", "Object"]
 
 MOST = 1000
-"""What one list, or one delete of many, takes at most."""
+"""The largest number of objects in one list, or in one delete of many."""
 
 
 class Object(NamedTuple):

@@ -35,7 +35,7 @@ _IDLE = 15.0
 
 
 class Process:
-    """What must not cross a fork."""
+    """State that must not cross a fork."""
 
     def __init__(self) -> None:
         self.lock = Mutex()
@@ -47,9 +47,9 @@ class Process:
         self.thread = threading.local()
         self.clock = ServiceClock()
         self.marks: dict[str, Any] = {}
-        """What is known of each store's marker, by the store's path."""
+        """The known state of each store's marker, by the store's path."""
         self.probed = False
-        """Whether the service was seen to honour conditions."""
+        """True if the service was seen to honour conditions."""
 
 
 class Task(Generic[T]):
@@ -62,7 +62,8 @@ class Task(Generic[T]):
         self._future = pool.submit(call, *args)
 
     def result(self) -> T:
-        """What the call returned or raised. StoreClosed if the connection was closed before it began."""
+        """Return the call's result or raise its error. StoreClosed if the connection was closed before the call
+        began."""
         if self._pid != os.getpid():
             # The thread stayed in the parent.
             return self._call(*self._args)
@@ -155,7 +156,8 @@ class Connection:
             return Task(process.pool, call, *args)
 
     def together(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """What the calls return, made at the same time. All are made, then one error is raised: Ambiguous if any is."""
+        """Make the calls at the same time and return their results. All are made before an error is raised: Ambiguous
+        if any is."""
         if not calls:
             return []
         # The first on this thread, while the others make theirs.
@@ -254,7 +256,7 @@ def _client(target: Target, timeout: float, process: Process) -> Any:
 
 @cache
 def _models(path: str | None) -> Any:
-    """What the SDK knows of its services, read once in a process: that is nine tenths of the making of a client."""
+    """Read the SDK's service models once in a process: that is nine tenths of the time to make a client."""
     from botocore.loaders import create_loader
 
     return create_loader(path)

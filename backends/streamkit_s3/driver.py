@@ -24,7 +24,7 @@ __all__ = ["S3Driver", "archive_place", "connect"]
 
 _BATCH = 1000
 _SHARE = 8 << 20
-"""What a batch of deletes counts for in the window of parallel calls: eight at a time."""
+"""The weight of a batch of deletes in the window of parallel calls: eight fit at a time."""
 
 
 class S3Driver:
@@ -102,7 +102,8 @@ class S3Driver:
 
 
 def archive_place(url: str) -> tuple[str, dict[str, str]]:
-    """What `archive_root` gives, for archives at an s3:// URL of their own. ValueError for another URL."""
+    """Return the place of archives at an s3:// URL of their own, in the form of `archive_root`. Raises ValueError for
+    another URL."""
     return _directory(*target_of(url))
 
 

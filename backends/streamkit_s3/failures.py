@@ -1,4 +1,5 @@
-"""What S3 and its SDK say, in the words of the seam. Foreign text stays here: it may hold keys or tokens."""
+"""Translate errors of S3 and its SDK to those of the seam. Foreign texts are dropped, because they may hold keys or
+tokens."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class Target(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What was asked, for messages and to judge what a lost answer means."""
+    """A request, for messages and for the meaning of a lost answer."""
 
     verb: str
     name: str

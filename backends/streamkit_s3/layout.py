@@ -1,4 +1,4 @@
-"""Where a row is: partitions and keys as object names, in the same order and without collisions.
+"""The layout of rows: partitions and keys as object names, in the same order and without collisions.
 
 No part of a name between slashes is longer than 253 bytes: services that keep objects as files take 255. A key that is
 longer goes on behind "!/", always at the same place, so that the order stays; as no other part ends with "!", none is
@@ -83,7 +83,7 @@ def label(name: bytes) -> str:
 
 
 def listing(start: bytes, end: bytes) -> tuple[str, str, str]:
-    """How to list start <= key < end: (what all have in common, the text to start after, the text to stop at)."""
+    """Return the list request for start <= key < end: (common prefix, text to start after, text to stop at)."""
     first, stop = encode(start), encode(end)
     common = os.path.commonprefix((first, stop))  # noqa: RUF071 (these are no paths)
     # Less than `first`, with nothing that `encode` makes between the two.

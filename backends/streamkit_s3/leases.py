@@ -20,11 +20,11 @@ _TRIES = 3
 
 
 class _Lease(msgspec.Struct, frozen=True):
-    """What the object holds. It stays when the lease is released, because its token must only grow."""
+    """The content of a lease's object. The object stays after the release, because its token must only grow."""
 
     token: int
     holder: str
-    """Who holds it; "" for nobody."""
+    """The holder; "" for nobody."""
     ttl: float
     """Seconds from the object's Last-Modified."""
     write: str

@@ -31,7 +31,7 @@ _NEVER = '"00000000000000000000000000000000"'
 
 
 class _Known:
-    """What this process knows of one marker."""
+    """The state of one marker as this process knows it."""
 
     def __init__(self) -> None:
         self.lock = Mutex()
@@ -153,7 +153,7 @@ class Marker:
 
 
 def _is_refused(put: Callable[[], object]) -> bool:
-    """Whether a write that has to be refused is."""
+    """Try a write that the service must refuse. True if it does."""
     try:
         put()
     except Conflict:

@@ -1,4 +1,4 @@
-"""What an s3:// URL says. Each error names what is wrong with it, and never shows a secret."""
+"""Parse an s3:// URL. Each error names the fault, and never shows a secret."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def target_of(url: str) -> tuple[Target, str]:
 
 
 def _broken_rule(bucket: str, aws: bool) -> str | None:
-    """What keeps it from being the name of a bucket. Other servers than AWS take more than AWS does."""
+    """Name the rule for names of buckets that the name breaks; None if it breaks none. Servers other than AWS allow
+    more."""
     if not bucket:
         return "the URL names no bucket between s3:// and the next /"
     shown = "the URL names no bucket that can exist:"

@@ -61,7 +61,7 @@ class TranscriptStore:
         ]
 
     async def list_session_summaries(self, project_key: str) -> list[dict[str, Any]]:
-        """What the SDK makes of each transcript of a project. Reads all of them."""
+        """Fold each transcript of a project into the SDK's summary. Reads all transcripts."""
         from claude_agent_sdk import fold_session_summary
 
         summaries = []

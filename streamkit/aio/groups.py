@@ -58,7 +58,7 @@ async def _look_until(
     look: Callable[[], list[Delivery]],
     give_back: Callable[[list[Delivery]], object] | None,
 ) -> list[Delivery]:
-    """What `look` finds; asked again with each change until it finds something, for `wait` seconds at most.
+    """Call `look` now and after each change until it finds something, for `wait` seconds at most.
 
     Cancelled, it gives back what was found meanwhile.
     """

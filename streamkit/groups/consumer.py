@@ -146,7 +146,7 @@ class Consumer:
         return found[:limit]
 
     def look_until(self, wait: float, look: Callable[[], list[Delivery]]) -> list[Delivery]:
-        """What `look` finds; asked again with each change until it finds something, for `wait` seconds at most."""
+        """Call `look` now and after each change until it finds something, for `wait` seconds at most."""
         clock = self._core.clock
         end = clock.monotonic() + wait
         pause, most = self.poll

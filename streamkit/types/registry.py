@@ -125,7 +125,7 @@ class Registry(Generic[T]):
         self._by_name: dict[str, Type[T]] = {}
         self._by_kind: dict[type[T], Type[T]] = {}
         self._current: dict[tuple[str | None, str | None], Callable[[bytes], T]] = {}
-        """How to decode a payload, by its metadata: what is of the present version needs no more than one look."""
+        """Choose the decoder of a payload by its metadata. A payload of the present version costs one lookup."""
         for given in types:
             made = given if isinstance(given, Type) else Type(given)
             if made.name in self._by_name:

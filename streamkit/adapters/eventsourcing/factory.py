@@ -1,4 +1,4 @@
-"""What the library asks for recorders: one factory for each application."""
+"""The factory that the library asks for recorders: one for each application."""
 
 from __future__ import annotations
 

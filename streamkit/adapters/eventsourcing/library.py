@@ -1,4 +1,4 @@
-"""What the adapter uses of the library, whose version 10 has other names for some of it."""
+"""The parts of the library that the adapter uses. Version 10 has other names for some of them."""
 
 from __future__ import annotations
 

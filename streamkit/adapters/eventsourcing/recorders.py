@@ -54,7 +54,7 @@ _NEW = _Last(0, -1)
 
 
 class _Recorder:
-    """What all recorders share: the store, the space, and the ends of segments that this process has seen last."""
+    """The shared state of all recorders: the store, the space, and the last seen ends of segments."""
 
     def __init__(self, store: Store, space: str, id_type: str = "uuid") -> None:
         self._store = store
@@ -364,7 +364,7 @@ def _checked(name: str) -> str:
 
 
 def _place_of(entry: Entry) -> str:
-    """What an event and its notification share: its place among those of its save, and the save."""
+    """The save of an event, and the event's place in it. The event and its notification share both."""
     return entry.metadata.get(PLACE, "0")
 
 

@@ -1,4 +1,4 @@
-"""How a subscription of the library learns that the store has changed, whichever process changed it."""
+"""Wake subscriptions of the library when the store has changed, whichever process changed it."""
 
 from __future__ import annotations
 
