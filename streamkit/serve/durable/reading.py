@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...aio.reading import items
@@ -10,6 +11,7 @@ from ...errors import EntriesRemoved
 from .state import Part, Refused, State, is_data
 
 if TYPE_CHECKING:
+    from ...model import Entry
     from ...store import Store
     from .streams import Streams
 
@@ -34,17 +36,26 @@ def walk(streams: Streams, parts: Iterable[Part], after: int) -> AsyncGenerator[
 
 def _walk(store: Store, space: str, parts: Iterable[Part], after: int) -> Iterator[tuple[int, bytes]]:
     """The same, for a thread."""
-    for part in parts:
-        first, last, shift = max(part.after, after) + 1, part.until, part.shift
-        if first > last:
-            continue
-        entries = store.consume_segment(space, part.segment, min_sequence=first - shift, max_sequence=last - shift)
-        try:
-            for entry in entries:
+    with _refusing():
+        for part in parts:
+            for entry in _entries(store, space, part, after):
                 if is_data(entry):
-                    yield entry.sequence + shift, entry.payload
-        except EntriesRemoved as error:
-            raise Refused(410, "messages behind this offset were removed", code="removed") from error
+                    yield entry.sequence + part.shift, entry.payload
+
+
+def _entries(store: Store, space: str, part: Part, after: int) -> Iterable[Entry]:
+    first, last = max(part.after, after) + 1, part.until
+    if first > last:
+        return ()
+    return store.consume_segment(space, part.segment, min_sequence=first - part.shift, max_sequence=last - part.shift)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except EntriesRemoved as error:
+        raise Refused(410, "messages behind this offset were removed", code="removed") from error
 
 
 async def read_page(streams: Streams, segment: str, state: State, after: int) -> Page:
@@ -54,20 +65,26 @@ async def read_page(streams: Streams, segment: str, state: State, after: int) ->
     if after >= state.tail:
         return Page([], after, True)
     store = streams.store
-    messages, at = await store.calls.call(_page, _walk(store.sync, streams.space, parts, after), after)
+    messages, at = await store.calls.call(_page, store.sync, streams.space, parts, after)
     return Page(messages, at, at >= state.tail)
 
 
-def _page(found: Iterator[tuple[int, bytes]], at: int) -> tuple[list[bytes], int]:
-    """The messages, and the offset behind them. All are read in one thread."""
+def _page(store: Store, space: str, parts: Iterable[Part], at: int) -> tuple[list[bytes], int]:
+    """The messages, and the offset behind them. All are read in one thread, without a generator on the way: a page has
+    thousands of them."""
     messages: list[bytes] = []
     size = 0
-    for offset, payload in found:
-        messages.append(payload)
-        at = offset
-        size += len(payload)
-        if size >= PAGE_BYTES:
-            break
+    with _refusing():
+        for part in parts:
+            shift = part.shift
+            for entry in _entries(store, space, part, at):
+                if is_data(entry):
+                    payload = entry.payload
+                    messages.append(payload)
+                    at = entry.sequence + shift
+                    size += len(payload)
+                    if size >= PAGE_BYTES:
+                        return messages, at
     return messages, at
 
 
