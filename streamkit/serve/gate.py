@@ -10,7 +10,7 @@ from .access import Access
 from .limits import Limits
 from .problems import Problem
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "too_many"]
 
 _BUSY = 16
 """Requests at once that make a process busy,"""
@@ -60,14 +60,14 @@ class Gate:
         """Begin a request. A Problem if its caller has too many at once, or too many each second."""
         limits, caller = self._limits, self._caller(access)
         if limits.requests_per_key and caller.requests - caller.streams >= limits.requests_per_key:
-            raise _too_many("requests at once", limits.requests_per_key, 1)
+            raise too_many("requests at once", limits.requests_per_key, 1)
         if limits.requests_per_second:
             now = time.monotonic()
             caller.tokens = min(self._burst, caller.tokens + (now - caller.at) * limits.requests_per_second)
             caller.at = now
             if caller.tokens < 1:
                 pause = math.ceil((1 - caller.tokens) / limits.requests_per_second)
-                raise _too_many("requests a second", limits.requests_per_second, pause)
+                raise too_many("requests a second", limits.requests_per_second, pause)
             caller.tokens -= 1
         caller.requests += 1
         self.requests += 1
@@ -94,9 +94,9 @@ class Gate:
         """Begin a stream. A Problem if there are too many."""
         limits, caller = self._limits, self._caller(access)
         if limits.streams and self.streams >= limits.streams:
-            raise _too_many("streams of the server", limits.streams, 5)
+            raise too_many("streams of the server", limits.streams, 5)
         if limits.streams_per_key and caller.streams >= limits.streams_per_key:
-            raise _too_many("streams at once", limits.streams_per_key, 5)
+            raise too_many("streams at once", limits.streams_per_key, 5)
         caller.streams += 1
         self.streams += 1
         self._count(access, -1)
@@ -111,7 +111,7 @@ class Gate:
         """A body of `count` bytes is about to be taken. A Problem if there is no room for it beside the others."""
         most = self._limits.total_bytes
         if most and self.body_bytes + count > most:
-            raise _too_many("bytes of bodies at once", most, 1)
+            raise too_many("bytes of bodies at once", most, 1)
         self.body_bytes += count
 
     def give_bytes(self, count: int) -> None:
@@ -119,7 +119,8 @@ class Gate:
         self.body_bytes -= count
 
 
-def _too_many(what: str, most: float, pause: int) -> Problem:
+def too_many(what: str, most: float, pause: int) -> Problem:
+    """The problem of a caller that wants more than a limit allows, and may try again after `pause` seconds."""
     return Problem(
         "too-many-requests",
         f"more than {most:g} {what}; try again in {pause} s",

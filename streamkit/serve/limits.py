@@ -54,6 +54,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     streams: int = 20_000
     """Open streams in all."""
     streams_per_key: int = 0
+    spaces: int = 10_000
+    """Spaces that the process follows for its streams and long-polls, in all,"""
+    spaces_per_key: int = 0
+    """and those that a key was the first to follow."""
     stores: int = 1_000
     """Stores that are open at once; the least used one is closed."""
     heartbeat_seconds: float = 15.0

@@ -8,7 +8,10 @@ from uuid import UUID
 
 from ..aio import AsyncStore
 from ..errors import Unavailable
+from .access import Access
 from .encoding import entry_line
+from .gate import too_many
+from .limits import Limits
 from .ring import Ring
 
 __all__ = ["Rings"]
@@ -20,23 +23,39 @@ _IDLE = 30.0
 class Rings:
     """Makes rings when they are asked for, and closes those that nobody uses any more."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._rings: dict[tuple[UUID, str], Ring] = {}
+        self._first: dict[tuple[UUID, str], str] = {}
+        """The id of the caller that a ring was made for."""
         self._idle: set[tuple[UUID, str]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def of(self, store: AsyncStore, space: str) -> Ring:
-        """The ring of a space. Whatever is committed from now on comes in it."""
+    async def of(self, store: AsyncStore, space: str, access: Access) -> Ring:
+        """The ring of a space. Whatever is committed from now on comes in it.
+
+        A Problem if the process follows too many spaces, or too many that this caller was the first to follow.
+        """
         key = store.id, space
         ring = self._rings.get(key)
         if ring is None or ring.error is not None:
-            ring = self._rings[key] = Ring(store, space, self._most, entry_line)
+            self._check(access)
+            ring = self._rings[key] = Ring(store, space, self._limits.ring_bytes, entry_line)
+            self._first[key] = access.id
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(_IDLE, self._sweep)
         self._idle.discard(key)
         await ring.start()
         return ring
+
+    def _check(self, access: Access) -> None:
+        limits = self._limits
+        if limits.spaces and len(self._rings) >= limits.spaces:
+            raise too_many("followed spaces of the server", limits.spaces, int(_IDLE))
+        if limits.spaces_per_key:
+            count = sum([self._first.get(key) == access.id for key in self._rings])
+            if count >= limits.spaces_per_key:
+                raise too_many("followed spaces", limits.spaces_per_key, int(_IDLE))
 
     def end(self, store_id: UUID, error: Exception, space: str | None = None) -> None:
         """End the rings of a store, or of one space: their streams say `error` and end."""
@@ -59,6 +78,7 @@ class Rings:
                 ring.stop()
                 # A connection whose first page takes so long listens only later: it must not wait for ever.
                 ring.end_with(Unavailable("nobody followed the space for a while; connect again"))
+        self._first = {key: id for key, id in self._first.items() if key in self._rings}
         self._idle = {key for key, ring in self._rings.items() if not ring.listeners}
         if self._rings:
             self._timer = asyncio.get_running_loop().call_later(_IDLE, self._sweep)

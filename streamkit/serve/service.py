@@ -54,7 +54,7 @@ class Service:
         self.gate = Gate(limits)
         self.metrics = Metrics()
         self.ticker = Ticker(limits.heartbeat_seconds, limits.write_seconds, self.is_valid)
-        self.rings = Rings(limits.ring_bytes)
+        self.rings = Rings(limits)
         self.groups = OpenedGroups()
         self.waiters: set[Waiter] = set()
         """Requests that wait for something else than a ring. They look when the process is about to end."""
@@ -87,7 +87,7 @@ class Service:
         if self._loop is not None and not isinstance(self._given, AsyncClient):
             self._stores.clear()
             self._client = None
-            self.rings = Rings(self.limits.ring_bytes)
+            self.rings = Rings(self.limits)
         self._loop = loop
 
     def store_id(self, text: str) -> UUID:

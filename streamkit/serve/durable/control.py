@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import msgspec
 from msgspec.structs import replace
 
+from ..access import Access
 from ..responses import Answer, json_answer
 from .dispatcher import Dispatcher
 from .registry import Registry
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from .streams import Streams
 
 __all__ = ["Control"]
+
+
+_BYTES = 1 << 20
+"""Of a body: its values take many times the memory."""
 
 
 class _Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +76,20 @@ class Control:
             error: dict[str, Any] = {"code": refused.code, "message": refused.reason, **refused.fields}
             return json_answer({"error": error}, refused.status)
 
+    async def answer_wake(self, request: Request, path: str, base_url: str) -> Answer:
+        """The same for a caller with the token of a wake, whose requests are limited like those of a key."""
+        id = unquote(path.split("/")[1])
+        try:
+            await self._token(id, request)
+        except Refused:
+            return await self.answer(request, path, base_url)  # says why
+        gate, access = request.service.gate, Access(id=f"wake {self.streams.store.id} {id}")
+        gate.enter(access)
+        try:
+            return await self.answer(request, path, base_url)
+        finally:
+            gate.leave(access)
+
     async def _answer(self, request: Request, path: str, base_url: str) -> Answer:
         method, parts = request.method, path.split("/")
         if path == "jwks.json" and method in ("GET", "HEAD"):
@@ -81,6 +100,8 @@ class Control:
             raise Refused(404, "there is no such control resource", code="NOT_FOUND")
         id, rest = unquote(parts[1]), parts[2:]
         body = await request.body()
+        if len(body) > _BYTES:
+            raise Refused(413, f"the body has at most {_BYTES} bytes", code="INVALID_REQUEST")
         match method, rest:
             case "PUT", []:
                 return await self._create(id, body, base_url)

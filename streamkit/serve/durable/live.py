@@ -50,7 +50,7 @@ async def next_page(request: Request, streams: Streams, segment: str, after: int
     """The messages behind `after`; waits up to `wait` seconds for the first of them. An empty page: there were none."""
     loop = asyncio.get_running_loop()
     end = loop.time() + wait
-    ring = await request.service.rings.of(streams.store, streams.space)
+    ring = await request.service.rings.of(streams.store, streams.space, request.access)
     waiter = await request.waiter()
     ring.listen(waiter, segment)
     watched = False
@@ -156,7 +156,7 @@ async def serve_events(
     request: Request, streams: Streams, segment: str, state: State, after: int, cursor: str | None
 ) -> None:
     """Send the messages behind `after` and those that come, each followed by its position, until it is time to end."""
-    ring = await request.service.rings.of(streams.store, streams.space)
+    ring = await request.service.rings.of(streams.store, streams.space, request.access)
     headers = _HEADERS if state.is_text else (*_HEADERS, (b"stream-sse-data-encoding", b"base64"))
     out = await request.stream(200, headers)
     loop = asyncio.get_running_loop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +11,7 @@ import msgspec
 
 from ...errors import CorruptData, SequenceMismatch, UnsupportedVersion
 from ...model import Entry, Record
-from ...names import internal_name
+from ..secret import secret_of
 from .decide import decide_append
 from .requests import Append
 from .state import Refused, message
@@ -27,9 +26,6 @@ __all__ = ["LIST", "PREFIX", "Kept", "Registry"]
 PREFIX = "__ds/subscriptions/"
 LIST = "__ds/subscriptions"
 """The segment whose last entry names all subscriptions."""
-_KEYS = internal_name("streams")
-"""The internal space of the signing key: no name in a URL leads to it."""
-_KEY = "signing-key"
 _AT_ONCE = 16
 _decode = msgspec.json.Decoder(Subscription).decode
 _decode_ids = msgspec.json.Decoder(list[str]).decode
@@ -189,16 +185,7 @@ class Registry:
     async def signer(self) -> Signer:
         """The store's signing key. The first use makes it."""
         if self._signer is None:
-            streams = self._streams
-            entry = await streams.store.peek(_KEYS, _KEY)
-            secret = entry.payload
-            if entry.sequence == 0:
-                secret = secrets.token_bytes(32)
-                try:
-                    await streams.store.produce(_KEYS, _KEY, [Record(secret)], expected_sequence=0)
-                except SequenceMismatch:
-                    secret = (await streams.store.peek(_KEYS, _KEY)).payload
-            self._signer = Signer(secret)
+            self._signer = Signer(await secret_of(self._streams.store))
         return self._signer
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..arrays import is_longer
 from .state import Refused, media_type, parse_offset
 
 __all__ = ["Append", "Create", "ForkRequest", "Producer", "append_request", "create_request", "split_json"]
@@ -145,12 +146,11 @@ def split_json(body: bytes, most: int) -> list[bytes]:
 
     Refused with 400 if the body is not JSON, with 413 if it has more than `most` messages (0: any number).
     """
-    messages = _split_json(body)
-    if most and len(messages) > most:
-        raise Refused(
-            413, f"the body has {len(messages)} messages; at most {most} are allowed in one request: split it"
-        )
-    return messages
+    if not is_longer(body, most):
+        messages = _split_json(body)
+        if not most or len(messages) <= most:
+            return messages
+    raise Refused(413, f"the body has more than {most} messages, which are allowed in one request: split it")
 
 
 def _split_json(body: bytes) -> list[bytes]:

@@ -137,7 +137,7 @@ class StreamRoutes:
     async def by_token(self, request: Request) -> Answer:
         """The same for a caller with the token of a wake. A store that it names begins nothing in the background."""
         base, _, path = stream_url(request).partition("/__ds/")
-        return await self._of(request, begin=False).answer(request, path, base)
+        return await self._of(request, begin=False).answer_wake(request, path, base)
 
     @_answers
     async def create(self, request: Request) -> Answer:

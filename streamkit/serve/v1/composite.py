@@ -17,6 +17,8 @@ from ..request import Request
 __all__ = ["asked", "cursor_of", "cursor_text", "offset_of"]
 
 _SPACES = 100
+_BYTES = 1 << 20
+"""Of a request for them."""
 
 
 class SeveralIn(msgspec.Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
@@ -46,7 +48,10 @@ async def asked(request: Request) -> tuple[list[str], dict[str, str], str | None
     if request.media_type != "application/json":
         raise Problem("unsupported-media-type", "what is asked of several spaces is application/json")
     try:
-        found = _decode(await request.body())
+        body = await request.body()
+        if len(body) > _BYTES:
+            raise Problem("body-too-large", f"what is asked of several spaces has at most {_BYTES} bytes")
+        found = _decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Problem("invalid-body", f"the body is not valid: {error}") from None
     bounds = {

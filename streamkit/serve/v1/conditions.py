@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
+from ...aio import AsyncStore
 from ...leases import LeaseGrant
 from ..problems import Problem
 from ..request import Request
+from ..secret import has_tag, secret_of, tag
 
-__all__ = ["expected_sequence", "idempotency_key", "lease_grant"]
+__all__ = ["expected_sequence", "idempotency_key", "lease_grant", "lease_token"]
 
+_LEASE = b"streamkit lease token"
 _TAG = re.compile(rb'"(\d{1,19})"')
 
 
@@ -43,13 +46,23 @@ def idempotency_key(request: Request) -> str | None:
     return key
 
 
-def lease_grant(request: Request) -> LeaseGrant | None:
+async def lease_token(store: AsyncStore, grant: LeaseGrant) -> str:
+    """The grant as a text for the caller. It is signed, so that nobody makes one with a higher number out of it: a
+    write with that number would shut out every later holder."""
+    text = grant.encode()
+    return f"{text}.{tag(await secret_of(store), _LEASE, text)}"
+
+
+async def lease_grant(request: Request, store: AsyncStore) -> LeaseGrant | None:
     """The lease of a request, from its header Lease-Token; None if it has none. A Problem if the key is for others."""
-    text = request.header(b"lease-token")
-    if text is None:
+    given = request.header(b"lease-token")
+    if given is None:
         return None
+    text, _, signature = given.decode("latin-1").partition(".")
     try:
-        grant = LeaseGrant.decode(text.decode("latin-1"))
+        grant = LeaseGrant.decode(text)
+        if not has_tag(await secret_of(store), _LEASE, text, signature):
+            raise ValueError
     except ValueError:
         raise Problem("invalid-request", "the Lease-Token is not one that a lease was given") from None
     request.access.check_lease(grant.key)

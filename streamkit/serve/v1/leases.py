@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from ...aio import AsyncStore
 from ...leases import LeaseGrant
 from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer, no_content
-from .conditions import lease_grant
+from .conditions import lease_grant, lease_token
 from .records import body_of
 
 __all__ = ["acquire", "release", "renew"]
@@ -35,8 +36,8 @@ class LeaseOut(msgspec.Struct):
 _lease_in = msgspec.json.Decoder(LeaseIn)
 
 
-def _out(grant: LeaseGrant) -> LeaseOut:
-    return LeaseOut(grant.key, grant.encode(), grant.token, grant.ttl)
+async def _out(store: AsyncStore, grant: LeaseGrant) -> LeaseOut:
+    return LeaseOut(grant.key, await lease_token(store, grant), grant.token, grant.ttl)
 
 
 async def acquire(request: Request) -> Answer:
@@ -45,11 +46,12 @@ async def acquire(request: Request) -> Answer:
     request.access.check_lease(request.name(1))
     body = await request.body()
     given = await body_of(request, _lease_in) if body else LeaseIn()
-    return json_answer(_out(await request.store().acquire_lease(request.name(1), given.ttl)), 201)
+    store = request.store()
+    return json_answer(await _out(store, await store.acquire_lease(request.name(1), given.ttl)), 201)
 
 
-def _given(request: Request) -> LeaseGrant:
-    grant = lease_grant(request)
+async def _given(request: Request) -> LeaseGrant:
+    grant = await lease_grant(request, request.store())
     if grant is None:
         raise Problem("invalid-request", "the header Lease-Token holds the token of the lease")
     if grant.key != request.name(1):
@@ -60,11 +62,12 @@ def _given(request: Request) -> LeaseGrant:
 async def renew(request: Request) -> Answer:
     """Hold a lease for another ttl; 409 if it was lost."""
     request.query(())
-    return json_answer(_out(await request.store().renew_lease(_given(request))))
+    store = request.store()
+    return json_answer(await _out(store, await store.renew_lease(await _given(request))))
 
 
 async def release(request: Request) -> Answer:
     """Give a lease up. One that was lost is fine."""
     request.query(())
-    await request.store().release_lease(_given(request))
+    await request.store().release_lease(await _given(request))
     return no_content()

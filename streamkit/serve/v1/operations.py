@@ -54,7 +54,7 @@ _LIMIT: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 10_000,
 _SOME: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1_000, "default": 100}
 _OFFSET: Mapping[str, Any] = {"type": "string", "pattern": "^[0-9a-f]+$"}
 _NAMES: Mapping[str, Any] = {"type": "array", "items": TEXT, "maxItems": 100}
-_CURSOR: Mapping[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"}
+_CURSOR: Mapping[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9_-]+[.][A-Za-z0-9_-]+$"}
 _LISTING: dict[str, Mapping[str, Any]] = {
     "prefix": TEXT,
     "after": {"type": "string", "minLength": 1, "maxLength": 255},
@@ -70,7 +70,9 @@ _READING: dict[str, Mapping[str, Any]] = {
     "gaps": {"type": "string", "enum": ["yield", "skip", "raise"], "default": "yield"},
 }
 _KEY: Mapping[str, Mapping[str, Any]] = {"Idempotency-Key": {"type": "string", "minLength": 1, "maxLength": 255}}
-_LEASE: Mapping[str, Mapping[str, Any]] = {"Lease-Token": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"}}
+_LEASE: Mapping[str, Mapping[str, Any]] = {
+    "Lease-Token": {"type": "string", "pattern": "^[A-Za-z0-9_-]+[.][A-Za-z0-9_-]+$"},
+}
 _MATCH: Mapping[str, Mapping[str, Any]] = {
     "If-Match": {"type": "string", "pattern": '^"[0-9]{1,19}"$'},
     "If-None-Match": {"type": "string", "enum": ["*"]},

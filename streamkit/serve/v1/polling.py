@@ -28,7 +28,7 @@ async def poll(
     if not wait:
         return await store.calls.call(read, store.sync)
     end = asyncio.get_running_loop().time() + wait
-    rings = [await request.service.rings.of(store, space) for space in spaces]
+    rings = [await request.service.rings.of(store, space, request.access) for space in spaces]
     waiter = await request.waiter()
     for ring in rings:
         ring.listen(waiter, segment)

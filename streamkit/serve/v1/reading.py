@@ -39,7 +39,7 @@ async def read_segment(request: Request) -> Answer | None:
         if last:
             after = number({"Last-Event-ID": last}, "Last-Event-ID", 0)
             bounds = Reading()
-        ring = await request.service.rings.of(store, space)
+        ring = await request.service.rings.of(store, space, request.access)
         if bounds.from_end:
             after = (await store.segment_status(space, segment)).last_sequence
         await sse.follow(request, [ring], SegmentCursor(store, space, segment, after, bounds))
@@ -80,7 +80,7 @@ async def read_space(request: Request) -> Answer | None:
         last = request.text_header(b"last-event-id")
         if last:
             offset, bounds = last, Reading()
-        ring = await request.service.rings.of(store, space)
+        ring = await request.service.rings.of(store, space, request.access)
         if bounds.from_end:
             offset = (await store.end_offset(space)).hex()
         await sse.follow(request, [ring], SpaceCursor(store, space, composite.offset_of(space, offset), bounds))
@@ -156,7 +156,7 @@ async def read_several(request: Request) -> Answer | None:
 
 async def _stream_several(request: Request, offsets: Mapping[str, LexKey | None], bounds: Reading) -> None:
     store = request.store()
-    rings = [await request.service.rings.of(store, space) for space in offsets]
+    rings = [await request.service.rings.of(store, space, request.access) for space in offsets]
     if bounds.from_end:
         offsets = {space: await store.end_offset(space) for space in offsets}
     await sse.follow(request, rings, SeveralCursor(store, offsets, bounds))

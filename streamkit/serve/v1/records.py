@@ -9,14 +9,17 @@ from typing import TypeVar
 import msgspec
 
 from ...model import Record
+from ..arrays import is_longer
 from ..problems import Problem
 from ..request import Request
 from . import cloudevents
 from .values import RecordIn
 
-__all__ = ["body_of", "check_count", "records_of", "segment_records_of"]
+__all__ = ["body_of", "check_count", "check_length", "list_of", "records_of", "segment_records_of"]
 
 T = TypeVar("T")
+_SMALL = 1 << 20
+"""Bytes of a body without records: its values take many times the memory."""
 _LINE = re.compile(rb"[^ \t\r\n][^\n]*")
 _NDJSON = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 
@@ -24,7 +27,7 @@ _NDJSON = frozenset({"application/x-ndjson", "application/ndjson", "application/
 class _Body(RecordIn, forbid_unknown_fields=True):
     """A JSON body: `records`, or one record."""
 
-    records: list[RecordIn] | None = None
+    records: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Placed(RecordIn, forbid_unknown_fields=True, kw_only=True):
@@ -42,11 +45,13 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
-async def body_of(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    """The body as JSON of a type. A Problem if it is not."""
+async def body_of(request: Request, decoder: msgspec.json.Decoder[T], most: int = _SMALL) -> T:
+    """The body as JSON of a type. A Problem if it is not, or has more than `most` bytes."""
     if request.media_type != "application/json":
         raise Problem("unsupported-media-type", "the body of this request is application/json")
     body = await request.body()
+    if len(body) > most:
+        raise Problem("body-too-large", f"the body of this request has at most {most} bytes; send it in parts")
     _check_text(body)
     try:
         return decoder.decode(body)
@@ -63,7 +68,18 @@ def check_count(request: Request, count: int) -> None:
     """A Problem for more records than one write may have."""
     most = request.service.limits.records
     if most and count > most:
-        raise Problem("transaction-too-large", f"{count} records in one write; the server takes {most}: split them")
+        raise _too_many(most)
+
+
+def _too_many(most: int) -> Problem:
+    return Problem("transaction-too-large", f"the write has more than {most} records, which the server takes: split it")
+
+
+def check_length(request: Request, array: bytes | msgspec.Raw) -> None:
+    """A Problem if a JSON array has more elements than one write may have records. Its elements are not made."""
+    most = request.service.limits.records
+    if is_longer(array, most):
+        raise _too_many(most)
 
 
 async def records_of(request: Request) -> list[Record]:
@@ -73,12 +89,13 @@ async def records_of(request: Request) -> list[Record]:
         raise Problem("unsupported-media-type", "the request has no Content-Type; name the format of the body")
     body = await request.body()
     if media_type == "application/json":
-        records = _of_json(body)
+        records = _of_json(request, body)
     elif media_type in _NDJSON:
         records = _of_ndjson(request, body)
     elif media_type == cloudevents.STRUCTURED:
         records = [cloudevents.structured(body)]
     elif media_type == cloudevents.BATCH:
+        check_length(request, body)
         records = cloudevents.batch(body)
     elif cloudevents.is_binary(request):
         records = [cloudevents.binary(request, body)]
@@ -97,19 +114,26 @@ def _check_text(body: bytes) -> None:
             raise Problem("invalid-body", f"the body is not UTF-8 (byte {error.start})") from None
 
 
-def _of_json(body: bytes) -> list[Record]:
+def _of_json(request: Request, body: bytes) -> list[Record]:
     _check_text(body)
     try:
-        if body.lstrip()[:1] == b"[":
-            return [record.record() for record in _decode_list(body)]
-        found = _decode_object(body)
+        array: bytes | msgspec.Raw = body
+        if body.lstrip()[:1] != b"[":
+            found = _decode_object(body)
+            if type(found.records) is not msgspec.Raw:
+                return [found.record()]
+            if found != _Body(records=found.records):
+                raise Problem("invalid-record", "the body has either `records`, or the fields of one record")
+            array = found.records
+        return [record.record() for record in list_of(request, array)]
     except (msgspec.DecodeError, RecursionError) as error:
         raise _invalid(error) from None
-    if found.records is None:
-        return [found.record()]
-    if found != _Body(records=found.records):
-        raise Problem("invalid-record", "the body has either `records`, or the fields of one record")
-    return [record.record() for record in found.records]
+
+
+def list_of(request: Request, array: bytes | msgspec.Raw) -> list[RecordIn]:
+    """The records in a JSON array. A Problem for too many; msgspec's error if it is damaged."""
+    check_length(request, array)
+    return _decode_list(array)
 
 
 def _lines(request: Request, body: bytes) -> Iterator[tuple[int, bytes]]:
@@ -118,7 +142,7 @@ def _lines(request: Request, body: bytes) -> Iterator[tuple[int, bytes]]:
     most = request.service.limits.records
     for count, line in enumerate(_LINE.finditer(body), 1):
         if most and count > most:
-            check_count(request, len(_LINE.findall(body)))
+            raise _too_many(most)
         yield line.start(), line[0]
 
 

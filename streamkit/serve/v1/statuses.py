@@ -27,7 +27,7 @@ async def watch_statuses(request: Request) -> None:
     if not request.accepts(b"text/event-stream"):
         raise Problem("not-acceptable", "statuses come as text/event-stream")
     store, space = request.store(), request.name(1)
-    ring = await request.service.rings.of(store, space)
+    ring = await request.service.rings.of(store, space, request.access)
     stream = await request.stream(200, sse.HEADERS)
     ring.listen(stream)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,7 +22,7 @@ from ..problems import Problem, problem_of
 from ..request import Request
 from ..responses import Answer, json_answer
 from .conditions import expected_sequence, idempotency_key, lease_grant
-from .records import body_of, check_count, records_of, segment_records_of
+from .records import body_of, check_count, check_length, list_of, records_of, segment_records_of
 from .values import RecordIn, StatusOut, status_out
 
 __all__ = ["REPLAYED", "append", "append_to_space", "commit", "find_result", "outcome", "write"]
@@ -109,7 +110,7 @@ async def append(request: Request) -> Answer:
     if request.scope["query_string"]:
         request.query(())
     store, space, segment = request.store(), request.name(1), request.name(2)
-    expected, key, grant = expected_sequence(request), idempotency_key(request), lease_grant(request)
+    expected, key, grant = expected_sequence(request), idempotency_key(request), await lease_grant(request, store)
     records = await records_of(request)
     transaction = await write(request, store, space, ((segment, records, expected),), key, grant)
     status = transaction.statuses.get(segment)
@@ -140,7 +141,7 @@ async def append_to_space(request: Request) -> Answer:
     """Append records to segments of a space, as one transaction; each record names its segment."""
     key_field = request.query(("segment_key",)).get("segment_key")
     store, space = request.store(), request.name(1)
-    key, grant = idempotency_key(request), lease_grant(request)
+    key, grant = idempotency_key(request), await lease_grant(request, store)
     by_segment = await segment_records_of(request, key_field)
     for segment in by_segment:
         request.access.check_segment(segment)
@@ -148,21 +149,42 @@ async def append_to_space(request: Request) -> Answer:
     return _answer(store, space, await write(request, store, space, parts, key, grant))
 
 
-_decode = msgspec.json.Decoder(TransactionIn)
+class _Parts(msgspec.Struct, forbid_unknown_fields=True):
+    """A TransactionIn before its parts are made."""
+
+    parts: msgspec.Raw
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True):
+    """A PartIn before its records are made."""
+
+    segment: str
+    records: msgspec.Raw = msgspec.Raw(b"[]")
+    expected_sequence: int | None = None
+
+
+_decode = msgspec.json.Decoder(_Parts)
+_decode_parts = msgspec.json.Decoder(list[_Part]).decode
 
 
 async def commit(request: Request) -> Answer:
     """Commit parts of several segments, with what each expects."""
     request.query(())
     store, space = request.store(), request.name(1)
-    key, grant = idempotency_key(request), lease_grant(request)
-    found = await body_of(request, _decode)
-    for part in found.parts:
-        request.access.check_segment(part.segment)
-    check_count(request, sum([len(part.records) for part in found.parts]))
-    parts = [
-        (part.segment, [record.record() for record in part.records], part.expected_sequence) for part in found.parts
-    ]
+    key, grant = idempotency_key(request), await lease_grant(request, store)
+    array = (await body_of(request, _decode, most=request.service.limits.body_bytes or sys.maxsize)).parts
+    check_length(request, array)
+    parts: list[Part] = []
+    count = 0
+    try:
+        for part in _decode_parts(array):
+            request.access.check_segment(part.segment)
+            records = list_of(request, part.records)
+            count += len(records)
+            check_count(request, count)
+            parts.append((part.segment, [record.record() for record in records], part.expected_sequence))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Problem("invalid-body", f"the body is not valid: {error}") from None
     return _answer(store, space, await write(request, store, space, parts, key, grant))
 
 
