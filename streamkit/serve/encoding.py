@@ -11,7 +11,16 @@ from msgspec import UNSET, Raw, UnsetType
 from ..gaps import Gap
 from ..model import TRX, Entry
 
-__all__ = ["EntryOut", "GapOut", "TransactionName", "entry_line", "entry_out", "gap_out", "name_of_transaction"]
+__all__ = [
+    "EntryOut",
+    "GapOut",
+    "TransactionName",
+    "entry_line",
+    "entry_out",
+    "gap_out",
+    "is_json",
+    "name_of_transaction",
+]
 
 
 class TransactionName(msgspec.Struct):
@@ -75,7 +84,7 @@ def entry_out(entry: Entry, trx: TransactionName, line: bool = False) -> EntryOu
     except UnicodeDecodeError:
         found.base64 = payload
     else:
-        if payload and payload[0] in _JSON_STARTS and _is_json(payload):
+        if is_json(payload):
             # Within JSON line ends are only ever white space.
             found.json = Raw(payload.translate(_LINE_ENDS) if line else payload)
         else:
@@ -85,7 +94,10 @@ def entry_out(entry: Entry, trx: TransactionName, line: bool = False) -> EntryOu
     return found
 
 
-def _is_json(payload: bytes) -> bool:
+def is_json(payload: bytes) -> bool:
+    """True if a payload is JSON."""
+    if not payload or payload[0] not in _JSON_STARTS:
+        return False
     try:
         _validate(payload)
     except (msgspec.DecodeError, RecursionError):

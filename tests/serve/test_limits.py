@@ -112,6 +112,34 @@ def test_too_many_streams_are_refused_and_slots_come_back(serve: Callable[..., S
     assert third.response.status == second.response.status == 200
 
 
+@pytest.mark.parametrize("limits", [Limits(spaces=2), Limits(spaces_per_key=2)])
+def test_too_many_followed_spaces_are_refused(serve: Callable[..., Served], limits: Limits) -> None:
+    served = serve(limits=limits)
+    accept = {"Accept": "text/event-stream"}
+    with served.events("entries?space=s&space=t"):
+        with served.events("spaces/s/entries"), served.events("spaces/t/statuses"):
+            pass  # they are followed already
+        too_many(served.ask("GET", "entries?space=s&space=u", headers=accept))
+        too_many(served.ask("GET", "spaces/u/entries?wait=1"))
+        too_many(served.ask("GET", "spaces/u/statuses", headers=accept))
+        assert served.ask("GET", "spaces/u/entries").status == 200
+
+
+def test_a_wake_has_limits_like_a_key(serve: Callable[..., Served]) -> None:
+    served = serve(limits=Limits(requests_per_second=0.001, burst=20))
+    path, json = "/v1/stream/__ds/subscriptions/s", {"Content-Type": "application/json"}
+    for name in ("wakes", "a"):
+        served.ask("PUT", f"/v1/stream/{name}", b"", json)
+    served.ask("PUT", path, {"type": "pull-wake", "streams": ["a"], "wake_stream": "wakes", "lease_ttl_ms": 60_000})
+    served.ask("POST", "/v1/stream/a", b"1", json)
+    wake = served.ask("POST", f"{path}/claim", {"worker": "w"}).json
+    headers = {"Authorization": f"Bearer {wake['token']}"}
+    body = {"wake_id": wake["wake_id"], "generation": wake["generation"]}
+    assert [served.ask("POST", f"{path}/ack", body, headers).status for _ in range(20)] == [200] * 20
+    too_many(served.ask("POST", f"{path}/ack", body, headers))
+    assert served.ask("POST", f"{path}/ack", body, {"Authorization": "Bearer x.y"}).status == 401
+
+
 def test_metrics_tell_what_was_answered(serve: Callable[..., Served]) -> None:
     served = serve()
     served.ask("POST", ENTRIES, {"text": "x"})

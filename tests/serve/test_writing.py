@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from fix_serve import Served
 
 from streamkit import OutcomeUnknown, Record
 from streamkit.aio import AsyncStore
+from streamkit.leases import LeaseGrant
 
 ENTRIES = "spaces/s/segments/a/entries"
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -130,6 +131,20 @@ def test_a_lease_is_held_by_its_token_and_fences_writes(served: Served) -> None:
     assert (fenced.status, fenced.json["type"]) == (409, "urn:streamkit:fenced")
     assert served.ask("PUT", "leases/other", headers=token).status == 400
     assert payloads(served) == [b"1", b"2"]
+
+
+def test_a_lease_token_is_not_forged(served: Served) -> None:
+    token = served.ask("POST", "leases/leader", {"ttl": 30}).json["token"]
+    text, _, signature = token.partition(".")
+    grant = LeaseGrant.decode(text)
+    higher = LeaseGrant(grant.key, (1 << 62) + 1, grant.ttl, grant.handle).encode()
+    for forged in (higher, f"{higher}.{signature}", f"{higher}.", text, f"{text}.{signature}x"):
+        assert served.ask("POST", ENTRIES, {"text": "x"}, {"Lease-Token": forged}).status == 400, forged
+        assert served.ask("PUT", "leases/leader", None, {"Lease-Token": forged}).status == 400, forged
+    # A token of another store is none here.
+    other = served.ask("POST", f"/v1/stores/{uuid4()}/leases/leader", {"ttl": 30}).json["token"]
+    assert served.ask("POST", ENTRIES, {"text": "x"}, {"Lease-Token": other}).status == 400
+    assert served.ask("POST", ENTRIES, {"text": "x"}, {"Lease-Token": token}).status == 201
 
 
 def test_an_unknown_outcome_names_where_to_ask_for_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 from msgspec import Raw
 
-from ...model import Record
+from ...gaps import Gap
+from ...model import Entry, Record
+from ..encoding import is_json
+from ..names import encode_name
 from ..problems import Problem
 from ..request import Request
 
-__all__ = ["BATCH", "STRUCTURED", "batch", "binary", "is_binary", "structured"]
+__all__ = ["BATCH", "STRUCTURED", "batch", "binary", "event_of", "is_binary", "structured"]
 
 STRUCTURED = "application/cloudevents+json"
 BATCH = "application/cloudevents-batch+json"
@@ -67,10 +72,53 @@ def _record(fields: dict[str, Raw]) -> Record:
         except (binascii.Error, msgspec.DecodeError, ValueError):
             raise Problem("invalid-record", "data_base64 of a CloudEvent is no base64") from None
     payload = b"" if data is None else bytes(data)
-    kind = metadata.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if payload[:1] == b'"' and not (kind == "application/json" or kind.endswith("+json")):
+    if payload[:1] == b'"' and not _is_json_type(metadata.get("content-type", "application/json")):
         payload = _decode_text(payload).encode()
     return Record(payload, metadata)
+
+
+def event_of(item: Entry | Gap, base: str) -> dict[str, Any]:
+    """An entry as an event in JSON: the one that was written, or one that is made for another payload.
+
+    A gap is an event too. `base`: the path of the space.
+    """
+    source = f"{base}/segments/{encode_name(item.segment)}" if item.segment else base
+    if isinstance(item, Gap):
+        id = f"gap-{item.first_sequence}-{item.last_sequence}"
+        return {"specversion": "1.0", "id": id, "source": source, "type": "streamkit.gap", "data": item}
+    metadata = item.metadata
+    if "ce-id" in metadata:
+        event: dict[str, Any] = {
+            name[3:]: value for name, value in metadata.items() if name[:3] == "ce-" and _NAME.fullmatch(name[3:])
+        }
+    else:
+        time = datetime.fromtimestamp(item.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+        event = {"specversion": "1.0", "id": str(item.sequence), "source": source, "type": "streamkit.entry"}
+        event |= {"time": time.replace("+00:00", "Z"), "subject": item.segment}
+    kind, payload = metadata.get("content-type"), item.payload
+    if kind is not None:
+        event["datacontenttype"] = kind
+    if not payload:
+        return event
+    if _is_json_type(kind or "application/json") and is_json(payload):
+        event["data"] = Raw(payload)
+        return event
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        text = None
+    if text is None or (kind is not None and _is_json_type(kind)):
+        event.setdefault("datacontenttype", "application/octet-stream")
+        event["data_base64"] = payload
+    else:
+        event.setdefault("datacontenttype", "text/plain; charset=utf-8")
+        event["data"] = text
+    return event
+
+
+def _is_json_type(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
 
 
 def _check(metadata: dict[str, str]) -> None:

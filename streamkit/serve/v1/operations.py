@@ -49,6 +49,7 @@ __all__ = ["OPERATIONS"]
 
 _FLAG: Mapping[str, Any] = {"type": "boolean"}
 _NDJSON = "application/x-ndjson"
+_PAGES = (_NDJSON, cloudevents.BATCH, "application/vnd.apache.arrow.stream")
 _EVENTS = "text/event-stream"
 _LIMIT: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 256}
 _SOME: Mapping[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1_000, "default": 100}
@@ -95,7 +96,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "read_segment": Operation(
         query={"after": NUMBER, "before": NUMBER, **_READING},
         answers={200: Page, 304: None},
-        others=(_NDJSON, _EVENTS),
+        others=(*_PAGES, _EVENTS),
     ),
     "append": Operation(
         headers={**_MATCH, **_KEY, **_LEASE},
@@ -108,11 +109,11 @@ OPERATIONS: Mapping[str, Operation] = {
         },
         answers={200: StatusOut, 201: StatusOut},
     ),
-    "read_entry": Operation(answers={200: EntryOut}),
+    "read_entry": Operation(answers={200: EntryOut}, others=(cloudevents.STRUCTURED,)),
     "read_space": Operation(
         query={"offset": _OFFSET, **_READING},
         answers={200: Page, 304: None},
-        others=(_NDJSON, _EVENTS),
+        others=(*_PAGES, _EVENTS),
     ),
     "append_to_space": Operation(
         query={"segment_key": TEXT},
@@ -127,9 +128,9 @@ OPERATIONS: Mapping[str, Operation] = {
             **_READING,
         },
         answers={200: SeveralPage},
-        others=(_NDJSON, _EVENTS),
+        others=(*_PAGES, _EVENTS),
     ),
-    "query_several": Operation(body={JSON: SeveralIn}, answers={200: SeveralPage}, others=(_NDJSON,)),
+    "query_several": Operation(body={JSON: SeveralIn}, answers={200: SeveralPage}, others=_PAGES),
     "commit": Operation(
         headers={**_KEY, **_LEASE},
         body={JSON: TransactionIn},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from ...gaps import Gap
 from ...lexkey import LexKey
 from ...model import Entry
@@ -13,13 +15,14 @@ from ..encoding import entry_out, name_of_transaction
 from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer
-from . import composite
+from . import cloudevents, composite
 from .cursors import SegmentCursor, SeveralCursor, SpaceCursor
-from .formats import is_lines, send_page
+from .formats import NDJSON, page_format, send_page
 from .pages import Found, segment_page, several_page, space_page
 from .parameters import READING, Reading, number, reading
 from .polling import poll
 from .values import Page, SeveralPage
+from .writing import base_of
 
 __all__ = ["read_entry", "read_segment", "read_several", "read_space"]
 
@@ -47,7 +50,8 @@ async def read_segment(request: Request) -> Answer | None:
     before = number(query, "before", 0)
     if before and bounds.wait:
         raise Problem("invalid-argument", "a read that waits has no before")
-    line = is_lines(request)
+    kind = page_format(request, query, bounds)
+    line = kind == NDJSON
     state = [after]
 
     def read(plain: Store) -> tuple[Page, Found]:
@@ -57,7 +61,7 @@ async def read_segment(request: Request) -> Answer | None:
         return page, found
 
     page, found = await poll(request, store, (space,), segment, bounds.wait, read)
-    return send_page(request, page, found, line, None if found.caught_up else _tag(found))
+    return await send_page(request, page, found, kind, None if found.caught_up else _tag(found))
 
 
 def _tag(found: Found) -> str | None:
@@ -85,7 +89,8 @@ async def read_space(request: Request) -> Answer | None:
             offset = (await store.end_offset(space)).hex()
         await sse.follow(request, [ring], SpaceCursor(store, space, composite.offset_of(space, offset), bounds))
         return None
-    line = is_lines(request)
+    kind = page_format(request, query, bounds)
+    line = kind == NDJSON
     state: list[str | None] = [offset]
 
     def read(plain: Store) -> tuple[Page, Found]:
@@ -95,7 +100,7 @@ async def read_space(request: Request) -> Answer | None:
         return page, found
 
     page, found = await poll(request, store, (space,), None, bounds.wait, read)
-    return send_page(request, page, found, line, None if found.caught_up else _tag(found))
+    return await send_page(request, page, found, kind, None if found.caught_up else _tag(found))
 
 
 async def read_entry(request: Request) -> Answer:
@@ -114,6 +119,9 @@ async def read_entry(request: Request) -> Answer:
     if type(found) is Gap:
         raise Problem("entries-removed", str(found), gap=found)
     assert type(found) is Entry
+    if request.accepts(cloudevents.STRUCTURED.encode()):
+        event = cloudevents.event_of(found, base_of(store, space))
+        return Answer(200, msgspec.json.encode(event), ((b"content-type", cloudevents.STRUCTURED.encode()),))
     return json_answer(entry_out(found, name_of_transaction(found.trx)))
 
 
@@ -141,7 +149,8 @@ async def read_several(request: Request) -> Answer | None:
         return None
     if bounds.reverse:
         raise Problem("invalid-argument", "a read of several spaces is not reverse")
-    line = is_lines(request)
+    kind = page_format(request, query, bounds)
+    line = kind == NDJSON
     state = [offsets]
 
     def read(plain: Store) -> tuple[SeveralPage, Found]:
@@ -151,7 +160,7 @@ async def read_several(request: Request) -> Answer | None:
         return SeveralPage(found.out, composite.cursor_text(after), found.caught_up), found
 
     page, found = await poll(request, store, offsets, None, bounds.wait, read)
-    return send_page(request, page, found, line)
+    return await send_page(request, page, found, kind)
 
 
 async def _stream_several(request: Request, offsets: Mapping[str, LexKey | None], bounds: Reading) -> None:
