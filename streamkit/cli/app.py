@@ -17,7 +17,7 @@ from streamkit import MissingDependency, StreamkitError, __version__, errors
 
 from . import archive as cold
 from . import backup as backups
-from . import groups, lease, look, read, removing, serve, upkeep, work, write
+from . import groups, lease, look, read, removing, serve, types, upkeep, work, write
 from . import views as following
 from .options import Archive, StoreId, Url
 from .output import print_line, print_note
@@ -81,6 +81,7 @@ for command in (
 app.add_typer(groups.group, name="group")
 app.add_typer(groups.queue, name="queue")
 app.add_typer(serve.keys, name="keys")
+app.add_typer(types.types, name="types")
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "demo"
