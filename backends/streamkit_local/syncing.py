@@ -12,7 +12,7 @@ from .reading import log_name
 __all__ = ["CLAIM", "claim_end", "claim_end_of", "sync_log"]
 
 CLAIM: Final = 8
-"""The words of a file that hold, as a sealed position, how far the file is known to be durable."""
+"""Offset in a file of the field that says, as a sealed position, how far the file is known to be durable."""
 _PIECE: Final = 1 << 20
 
 
