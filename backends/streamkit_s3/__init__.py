@@ -12,6 +12,9 @@ One row is one object, and one PUT with `If-None-Match: *` is a whole commit:
 | `leases/<name>` | a lease; it stays when released, so that its token grows for ever |
 | `FORMAT` | says that this is a store and in which format; objects beside these are left alone |
 
+A request is signed and sent without boto3's client, which takes three times as much processor time. That client stays
+for what the lean one does not know: `service.py` tells it.
+
 The first write to a new store finds out whether the service honours conditional writes, and refuses to go on if not.
 Not for S3 Express One Zone (directory buckets), whose lists have no order.
 """

@@ -62,7 +62,7 @@ class S3Backend:
         return dict(self._requests)
 
     def service_time(self) -> ServiceTime | None:
-        return self._connection.process.clock.time
+        return self._connection.process.counts.clock.time
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         self._check(partition, keys)

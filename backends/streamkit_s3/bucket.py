@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from streamkit.backend import Conflict
 from streamkit.errors import PermanentError
 
-from .connection import NO_DATE, Connection, Meter, Task
+from .connection import NO_DATE, Connection, Task
+from .counting import Meter
 from .failures import Beyond, Missing, Request, lost, refused
 
 __all__ = ["MOST", "Bucket", "Listed", "Object"]
@@ -27,6 +27,8 @@ class Object(NamedTuple):
     @property
     def age(self) -> float:
         """Seconds since it was written, by the service's clock alone; both ends are cut to whole seconds."""
+        from email.utils import parsedate_to_datetime
+
         try:
             now, then = (parsedate_to_datetime(self.headers[name]) for name in ("date", "last-modified"))
         except (KeyError, ValueError):

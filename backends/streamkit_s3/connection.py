@@ -1,30 +1,29 @@
-"""The SDK client and the threads that the stores of one driver share."""
+"""The client and the threads that the stores of one driver share."""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
-from functools import cache
 from typing import Any, Generic, TypeVar
 
-from streamkit.backend import Ambiguous, ServiceClock
+from streamkit.backend import Ambiguous
 from streamkit.errors import MissingDependency, PermanentError, StoreClosed
 from streamkit.reentry import Busy, Mutex
 
-from .failures import Request, Target, credentials_failed, lost, translate
+from .counting import Counts, Meter
+from .failures import Refused, Request, Target, credentials_failed, is_elsewhere, lost, translate
+from .lean import Lean
+from .sdk import client_of_sdk, connect_seconds, no_client, read_seconds
+from .service import find
 
-__all__ = ["NO_DATE", "Connection", "Meter", "Process", "Task"]
+__all__ = ["NO_DATE", "Connection", "Process", "Task"]
 
 T = TypeVar("T")
 Item = TypeVar("Item")
-Meter = Counter[str]
-
 NO_DATE = "the service sends no Date and Last-Modified, so that no lease can be judged; leases need them"
 _THREADS = 40
 _WINDOW = 64 << 20
@@ -44,8 +43,7 @@ class Process:
         self.pool: ThreadPoolExecutor | None = None
         self.active = 0
         self.used = time.time()
-        self.thread = threading.local()
-        self.clock = ServiceClock()
+        self.counts = Counts()
         self.marks: dict[str, Any] = {}
         """The known state of each store's marker, by the store's path."""
         self.probed = False
@@ -97,41 +95,49 @@ class Connection:
             raise StoreClosed(f"the connection to s3://{self.target.bucket} was closed; connect again")
 
     def call(self, meter: Meter, operation: str, request: Request, **parameters: Any) -> dict[str, Any]:
-        """The SDK's answer; a body in it was read to its end. Errors are those of the seam."""
+        """The client's answer; a body in it was read to its end. Errors are those of the seam."""
         process = self.process
         client = None
-        try:
-            with process.busy(), self._using(process, meter) as client:
-                answer: dict[str, Any] = getattr(client, operation)(Bucket=self.target.bucket, **parameters)
-                if "Body" in answer:
-                    with answer["Body"] as body:
-                        answer["Body"] = body.read()
-            metadata = answer["ResponseMetadata"]
-            if metadata["HTTPStatusCode"] == 204 or _LENGTHS & metadata["HTTPHeaders"].keys():
-                return answer
-            # To the SDK, a connection that is closed in the middle of the headers is an answer without a body.
-            failure: Exception = lost(request, self.target, "cut in the headers")
-        except Exception as error:
-            failure = translate(error, request, self.target)
-            if client is not None and credentials_failed(error):
-                with process.lock():
-                    if process.client is client:
-                        # The next call asks the chain again: an expired session may have been renewed.
-                        process.client = None
-        # Out here, so that the foreign error is not even its context.
-        raise failure
+        while True:
+            try:
+                with process.busy(), self._using(process, meter) as client:
+                    answer: dict[str, Any] = getattr(client, operation)(Bucket=self.target.bucket, **parameters)
+                    if not isinstance(answer.get("Body", b""), bytes):
+                        with answer["Body"] as body:
+                            answer["Body"] = body.read()
+                metadata = answer["ResponseMetadata"]
+                if metadata["HTTPStatusCode"] == 204 or _LENGTHS & metadata["HTTPHeaders"].keys():
+                    return answer
+                # To the SDK, a connection that is closed in the middle of the headers is an answer without a body.
+                failure: Exception = lost(request, self.target, "cut in the headers")
+            except Exception as error:
+                if isinstance(error, Refused) and is_elsewhere(error):
+                    # The SDK looks for the bucket's region, and sends the request there.
+                    self._replace(process, client, client_of_sdk)
+                    continue
+                failure = translate(error, request, self.target)
+                if client is not None and credentials_failed(error):
+                    # The next call asks the chain again: an expired session may have been renewed.
+                    self._replace(process, client, None)
+            # Out here, so that the foreign error is not even its context.
+            raise failure
+
+    def _replace(self, process: Process, client: Any, make: Callable[[Target, float, Counts], Any] | None) -> None:
+        with process.lock():
+            if process.client is client:
+                process.client = None if make is None else make(self.target, self._timeout, process.counts)
 
     @contextmanager
     def _using(self, process: Process, meter: Meter) -> Iterator[Any]:
         with process.lock():
             self.check_open()
             if process.client is None:
-                process.client = _client(self.target, self._timeout, process)
+                process.client = _client(self.target, self._timeout, process.counts)
             elif not process.active and not -1 < time.time() - process.used < _IDLE:
                 process.client.close()
             client = process.client
             process.active += 1
-        process.thread.meter = meter
+        process.counts.thread.meter = meter
         try:
             yield client
         finally:
@@ -141,8 +147,10 @@ class Connection:
 
     def now(self) -> float:
         """The service's time, in seconds since the epoch, at the last answer that this thread had."""
+        from email.utils import parsedate_to_datetime
+
         try:
-            return parsedate_to_datetime(self.process.thread.date).timestamp()
+            return parsedate_to_datetime(self.process.counts.thread.date).timestamp()
         except (AttributeError, ValueError):
             raise PermanentError(NO_DATE) from None
 
@@ -214,84 +222,18 @@ class Connection:
             client.close()
 
 
-def _client(target: Target, timeout: float, process: Process) -> Any:
+def _client(target: Target, timeout: float, counts: Counts) -> Any:
+    """The lean client, or boto3's where only that knows how to reach the bucket."""
     try:
-        from boto3.session import Session
-        from botocore.config import Config
-        from botocore.session import get_session
+        service = find(target)
+        if service is not None:
+            return Lean(service, counts, connect=connect_seconds(timeout), read=read_seconds(timeout))
     except ImportError as error:
         raise MissingDependency(
             f"an s3:// URL needs boto3 ({error.name} is missing): pip install 'streamkit-store[s3]'"
         ) from None
-    config = Config(
-        connect_timeout=min(5.0, timeout / 2),
-        read_timeout=min(20.0, timeout / 2),
-        # A lost answer must be seen by the engine, which can tell what happened; the SDK cannot.
-        retries={"mode": "standard", "total_max_attempts": 1},
-        max_pool_connections=4 * _THREADS,
-        tcp_keepalive=True,
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        parameter_validation=False,
-        user_agent_extra="streamkit",
-    )
-    try:
-        session = get_session()
-        session.register_component("data_loader", _models(session.get_config_variable("data_path")))
-        # Timestamps stay text: parsing a thousand that nobody reads is half of the work of a list.
-        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
-        client = Session(botocore_session=session, region_name=target.region).client(
-            "s3", endpoint_url=target.endpoint, config=config
-        )
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         problem = type(error).__name__
     else:
-        client.meta.events.register_last("before-call.s3", _no_expect)
-        _count(client, process)
-        return client
-    raise PermanentError(
-        f"no S3 client could be made ({problem}); check AWS_ENDPOINT_URL and the profile in the AWS configuration"
-    )
-
-
-@cache
-def _models(path: str | None) -> Any:
-    """Read the SDK's service models once in a process: that is nine tenths of the time to make a client."""
-    from botocore.loaders import create_loader
-
-    return create_loader(path)
-
-
-def _no_expect(params: Any, **_: Any) -> None:
-    """Asking for leave to send the body costs a round trip; ours are small, and refused ones are few."""
-    params["headers"].pop("Expect", None)
-
-
-def _count(client: Any, process: Process) -> None:
-    """Count what goes over the wire on the meter of the thread that sends."""
-
-    def sent(request: Any, **_: Any) -> None:
-        kind: str = request.method
-        if kind == "GET" and "list-type=" in request.url:
-            kind = "LIST"
-        elif kind == "POST":
-            kind = "DELETE"
-        size = int(request.headers.get("Content-Length", 0))
-        with process.lock():
-            meter: Meter = process.thread.meter
-            meter[kind] += 1
-            meter["bytes_written"] += size
-
-    def received(response_dict: Any, **_: Any) -> None:
-        if response_dict is None:
-            return
-        process.thread.date = response_dict["headers"].get("date", "")
-        body = response_dict.get("body")
-        headers = response_dict["headers"]
-        size = len(body) if isinstance(body, bytes) else int(headers.get("content-length", 0))
-        process.clock.hear(headers.get("date"))
-        with process.lock():
-            process.thread.meter["bytes_read"] += size
-
-    client.meta.events.register("before-send.s3", sent)
-    client.meta.events.register("response-received.s3", received)
+        return client_of_sdk(target, timeout, counts)
+    raise no_client(problem)

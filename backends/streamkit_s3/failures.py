@@ -6,14 +6,26 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
-from http.client import HTTPException
 from typing import Any, NamedTuple
 
 from streamkit.backend import Ambiguous, Conflict
 from streamkit.errors import AccessDenied, PermanentError, StreamkitError, Throttled, Unavailable
 
-__all__ = ["Beyond", "Missing", "Request", "Target", "credentials_failed", "lost", "refused", "translate"]
+__all__ = [
+    "Beyond",
+    "Cut",
+    "Missing",
+    "Refused",
+    "Request",
+    "Target",
+    "Unreached",
+    "Untrusted",
+    "credentials_failed",
+    "is_elsewhere",
+    "lost",
+    "refused",
+    "translate",
+]
 
 _CREDENTIALS = {
     "AuthFailure",
@@ -49,6 +61,28 @@ class Beyond(StreamkitError):
     """The range starts after the object's end. Stays inside this package."""
 
 
+class Cut(Exception):
+    """The lean client has no answer, or not all of it."""
+
+
+class Unreached(Exception):
+    """The lean client has no connection, so that nothing was sent."""
+
+
+class Untrusted(Exception):
+    """The lean client does not trust the server, or the server does not speak TLS. Nothing was sent."""
+
+
+class Refused(Exception):
+    """The service refused a request of the lean client. Its text may hold keys or tokens, so no message quotes it."""
+
+    def __init__(self, status: int, answer: Mapping[str, str], headers: Mapping[str, str]) -> None:
+        super().__init__(status)
+        self.status = status
+        self.answer = answer
+        self.headers = headers
+
+
 class Target(NamedTuple):
     bucket: str
     region: str | None
@@ -75,6 +109,17 @@ def translate(error: Exception, request: Request, target: Target) -> Exception:
     """The error to raise instead of `error`; itself if it is streamkit's, or a bug."""
     if isinstance(error, StreamkitError):
         return error
+    match error:
+        case Refused():
+            return refused(request, target, error.status, error.answer, error.headers)
+        case Cut():
+            return lost(request, target, str(error))
+        case Unreached():
+            return _unreached(request, target)
+        case Untrusted():
+            return _untrusted(request, target)
+    from http.client import HTTPException
+
     from botocore import exceptions as sdk
     from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
@@ -89,14 +134,9 @@ def translate(error: Exception, request: Request, target: Target) -> Exception:
         case sdk.ProxyConnectionError() if not _has_no_proxy(error):
             return lost(request, target, type(error).__name__)
         case sdk.EndpointConnectionError() | sdk.ConnectTimeoutError() | sdk.ProxyConnectionError():
-            return Unavailable(
-                f"{what}: no connection ({target}); check endpoint_url and region in the URL, and the network"
-            )
+            return _unreached(request, target)
         case sdk.SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error) or "WRONG_VERSION" in str(error):
-            return PermanentError(
-                f"{what}: TLS failed ({target}); check that endpoint_url is right (http or https?) and that its "
-                "certificate is trusted here (AWS_CA_BUNDLE)"
-            )
+            return _untrusted(request, target)
         case _ if _is_credentials(error):
             return AccessDenied(f"{what}: no usable credentials ({type(error).__name__}); {_FIX_CREDENTIALS}")
         case (
@@ -181,11 +221,20 @@ def refused(
 
 def credentials_failed(error: Exception) -> bool:
     """True if other credentials, which may be there by now, could do better."""
+    if isinstance(error, Refused):
+        return error.answer.get("Code") in _CREDENTIALS
+    if isinstance(error, Cut | Unreached | Untrusted):
+        return False
     from botocore.exceptions import ClientError
 
     if isinstance(error, ClientError):
         return error.response.get("Error", {}).get("Code") in _CREDENTIALS
     return _is_credentials(error)
+
+
+def is_elsewhere(error: Refused) -> bool:
+    """True if the bucket is in another region than the one that was asked."""
+    return error.status in (301, 302, 307, 308) or error.answer.get("Code") in _REGION
 
 
 def _is_credentials(error: Exception) -> bool:
@@ -213,6 +262,19 @@ def _has_no_proxy(error: Exception) -> bool:
     return isinstance(cause, NewConnectionError | ConnectTimeoutError) or str(cause).startswith("Tunnel connection")
 
 
+def _unreached(request: Request, target: Target) -> Unavailable:
+    return Unavailable(
+        f"{request.at(target)}: no connection ({target}); check endpoint_url and region in the URL, and the network"
+    )
+
+
+def _untrusted(request: Request, target: Target) -> PermanentError:
+    return PermanentError(
+        f"{request.at(target)}: TLS failed ({target}); check that endpoint_url is right (http or https?) and that its "
+        "certificate is trusted here (AWS_CA_BUNDLE)"
+    )
+
+
 def lost(request: Request, target: Target, why: str) -> StreamkitError:
     """There is no answer, or not all of it."""
     if request.write:
@@ -221,6 +283,8 @@ def lost(request: Request, target: Target, why: str) -> StreamkitError:
 
 
 def _clock(headers: Mapping[str, str]) -> str:
+    from email.utils import parsedate_to_datetime
+
     try:
         off = time.time() - parsedate_to_datetime(headers["date"]).timestamp()
     except (KeyError, ValueError):

@@ -129,10 +129,13 @@ class Setting:
         self.proxy.close()
 
 
-@pytest.fixture(scope="module")
-def setting(s3_server: S3Server, s3_credentials: None) -> Iterator[Setting]:
+@pytest.fixture(scope="module", params=["lean", "boto3"])
+def setting(request: pytest.FixtureRequest, s3_server: S3Server, s3_credentials: None) -> Iterator[Setting]:
+    """With each of the two clients: the lean one, and boto3's for what the lean one does not know."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        if request.param == "boto3":
+            patch.setattr("streamkit_s3.connection.find", lambda target: None)
         made = Setting(s3_server.bucket())
         yield made
         made.close()
@@ -592,6 +595,7 @@ def test_a_certificate_that_is_not_trusted_is_final() -> None:
 def test_an_sdk_that_went_missing_is_named_at_the_first_request(at: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     store = at.fresh()
     with monkeypatch.context() as patch:
+        patch.setattr("streamkit_s3.connection.find", lambda target: None)
         patch.setitem(sys.modules, "boto3.session", None)
         with pytest.raises(MissingDependency, match="pip install"):
             store.get(PARTITION, [KEY])

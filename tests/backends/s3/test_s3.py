@@ -174,6 +174,7 @@ def test_a_second_connection_reads_no_more_of_the_sdks_models(
     from botocore.loaders import JSONFileLoader
 
     read: list[str] = []
+    monkeypatch.setattr("streamkit_s3.connection.find", lambda target: None)
     load_file = JSONFileLoader.load_file
     monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: (read.append(path), load_file(self, path))[1])
     for _ in range(2):

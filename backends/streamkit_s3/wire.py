@@ -1,0 +1,208 @@
+"""HTTP/1.1 to one server, over connections that are kept open. It knows as much of HTTP as the answers of S3 need."""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from .failures import Cut, Unreached, Untrusted
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+__all__ = ["Answer", "Wire"]
+
+_STATUS = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: |\r?\n)")
+_LINE = 1 << 16
+_LINES = 200
+_KEPT = 160
+_SLICE = 1 << 20
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+class Wire:
+    """Safe to share between threads. `close` ends the idle connections; the next request makes a new one."""
+
+    def __init__(self, host: str, port: int, ca: str | None, *, connect: float, read: float) -> None:
+        """`ca`: the file or folder of certificates to trust, or None for a connection without TLS. Seconds."""
+        self._address = host, port
+        self._tls = None if ca is None else _context(ca)
+        self._connect, self._read = connect, read
+        self._idle: deque[_Line] = deque(maxlen=_KEPT)
+
+    def exchange(self, head: bytes, body: bytes) -> Answer:
+        """Send one request, and read the whole answer.
+
+        Unreached and Untrusted: nothing was sent. Cut: there is no whole answer.
+        """
+        line = self._line()
+        try:
+            try:
+                line.send(head, body)
+                answer, reusable = line.receive()
+            except (OSError, ValueError) as error:
+                raise Cut(type(error).__name__) from None
+        except BaseException:
+            line.close()
+            raise
+        if reusable and len(self._idle) < _KEPT:
+            self._idle.append(line)
+        else:
+            line.close()
+        return answer
+
+    def close(self) -> None:
+        while True:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                return
+
+    def _line(self) -> _Line:
+        while True:
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                return self._dial()
+            if line.is_quiet():
+                return line
+            line.close()
+
+    def _dial(self) -> _Line:
+        try:
+            plain = socket.create_connection(self._address, self._connect)
+        except OSError as error:
+            raise Unreached(type(error).__name__) from None
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            made = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self._address[0])
+        except OSError as error:
+            plain.close()
+            text = str(error)
+            if "CERTIFICATE_VERIFY_FAILED" in text or "WRONG_VERSION" in text:
+                raise Untrusted(type(error).__name__) from None
+            raise Unreached(type(error).__name__) from None
+        except BaseException:
+            plain.close()
+            raise
+        made.settimeout(self._read)
+        return _Line(made)
+
+
+class _Line:
+    """One connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._file = connection.makefile("rb", _LINE)
+
+    def is_quiet(self) -> bool:
+        """True unless the server has closed the connection, or sent what nobody asked for."""
+        if not hasattr(select, "poll"):
+            return not select.select([self._socket], [], [], 0)[0]
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def send(self, head: bytes, body: bytes) -> None:
+        # A server that refuses a request may close its end before it has all of the body: the answer says why.
+        with suppress(BrokenPipeError):
+            if len(body) <= _LINE:
+                self._socket.sendall(head + body)
+                return
+            self._socket.sendall(head)
+            view = memoryview(body)
+            for at in range(0, len(body), _SLICE):
+                self._socket.sendall(view[at : at + _SLICE])
+
+    def receive(self) -> tuple[Answer, bool]:
+        """The answer, and True if another request may follow on this connection."""
+        status, version = 100, b""
+        headers: dict[str, str] = {}
+        while 100 <= status < 200:
+            first = self._readline()
+            found = _STATUS.match(first)
+            if found is None:
+                raise Cut("no answer of HTTP" if first else "closed")
+            version, status = found[1], int(found[2])
+            headers = self._headers()
+        body, ends = self._body(status, headers)
+        keeps = version == b"1" and headers.get("connection", "").lower() != "close"
+        return Answer(status, headers, body), keeps and ends
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._socket.close()
+
+    def _headers(self) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        for _ in range(_LINES):
+            line = self._readline()
+            if not line.endswith(b"\n"):
+                break
+            if line in (b"\r\n", b"\n"):
+                return headers
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.lower()] = value.strip()
+        raise Cut("cut in the headers")
+
+    def _body(self, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
+        """The body, and True if its end was told other than by the end of the connection."""
+        if status in (204, 304):
+            return b"", True
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            return self._chunks(), True
+        if "content-length" in headers:
+            return self._whole(_size(headers["content-length"], 10)), True
+        return self._file.read(), False
+
+    def _chunks(self) -> bytes:
+        parts = []
+        while size := _size(self._readline().decode("latin-1").partition(";")[0], 16):
+            parts.append(self._whole(size))
+            self._readline()
+        self._headers()
+        return b"".join(parts)
+
+    def _whole(self, size: int) -> bytes:
+        data: bytes = self._file.read(size)
+        if len(data) < size:
+            raise Cut("cut in the body")
+        return data
+
+    def _readline(self) -> bytes:
+        return self._file.readline(_LINE)
+
+
+def _size(text: str, base: int) -> int:
+    size = int(text, base)
+    if size < 0:
+        raise Cut("a negative length")
+    return size
+
+
+def _context(ca: str) -> SSLContext:
+    import os.path
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if os.path.isdir(ca):
+        context.load_verify_locations(capath=ca)
+    else:
+        context.load_verify_locations(cafile=ca)
+    return context
