@@ -1,4 +1,4 @@
-"""What goes over the wire, counted for the store whose thread sends it."""
+"""Counters of requests and bytes, for the store whose thread sends them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Meter = Counter[str]
 
 
 class Counts:
-    """Of one process. Each thread names a meter before it makes a request."""
+    """The counters of one process. Each thread names a meter before it makes a request."""
 
     def __init__(self) -> None:
         self.lock = Mutex()

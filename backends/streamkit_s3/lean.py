@@ -131,7 +131,7 @@ def _told(answer: Answer, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error(body: bytes) -> dict[str, str]:
-    """What the body of a refusal says; nothing if it is no XML, as that of a gateway."""
+    """Return the fields of a refusal's body; none if the body is no XML, as that of a gateway."""
     try:
         return _texts(_element(body))
     except Cut:

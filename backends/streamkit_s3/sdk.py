@@ -16,12 +16,12 @@ _CONNECTIONS = 160
 
 
 def connect_seconds(timeout: float) -> float:
-    """How long to wait for a connection, if a whole operation may take `timeout` seconds."""
+    """Seconds to wait for a connection, if a whole operation may take `timeout` seconds."""
     return min(5.0, timeout / 2)
 
 
 def read_seconds(timeout: float) -> float:
-    """How long to wait for an answer."""
+    """Seconds to wait for an answer, likewise."""
     return min(20.0, timeout / 2)
 
 

@@ -1,4 +1,4 @@
-"""Where requests go and who signs them: the part of the AWS configuration that the lean client knows.
+"""The server of a bucket, and the credentials for it: the AWS configuration as far as the lean client knows it.
 
 botocore finds credentials, regions, profiles and endpoints. It is not imported if the environment holds the
 credentials and nothing else is configured, as in a function: to import it takes longer than an append.
@@ -43,7 +43,7 @@ _UNKNOWN = ("use_fips_endpoint", "use_dualstack_endpoint", "sigv4a_signing_regio
 
 
 class _Keys:
-    """As botocore gives them. No NamedTuple: its repr would show the secrets."""
+    """Credentials in botocore's form. No NamedTuple: its repr would show the secrets."""
 
     __slots__ = ("access_key", "secret_key", "token")
 
@@ -64,7 +64,7 @@ class Service:
         shown = f"[{self.server}]" if ":" in self.server else self.server
         self.host = shown if parts.port in (None, 443 if self.tls else 80) else f"{shown}:{parts.port}"
         self.root = parts.path.rstrip("/")
-        """What the paths of all objects begin with."""
+        """The beginning of every object's path."""
         self.region = region
         self.credentials = credentials
         self.ca = (ca or _default_ca()) if self.tls else None
