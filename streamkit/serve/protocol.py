@@ -4,8 +4,10 @@ read; refusals of messages that proxies may understand in another way; whole ans
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from functools import lru_cache, partial
 
+from uvicorn import Config
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from .limits import Limits
@@ -61,6 +63,11 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
         Problem("invalid-request", "a request has one Host, and no Transfer-Encoding but chunked"), b"Bad Request"
     )
     not_http = _refusal(Problem("invalid-request", "the request is not HTTP/1.1"), b"Bad Request")
+
+    @lru_cache(1)
+    def proxied(config: Config) -> ProxyHeadersMiddleware:
+        """The application, which learns from proxies that it trusts whether their clients use TLS."""
+        return ProxyHeadersMiddleware(config.loaded_app, config.forwarded_allow_ips)
 
     class Protocol(HttpToolsProtocol):
         """One connection.
@@ -157,10 +164,13 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
                 return
             self.scope["streamkit.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
             size = hosts = 0
+            app = self.config.loaded_app
             for name, value in self.headers:
                 size += len(name) + len(value)
                 if name == b"host":
                     hosts += 1
+                elif name == b"x-forwarded-proto":
+                    app = proxied(self.config)
                 elif name == b"transfer-encoding" and value.lower() != b"chunked":
                     hosts = -1
                     break
@@ -169,6 +179,7 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
             elif limits.header_bytes and size > limits.header_bytes:
                 self._refuse(too_large)
             else:
+                self.app = app
                 _Plain.on_headers_complete(self)
                 self.scope["streamkit.answer"] = partial(_answer, self.cycle)  # type: ignore[typeddict-unknown-key]
 

@@ -191,6 +191,7 @@ def make_server(
             backlog=4096,
             ws="none",
             http=protocol_of(limits),
+            proxy_headers=False,  # the protocol sees to it, for requests that have them
             ssl_certfile=certificate,
             ssl_keyfile=private_key,
         )

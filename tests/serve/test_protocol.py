@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from fix_serve import Served
 from uvicorn.server import ServerState
 
 from streamkit.serve import Limits
@@ -123,3 +124,9 @@ def test_a_client_that_reads_too_slowly_is_waited_for() -> None:
     wire = exchange(GET, Answer(200, b"body"), step)
     assert seen == [[], []]
     assert b"".join(wire.writes).endswith(b"\r\n\r\nbody")
+
+
+def test_a_proxy_on_this_machine_says_that_its_client_uses_tls(served: Served) -> None:
+    stream = "/v1/stream/a"
+    assert served.ask("PUT", stream, b"", {"X-Forwarded-Proto": "https"}).headers["location"].startswith("https://")
+    assert served.ask("PUT", "/v1/stream/b", b"").headers["location"].startswith("http://")
