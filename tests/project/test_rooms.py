@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -286,3 +289,42 @@ def test_nobody_reaches_into_anothers_private_names() -> None:
     found = reached()
     assert sorted(found.keys() - PRIVATE.keys()) == []
     assert sorted(PRIVATE.keys() - found.keys()) == [], "these are no exceptions any more"
+
+
+WRITTEN = (
+    "backends",
+    "examples/demo",
+    "streamkit/aio",
+    "streamkit/backup",
+    "streamkit/cli",
+    "streamkit/eventsourcing",
+    "streamkit/groups",
+    "streamkit/removing",
+    "streamkit/routes",
+    "streamkit/run",
+    "streamkit/salvage",
+    "streamkit/testing",
+    "streamkit/types",
+    "streamkit/views",
+)
+"""Folders in which private docstrings, and those of constants and fields, are sentences or nouns too."""
+CLAUSE = re.compile(r"(What|Of|Whether|How|That|Who|Which|Where|As)\b")
+"""Words that begin a part of a sentence. A docstring that begins so leaves out the noun or the verb."""
+
+
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Every text that stands alone: of modules, classes, functions, constants and fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value
+
+
+@pytest.mark.parametrize("folder", WRITTEN)
+def test_every_docstring_of_a_room_begins_with_a_noun_or_a_verb(folder: str) -> None:
+    refused = [
+        f"{path.relative_to(ROOT)}:{text.lineno}: {text.value.splitlines()[0]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for text in docstrings(ast.parse(path.read_text()))
+        if CLAUSE.match(str(text.value).strip())
+    ]
+    assert not refused, "\n".join(refused)
