@@ -252,6 +252,8 @@ class AsyncGroup(_Twin[Group]):
         self.sync.settle([Settlement(receipt=each.receipt, action="release") for each in deliveries])
 
     status = _awaited(Group.status)
+    receipts = _awaited(Group.receipts)
+    unfinished = _awaited(Group.unfinished)
     still_pending = _awaited(Group.still_pending)
     pending = _awaited(Group.pending)
     delivery = _awaited(Group.delivery)

@@ -40,6 +40,7 @@ def serve(
             metavar="NAME=NUMBER", help="Set a limit, such as streams=100; 0 removes it. Repeat it for several."
         ),
     ] = None,
+    topics: Annotated[bool, typer.Option("--topics", help="Serve /v0, the interface of topics, too.")] = False,
     tls_certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The certificate for HTTPS, in PEM.")
     ] = None,
@@ -78,6 +79,7 @@ def serve(
         allow_origins=allow_origin or [],
         certificate=_text(tls_certificate),
         private_key=_text(tls_key),
+        topics=topics,
         limits=limits_of(limit or ()),
     )
     if workers == 1:

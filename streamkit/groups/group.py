@@ -488,6 +488,36 @@ class Group:
                     found.append(delivery)
         return found
 
+    def receipts(self, consumer: str) -> dict[tuple[str, int], str]:
+        """The receipts of what a consumer has, by (segment, sequence). For a group of some segments."""
+        found: dict[tuple[str, int], str] = {}
+        for lane in self._lanes():
+            with lane.chain.lock:
+                state, at = lane.chain.state, lane.chain.now()
+                for ticket, lot in state.pending.items():
+                    if lot.deadline > at and consumer_of(lot.consumer) == consumer:
+                        site = state.site(ticket)
+                        receipt = f"{state.epoch}.{lane.number}.{ticket}.{lot.number}"
+                        found[str(site.stream), site.position] = receipt
+        return found
+
+    def unfinished(self, segment: str) -> tuple[list[int], int]:
+        """The sequences of a segment that were handed to lanes and are neither acknowledged nor dead, in order; and the
+        first sequence that was not handed to a lane yet. For a group of some segments."""
+        found: list[int] = []
+        for lane in self._lanes():
+            with lane.chain.lock:
+                state = lane.chain.state
+                tickets = {*state.pending, *state.waiting, *state.strays}
+                for opened in state.blocks.values():
+                    tickets.update(range(opened.next, opened.end))
+                sites = [state.site(ticket) for ticket in tickets]
+                found += [site.position for site in sites if site.stream == segment]
+                for block in self.core.waiting_blocks(lane):
+                    if block.stream == segment:
+                        found += range(block.start.position, block.start.position + block.count)
+        return sorted(set(found)), self._cursor(self.core.feed.state, segment).position
+
     # -- dead letters -------------------------------------------------------------------------------------------
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:

@@ -29,6 +29,7 @@ def app(
     tokens: Tokens | None = None,
     hosts: Iterable[str] = (),
     origins: Iterable[str] = (),
+    topics: bool = False,
 ) -> Application:
     """The ASGI application that serves the stores of `client`.
 
@@ -36,7 +37,7 @@ def app(
     given stays open when the application ends. `store`: the UUID of the store that `_` names in paths. `clock`: the
     time by which streams expire. `keys`: the file of keys that callers need; `tokens`: verifies JWT beside or in place
     of them. Without both everything is open to everybody. `hosts`: the names by which it may be asked for; none: any.
-    `origins`: sites whose pages may use it.
+    `origins`: sites whose pages may use it. `topics`: it also has `/v0`, the interface of topics.
     """
     router = Router()
     service = Service(client, store, limits or Limits())
@@ -48,4 +49,8 @@ def app(
     v1.register(router)
     openapi.register(router)
     durable.register(router, service, clock)
+    if topics:
+        from .topics import register as register_topics
+
+        register_topics(router)
     return Application(service, router)

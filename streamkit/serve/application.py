@@ -19,6 +19,7 @@ from .responses import Gone, Receive, Send
 from .routing import Route, Router
 from .service import Service
 from .streams import OpenStream
+from .topics.errors import error_answer
 
 __all__ = ["Application"]
 
@@ -99,7 +100,8 @@ class Application:
                 service.metrics.refusals[problem.code] += 1
                 if isinstance(request.opened, OpenStream):
                     raise  # half an answer: the connection is cut, so that nobody takes it for the whole
-                answer = problem.answer()
+                is_topics = request.scope["path"].startswith("/v0/")
+                answer = error_answer(problem) if is_topics else problem.answer()
                 del problem  # it refers to this frame, which refers to it
             if answer is not None:
                 status = answer.status

@@ -45,6 +45,8 @@ class Options(msgspec.Struct, kw_only=True):
     allow_origins: list[str] = []
     certificate: str | None = None
     private_key: str | None = None
+    topics: bool = False
+    """Serve `/v0`, the interface of topics, too."""
     limits: Limits = msgspec.field(default_factory=Limits)
 
     @property
@@ -123,6 +125,7 @@ def make_application(options: Options) -> Application:
         tokens=tokens,
         hosts=hosts,
         origins=options.allow_origins,
+        topics=options.topics,
     )
     if application.service.keys is not None:
         if not application.service.keys.path.exists():

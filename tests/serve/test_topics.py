@@ -1,0 +1,304 @@
+"""The interface of topics: streams of events, keys, and what two processes and a restart keep."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fix_serve import Events, Reply, Served
+
+from streamkit.serve.access import SCOPES
+from streamkit.serve.keys import KeyFile
+
+
+@pytest.fixture
+def two(make_url: Callable[[str], str]) -> Iterator[tuple[Served, Served]]:
+    """Two servers of the same store, as two processes would be."""
+    one, other = Served(make_url("local"), topics=True), Served(make_url("local"), topics=True)
+    other.application.service.own_store = one.id
+    yield one, other
+    one.close()
+    other.close()
+
+
+def add(served: Served, topic: str, *data: Any, **more: Any) -> Reply:
+    return served.ask("POST", f"/v0/topics/{topic}", {"records": [{"data": one} for one in data], **more})
+
+
+def watch(served: Served, topics: Any, **more: Any) -> str:
+    made = served.ask("POST", "/v0/watch", {"topics": topics, **more})
+    assert made.status == 200, made.body
+    url: str = made.json["stream_url"]
+    return url
+
+
+def seqs(events: Events, count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        event = next(events)
+        if event.name == "record":
+            found += [record["$seq"] for record in event.data["records"]]
+    return found
+
+
+def test_a_watch_pushes_history_and_what_comes_and_says_when_it_has_caught_up(two: tuple[Served, Served]) -> None:
+    here, there = two
+    add(here, "a", 1, 2)
+    add(here, "b", 3)
+    events = there.events(watch(here, {"a": {}, "b": {"tail": True}}))
+    assert seqs(events, 2) == [1, 2]
+    add(here, "b", 4)
+    found = events.until("record")[-1]
+    assert (found.data["topic"], found.data["from_seq"], found.data["to_seq"]) == ("b", 1, 2)
+    assert found.data["records"][0]["data"] == 4
+    assert events.until("caught-up")[-1].data == {"topic": "b", "head_seq": 2}
+
+
+def test_a_watch_goes_on_at_another_process_after_the_last_event(two: tuple[Served, Served]) -> None:
+    here, there = two
+    add(here, "a", *range(6))
+    add(here, "b", 1)
+    url = watch(here, {"a": {}, "b": {}}, limit=4)
+    events = here.events(url)
+    last = events.until("record")[-1].id
+    events.close()
+    assert last is not None
+    add(here, "b", 2)
+    resumed = there.events(url, {"Last-Event-ID": last})
+    found = [event.data for event in (resumed.until("record")[-1], resumed.until("record")[-1])]
+    assert sorted((one["topic"], [record["$seq"] for record in one["records"]]) for one in found) == [
+        ("a", [5, 6]),
+        ("b", [1, 2]),
+    ]
+    assert there.events(f"{url}?cursor={last}").until("record")
+    assert there.ask("GET", f"{url}?cursor=!", headers={"Accept": "text/event-stream"}).status == 400
+
+
+def test_a_watch_tells_what_a_cap_took_and_that_a_topic_was_deleted(two: tuple[Served, Served]) -> None:
+    here, there = two
+    here.ask("PUT", "/v0/topics/a", {"cap_records": 2})
+    add(here, "a", *range(5))
+    events = there.events(watch(here, {"a": {"from_seq": 1}}))
+    lost = events.until("tombstone")[-1]
+    assert (lost.data["gap_from"], lost.data["gap_to"], lost.data["reason"]) == (2, 3, "cap")
+    assert seqs(events, 2) == [4, 5]
+    here.ask("DELETE", "/v0/topics/a")
+    assert events.until("topic-deleted")[-1].data["topic"] == "a"
+    assert list(events) == [], "nothing is left to watch"
+
+
+def test_a_watch_leaves_out_what_its_node_wrote_and_forwards_through_routers(two: tuple[Served, Served]) -> None:
+    here, there = two
+    here.ask("PUT", "/v0/topics/a", {})
+    here.ask("PUT", "/v0/routers/a-b", {"source": "a", "dest": "b"})
+    events = there.events(watch(here, {"b": {}}, node="me", include_data=False))
+    add(here, "a", 1, node="me")
+    add(here, "a", 2, node="other")
+    found = events.until("record")[-1].data["records"]
+    assert [(record["$seq"], record["$node"], record.get("data")) for record in found] == [(2, "other", None)]
+
+
+def test_a_long_poll_ends_with_what_comes_through_a_router_of_another_process(two: tuple[Served, Served]) -> None:
+    here, there = two
+    here.ask("PUT", "/v0/topics/a", {})
+    here.ask("PUT", "/v0/routers/a-b", {"source": "a", "dest": "b"})
+    found: list[Reply] = []
+    waiting = threading.Thread(target=lambda: found.append(there.ask("POST", "/v0/topics/b/diff", {"wait_ms": 30_000})))
+    waiting.start()
+    add(here, "a", 7)
+    waiting.join()
+    assert [record["data"] for record in found[0].json["records"]] == [7]
+
+
+def test_work_keeps_so_many_jobs_and_gives_back_when_the_worker_leaves(two: tuple[Served, Served]) -> None:
+    here, there = two
+    here.ask("PUT", "/v0/topics/q", {"type": "queue"})
+    add(here, "q", *range(3))
+    events = here.events("/v0/topics/q/work?node=w&max=2&lease_ms=60000")
+    first, second = events.until("job")[-1], events.until("job")[-1]
+    assert (first.id, first.data["$seq"], second.data["$seq"], first.data["topic"]) == ("1", 1, 2, "q")
+    assert there.ask("POST", "/v0/topics/q/ack", {"node": "w", "seqs": [1]}).json["acked"] == 1
+    assert events.until("job")[-1].data["$seq"] == 3
+    events.close()
+    claimed: list[int] = []
+    while len(claimed) < 2:
+        answer = there.ask("POST", "/v0/topics/q/claim", {"node": "v", "max": 5}).json
+        claimed += [job["$seq"] for job in answer["claimed"]]
+        assert {job["deliveries"] for job in answer["claimed"]} <= {1}
+    assert sorted(claimed) == [2, 3]
+
+
+def test_copies_of_a_router_are_made_once_by_processes_that_forward_at_once(two: tuple[Served, Served]) -> None:
+    here, there = two
+    here.ask("PUT", "/v0/topics/a", {})
+    here.ask("PUT", "/v0/routers/a-b", {"source": "a", "dest": "b"})
+    errors: list[BaseException] = []
+
+    def write(served: Served) -> None:
+        try:
+            for number in range(20):
+                assert add(served, "a", number).status == 200
+                assert served.ask("POST", "/v0/topics/b/diff", {"limit": 1}).status == 200
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=[served]) for served in (here, there, here, there)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    source = [record["data"] for record in here.ask("POST", "/v0/topics/a/diff", {}).json["records"]]
+    copies = [record["data"] for record in there.ask("POST", "/v0/topics/b/diff", {}).json["records"]]
+    assert len(source) == 80
+    assert copies == source
+
+
+def test_many_dead_letters_are_copied_once_whatever_process_finds_them(two: tuple[Served, Served]) -> None:
+    here, there = two
+    here.ask("PUT", "/v0/topics/q", {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"})
+    for at in range(3):
+        add(here, "q", *range(at * 400, at * 400 + 400))
+    found = 0
+    while found < 1200:
+        claimed = here.ask("POST", "/v0/topics/q/claim", {"node": "w", "max": 1000}).json["claimed"]
+        found += len(claimed)
+        there.ask("POST", "/v0/topics/q/nack", {"node": "w", "seqs": [job["$seq"] for job in claimed]})
+    for served in (here, there):
+        assert served.ask("POST", "/v0/topics/q/claim", {"node": "w"}).json["claimed"] == []
+    assert here.ask("GET", "/v0/topics/dead").json["count"] == 1200
+    last = there.ask("POST", "/v0/topics/dead/diff", {"from_seq": 1199}).json["records"]
+    assert [record["meta"]["$dead_letter_from"] for record in last] == ["q"]
+
+
+ROUTES: list[tuple[str, str, Any, set[str]]] = [
+    ("GET", "topics", None, {"read"}),
+    ("PUT", "topics/t", {}, {"admin"}),
+    ("GET", "topics/t", None, {"read"}),
+    ("DELETE", "topics/gone", None, {"delete"}),
+    ("POST", "topics/t", {"records": [{"data": 1}]}, {"write"}),
+    ("POST", "topics/t/diff", {}, {"read"}),
+    ("POST", "topics/t/delete", {"before_seq": 1}, {"delete"}),
+    ("POST", "topics/tq/claim", {"node": "n"}, {"read", "write"}),
+    ("POST", "topics/tq/ack", {"node": "n", "seqs": [9]}, {"write"}),
+    ("POST", "topics/tq/nack", {"node": "n", "seqs": [9]}, {"write"}),
+    ("POST", "topics/tq/extend", {"node": "n", "seqs": [9], "lease_ms": 1}, {"write"}),
+    ("GET", "topics/tq/work?node=n", None, {"read", "write"}),
+    ("GET", "routers", None, {"read"}),
+    ("PUT", "routers/tr", {"source": "t", "dest": "td"}, {"admin"}),
+    ("GET", "routers/tr", None, {"read"}),
+    ("DELETE", "routers/tgone", None, {"delete"}),
+    ("POST", "watch", {"topics": {"t": {}}}, {"read"}),
+    ("GET", "watch/wid_x.y", None, {"read"}),
+    ("GET", "metrics", None, {"read"}),
+]
+OPEN = ("health", "ready")
+
+
+class Guarded:
+    """A server with keys."""
+
+    def __init__(self, folder: Path) -> None:
+        self.keys = KeyFile(folder / "keys.json")
+        self.admin = self.keys.create(["admin"])
+        self.served = Served("memory://topics-and-keys", topics=True, keys=self.keys.path)
+        for path, body in (
+            ("topics/t", {}),
+            ("topics/td", {}),
+            ("topics/tq", {"type": "queue"}),
+            ("topics/other", {}),
+            ("routers/tr", {"source": "t", "dest": "td"}),
+        ):
+            assert self.ask(self.admin, "PUT", path, body).status == 201
+
+    def ask(self, key: str | None, method: str, path: str, body: Any = None) -> Reply:
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        return self.served.ask(method, f"/v0/{path}", body, headers)
+
+    def fresh(self, *scopes: str, **bounds: Any) -> str:
+        key = self.keys.create(scopes, **bounds)
+        self.served.application.service.keys._looked = 0.0  # type: ignore[union-attr]
+        return key
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    found = Guarded(tmp_path_factory.mktemp("topics-keys"))
+    yield found
+    found.served.close()
+
+
+@pytest.mark.parametrize(("method", "path", "body", "needed"), ROUTES, ids=[f"{one[0]} {one[1]}" for one in ROUTES])
+def test_each_route_needs_its_scopes_and_prefix(
+    guarded: Guarded, method: str, path: str, body: Any, needed: set[str]
+) -> None:
+    none = guarded.ask(None, method, path, body)
+    assert (none.status, none.json["error"]["code"]) == (401, "unauthorized")
+    for scope in SCOPES:
+        answer = guarded.ask(guarded.fresh(scope), method, path, body)
+        if needed <= {scope} or scope == "admin":
+            assert answer.status in (200, 201, 404, 406), scope
+        else:
+            assert (answer.status, answer.json["error"]["code"]) == (403, "forbidden"), scope
+    assert guarded.ask(guarded.fresh(*needed), method, path, body).status in (200, 201, 404, 406)
+    other = guarded.ask(guarded.fresh("admin", segments=["z"]), method, path, body)
+    if path in ("topics", "routers"):
+        assert other.json[path] == []
+    elif path not in ("metrics", "watch/wid_x.y"):
+        assert other.status == 403
+
+
+def test_every_route_is_in_the_table(guarded: Guarded) -> None:
+    router = guarded.served.application.router
+    known = {(method, router.find(method, f"/v0/{path.partition('?')[0]}".encode())[0].pattern)
+             for method, path, *_ in ROUTES}  # fmt: skip
+    known |= {("GET", f"/v0/{path}") for path in OPEN}
+    assert known == {(one.method, one.pattern) for one in router.routes if one.pattern.startswith("/v0/")}
+    for path in OPEN:
+        assert guarded.ask(None, "GET", path).status == 200
+
+
+def test_names_in_bodies_are_those_that_the_key_is_for(guarded: Guarded) -> None:
+    key = guarded.fresh("admin", segments=["t"])
+    assert guarded.ask(key, "POST", "watch", {"topics": {"t": {}, "other": {}}}).status == 403
+    assert guarded.ask(key, "PUT", "routers/tx", {"source": "other", "dest": "ty"}).status == 403
+    assert guarded.ask(key, "PUT", "routers/tx", {"source": "t", "dest": "other"}).status == 403
+    assert guarded.ask(key, "PUT", "topics/tz", {"type": "queue", "dead_letter": "other"}).status == 403
+    listed = guarded.ask(key, "GET", "topics").json["topics"]
+    assert {topic["topic"] for topic in listed} >= {"t", "td", "tq"}
+    assert "other" not in {topic["topic"] for topic in listed}
+
+
+def test_the_stream_of_a_watch_is_opened_by_its_own_key_only(guarded: Guarded) -> None:
+    mine, other = guarded.fresh("read"), guarded.fresh("read")
+    url = guarded.ask(mine, "POST", "watch", {"topics": {"t": {}}}).json["stream_url"]
+    assert guarded.ask(other, "GET", url.removeprefix("/v0/")).status == 401
+    assert guarded.ask(None, "GET", url.removeprefix("/v0/")).status == 401
+    assert guarded.served.events(url, {"Authorization": f"Bearer {mine}"}).until("caught-up")
+
+
+def test_a_server_without_the_option_has_no_topics(serve: Callable[..., Served]) -> None:
+    assert serve().ask("PUT", "/v0/topics/a", {}).status == 404
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example"}])
+def test_a_rebound_host_is_refused(serve: Callable[..., Served], headers: dict[str, str]) -> None:
+    served = serve(topics=True, hosts=["127.0.0.1"])
+    answer = served.ask("PUT", "/v0/topics/a", {}, headers)
+    assert (answer.status, answer.json["error"]["code"]) == (421, "forbidden")
+    assert served.ask("GET", "/v0/topics/a").status == 404
+
+
+def test_a_page_of_another_site_can_neither_write_nor_read(serve: Callable[..., Served]) -> None:
+    served = serve(topics=True, origins=["https://app.example"])
+    asked = {"Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "content-type"}
+    preflight = served.ask("OPTIONS", "/v0/topics/a", headers={"Origin": "https://evil.example", **asked})
+    assert "access-control-allow-origin" not in preflight.headers
+    # A form of a page needs no preflight, and has none of these types.
+    form = served.ask("POST", "/v0/topics/a", b'{"records":[{"data":1}]}', {"Content-Type": "text/plain"})
+    assert form.status == 415
+    read = served.ask("GET", "/v0/topics", headers={"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in read.headers
