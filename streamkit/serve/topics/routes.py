@@ -275,7 +275,7 @@ class TopicRoutes:
         """work(…) once it finds something, or after so many seconds."""
         store, topics, routers = self._opened(request)
         end = asyncio.get_running_loop().time() + seconds
-        ring = await request.service.rings.of(store, SPACE)
+        ring = await request.service.rings.of(store, SPACE, request.access)
         waiter = await request.waiter()
         ring.listen(waiter)
         try:

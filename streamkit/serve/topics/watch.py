@@ -222,7 +222,10 @@ async def stream(request: Request, topics: Topics, routers: Routers, watch: Watc
     cursor = request.text_header(b"last-event-id") or request.query().get("cursor")
     at = _Stream(topics, routers, watch, cursors_of(watch, cursor))
     store = service.store(str(topics.store.id))
-    rings = [await service.rings.of(store, SPACE), await service.rings.of(store, internal_name("topics"))]
+    rings = [
+        await service.rings.of(store, SPACE, request.access),
+        await service.rings.of(store, internal_name("topics"), request.access),
+    ]
     open_ = await request.stream(200, sse.HEADERS)
     for ring in rings:
         ring.listen(open_)
