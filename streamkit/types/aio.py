@@ -129,7 +129,8 @@ class AsyncTypedStore(Generic[W, R]):
 
     async def _reading(self, entries: AsyncIterable[Entry | Gap]) -> AsyncGenerator[Any, None]:
         async for entry in entries:
-            for found in self.registry.reading((entry,), self.unknown):
+            found = entry if isinstance(entry, Gap) else self.registry.read_or(entry, self.unknown)
+            if found is not None:
                 yield found
 
     # -- clients of the store -----------------------------------------------------------------------------------

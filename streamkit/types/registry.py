@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -100,11 +101,13 @@ class Type(Generic[T]):
     def read(self, entry: Entry) -> T:
         """The object of an entry, by way of the upcasters if its version is an earlier one."""
         version = version_of(entry, self.name, self.version)
+        values: Any = None
+        if version < self.version:
+            read = partial(self._plain.decode, entry.payload)
+            values = upcast_values(entry, self.name, version, self.version, self.upcast, read)
         try:
             if version == self.version:
                 return self.decode(entry.payload)
-            read = partial(self._plain.decode, entry.payload)
-            values = upcast_values(entry, self.name, version, self.version, self.upcast, read)
             return cast(T, self._plain.convert(values, self.kind))
         except Exception as error:
             text = f"{place_of(entry)} is no {self.kind.__name__}, version {version} of {self.name!r}: {error}"
@@ -149,7 +152,9 @@ class Registry(Generic[T]):
         return found.record(value, metadata)
 
     def records(self, values: Iterable[T], metadata: Mapping[str, str] | None = None) -> list[Record]:
-        """The records for objects."""
+        """The records for objects. TypeError for what is not iterable, such as one object."""
+        if type(values) in self._by_kind:
+            raise TypeError(f"values is an iterable of objects, not one {type(values).__name__}: put it into a list")
         return [self.record(value, metadata) for value in values]
 
     def read(self, entry: Entry) -> T:
@@ -167,6 +172,11 @@ class Registry(Generic[T]):
 
     def read_or(self, entry: Entry, policy: Policy) -> Typed[Any] | None:
         """The object beside its entry. If the registry lacks it: None to "skip" it, an Unknown for "raw"."""
+        metadata = entry.metadata
+        decode = self._current.get((metadata.get(EVENT), metadata.get(VERSION)))
+        if decode is not None:
+            with suppress(Exception):  # `read` raises an error that names the entry
+                return Typed(decode(entry.payload), entry)
         try:
             return Typed(self.read(entry), entry)
         except (UnknownType, UnsupportedVersion):
@@ -174,7 +184,7 @@ class Registry(Generic[T]):
                 raise
             if policy == "skip":
                 return None
-            return Typed(Unknown(entry.metadata.get(EVENT), entry.metadata.get(VERSION, "1")), entry)
+            return Typed(Unknown(metadata.get(EVENT), metadata.get(VERSION, "1")), entry)
 
     def reading(self, entries: Iterable[Entry | Gap], policy: Policy) -> Iterator[Any]:
         """The objects of entries, each beside its entry. A Gap is passed on."""

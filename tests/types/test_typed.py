@@ -269,6 +269,8 @@ def test_nothing_is_written_that_could_not_be_read(store: Any) -> None:
     for value in wrong:
         with pytest.raises(TypeError):
             typed.produce("orders", "42", [VALUES[0], value])
+    with pytest.raises(TypeError, match="put it into a list"):
+        typed.produce("orders", "42", VALUES[0])
     assert list(store.get_spaces()) == []
 
 
