@@ -22,6 +22,7 @@ from .native import read_space
 from .overtaken import FilesReplaced, planned_again
 from .session import register, session
 from .typed import parse_payloads
+from .types import parse_type
 
 if TYPE_CHECKING:
     from .sink import write_space
@@ -30,6 +31,7 @@ __all__ = [
     "FilesReplaced",
     "StreamLag",
     "parse_payloads",
+    "parse_type",
     "planned_again",
     "read_space",
     "register",

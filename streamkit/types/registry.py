@@ -79,6 +79,7 @@ class Type(Generic[T]):
         self.upcast = check_versions(version, upcast)
         self.marks = marks_of(self.name, version)
         self.is_pydantic = hasattr(kind, "__pydantic_validator__")
+        self.codec = codec
         self._codec, self._plain = _codecs(kind, codec, self.is_pydantic)
         self.decode: Callable[[bytes], T] = self._codec.decode
         if not self.is_pydantic:
@@ -143,13 +144,17 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[Type[T]]:
         return iter(self._by_name.values())
 
-    def record(self, value: T, metadata: Mapping[str, str] | None = None) -> Record:
-        """The record for an object: its payload, and `metadata` with its type and version."""
-        found = self._by_kind.get(type(value))
+    def type_of(self, kind: type[Any]) -> Type[T]:
+        """The type of a class. TypeError if the registry lacks it."""
+        found = self._by_kind.get(kind)
         if found is None:
             known = ", ".join(sorted(kind.__name__ for kind in self._by_kind))
-            raise TypeError(f"the registry has no type {type(value).__qualname__}; it has {known}")
-        return found.record(value, metadata)
+            raise TypeError(f"the registry has no type {getattr(kind, '__qualname__', kind)}; it has {known}")
+        return found
+
+    def record(self, value: T, metadata: Mapping[str, str] | None = None) -> Record:
+        """The record for an object: its payload, and `metadata` with its type and version."""
+        return self.type_of(type(value)).record(value, metadata)
 
     def records(self, values: Iterable[T], metadata: Mapping[str, str] | None = None) -> list[Record]:
         """The records for objects. TypeError for what is not iterable, such as one object."""

@@ -9,7 +9,7 @@ import msgspec
 
 from .registry import Registry, Type
 
-__all__ = ["breaking_changes", "schemas_of"]
+__all__ = ["breaking_changes", "schema_of", "schemas_of"]
 
 _BOUNDS = (
     "minimum",
@@ -45,7 +45,7 @@ class _Schemas(NamedTuple):
 
 def schemas_of(registry: Registry[Any]) -> dict[str, Any]:
     """The types by name: each with its version and its JSON Schema. Keep it with a release, as JSON."""
-    return {"types": {made.name: {"version": made.version, "schema": _schema(made)} for made in registry}}
+    return {"types": {made.name: {"version": made.version, "schema": schema_of(made)} for made in registry}}
 
 
 def breaking_changes(before: Mapping[str, Any], registry: Registry[Any]) -> list[str]:
@@ -66,13 +66,14 @@ def breaking_changes(before: Mapping[str, Any], registry: Registry[Any]) -> list
         elif version > made.version:
             found.append(f"the type {name!r} has version {made.version}, after version {version}: versions only grow")
         elif version == made.version:
-            after = _schema(made)
+            after = schema_of(made)
             for change in _changes(schema, after, _Schemas(schema, after), name, frozenset()):
                 found.append(f"{change}: raise the version of {name!r} from {version}, and upcast the earlier one")
     return found
 
 
-def _schema(made: Type[Any]) -> dict[str, Any]:
+def schema_of(made: Type[Any]) -> dict[str, Any]:
+    """The JSON Schema of a type's payloads."""
     kind: Any = made.kind
     schema: dict[str, Any] = kind.model_json_schema() if made.is_pydantic else msgspec.json.schema(kind)
     return schema
