@@ -137,7 +137,7 @@ class _QoS(virtual.QoS):
 
 
 class Channel(virtual.Channel):
-    """What kombu asks of queues and exchanges."""
+    """The queues and exchanges of a kombu connection."""
 
     QoS = _QoS
     supports_fanout = True

@@ -81,7 +81,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Thread:
-    """What is known of a thread, from entries that are added from the newest to the oldest."""
+    """The state of a thread, from entries that are added from the newest to the oldest."""
 
     def __init__(self) -> None:
         self.checkpoints: dict[tuple[str, str], _Checkpoint] = {}
@@ -375,17 +375,17 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """As `put`."""
+        """Call `put` in a thread."""
         return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """As `put_writes`."""
+        """Call `put_writes` in a thread."""
         await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """As `get_tuple`."""
+        """Call `get_tuple` in a thread."""
         return await asyncio.to_thread(self.get_tuple, config)
 
     async def alist(
@@ -396,26 +396,26 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """As `list`."""
+        """Call `list` in a thread, a hundred checkpoints at a time."""
         found = self.list(config, filter=filter, before=before, limit=limit)
         while page := await asyncio.to_thread(lambda: [*islice(found, 100)]):
             for one in page:
                 yield one
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """As `delete_thread`."""
+        """Call `delete_thread` in a thread."""
         await asyncio.to_thread(self.delete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """As `delete_for_runs`."""
+        """Call `delete_for_runs` in a thread."""
         await asyncio.to_thread(self.delete_for_runs, run_ids)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """As `copy_thread`."""
+        """Call `copy_thread` in a thread."""
         await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """As `prune`."""
+        """Call `prune` in a thread."""
         await asyncio.to_thread(lambda: self.prune(thread_ids, strategy=strategy))
 
 

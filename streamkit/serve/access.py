@@ -18,7 +18,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """The rights of a key or a token. Empty `stores`, `spaces` and `segments` allow all of them."""
 
     id: str = ""
-    """Of the key; empty for a caller without one."""
+    """The id of the key; empty for a caller without one."""
     scopes: frozenset[str] = frozenset(SCOPES)
     stores: frozenset[UUID] = frozenset()
     spaces: tuple[str, ...] = ()
@@ -76,4 +76,4 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EVERYTHING = Access()
-"""Of a server without keys, which is reached from its own machine only."""
+"""The rights of every caller of a server without keys, which only its own machine reaches."""

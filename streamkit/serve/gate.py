@@ -43,7 +43,7 @@ class Gate:
         self.requests = 0
         self.streams = 0
         self.body_bytes = 0
-        """Of bodies that are being taken."""
+        """Bytes of the bodies that are being received."""
 
     def _caller(self, access: Access) -> _Caller:
         caller = self._callers.get(access.id)

@@ -151,7 +151,7 @@ class KeyFile:
         return found[1]
 
     def has(self, id: str) -> bool:
-        """Whether the key with this id is in the file, and has not expired."""
+        """True if the key with this id is in the file and has not expired."""
         return self._find(id) is not None
 
     def ticket_access(self, ticket: str, path: bytes) -> Access | None:

@@ -56,7 +56,7 @@ class Request:
         self.access = EVERYTHING
         """The rights of the caller."""
         self.opened: Waiter | None = None
-        """What watches the client, once it does."""
+        """The watcher of the client's connection, once it exists."""
         self._receive = receive
         self._send = send
         self._body: bytes | None = None
@@ -137,7 +137,7 @@ class Request:
         return "" if value is None else value.partition(b";")[0].strip().decode("latin-1").lower()
 
     def accepts(self, media_type: bytes) -> bool:
-        """Whether `Accept` names exactly this type."""
+        """True if `Accept` names exactly this type."""
         for key, value in self.headers:
             if key == b"accept" and any(
                 part.partition(b";")[0].strip().lower() == media_type for part in value.split(b",")

@@ -28,7 +28,7 @@ _PAUSE = 0.2, 5.0
 
 
 def place_of(entry: Entry) -> Place:
-    """Where an entry stands in its partition."""
+    """Return the place of an entry in its partition."""
     origin = entry.origin
     return entry.trx.number, origin.index + entry.sequence - origin.first_sequence
 

@@ -66,7 +66,7 @@ class Rings:
                 ring.end_with(error)
 
     def uses(self, store_id: UUID) -> bool:
-        """Whether a space of the store is followed."""
+        """True if a space of the store is followed."""
         return any(key[0] == store_id for key in self._rings)
 
     def _sweep(self) -> None:

@@ -48,7 +48,7 @@ class _Node:
     name: _Node | None = None
     routes: dict[str, Route] = field(default_factory=dict)
     rest: dict[str, Route] = field(default_factory=dict)
-    """Of a pattern that ends with `{name*}` here."""
+    """The routes of a pattern that ends with `{name*}` here."""
 
 
 class Router:

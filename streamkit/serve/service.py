@@ -32,7 +32,7 @@ class Service:
     def __init__(self, client: AsyncClient | str | None, store: UUID | str | None, limits: Limits) -> None:
         self.limits = limits
         self.headers: tuple[tuple[bytes, bytes], ...] = ((b"x-content-type-options", b"nosniff"),)
-        """Of every answer."""
+        """The headers of every answer."""
         self.own_store = None if store is None else UUID(str(store))
         """The store that `_` names."""
         self._given = client
@@ -50,7 +50,7 @@ class Service:
         self.hosts: frozenset[str] = frozenset()
         """The names by which it may be asked for; empty: any."""
         self.origins: frozenset[bytes] = frozenset()
-        """Of pages of other sites that may use it."""
+        """The origins of other sites' pages that may use the server."""
         self.gate = Gate(limits)
         self.metrics = Metrics()
         self.ticker = Ticker(limits.heartbeat_seconds, limits.write_seconds, self.is_valid)
@@ -137,7 +137,7 @@ class Service:
         raise refused()
 
     def is_valid(self, access: Access) -> bool:
-        """Whether a caller still has the rights that its request began with."""
+        """True if a caller still has the rights that its request began with."""
         if access.expires and access.expires <= time.time():
             return False
         return self.keys is None or access is EVERYTHING or access.id.startswith(TOKEN) or self.keys.has(access.id)
@@ -179,7 +179,7 @@ class Service:
 
 
 def _reading(access: Access) -> frozenset[str]:
-    """Whether a key may read: admin contains it."""
+    """Return the scope `read` if the key may read: admin contains it."""
     return frozenset(("read",)) if access.scopes & {"read", "admin"} else frozenset()
 
 

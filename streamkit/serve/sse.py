@@ -52,7 +52,7 @@ def _with_retry(events: bytes) -> bytes:
 
 
 class Cursor(Protocol):
-    """Where a connection is. It moves when it gives something."""
+    """The position of a connection. It moves with each item that it gives."""
 
     @property
     def segment(self) -> str | None:

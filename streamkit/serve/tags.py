@@ -10,10 +10,10 @@ _TAG = re.compile(rb'(W/)?("[^"]*")')
 
 
 def has_tag(header: bytes, tag: bytes) -> bool:
-    """Whether an If-Match names `tag`, which is strong: `"…"`. A weak tag names nothing here."""
+    """True if an If-Match names `tag`, a strong one: `"…"`. A weak tag names nothing here."""
     return header.strip() == b"*" or any(found[2] == tag and not found[1] for found in _TAG.finditer(header))
 
 
 def has_tag_weakly(header: bytes, tag: bytes) -> bool:
-    """Whether an If-None-Match names `tag`, be it as a weak one: caches send those that they made weak."""
+    """True if an If-None-Match names `tag`, also as a weak one, because caches weaken tags."""
     return header.strip() == b"*" or any(found[2] == tag for found in _TAG.finditer(header))

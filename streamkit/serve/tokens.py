@@ -128,7 +128,7 @@ def access_of(claims: dict[str, Any]) -> Access | None:
 
 
 def _is_bound(value: Any) -> bool:
-    """Whether it is absent, or prefixes. An empty list is a mistake: it must not mean everything."""
+    """True if the value is absent or a list of prefixes. An empty list is a mistake: it must not mean everything."""
     return value is None or (_is_texts(value) and value != [])
 
 

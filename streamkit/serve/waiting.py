@@ -30,7 +30,7 @@ class Waiter:
         self._watch: asyncio.Task[None] | None = None
         self._woken = False
         self.gone = False
-        """Whether the client has left."""
+        """True if the client has left."""
 
     def watch(self) -> None:
         """Begin to watch the client. The body has been read before."""

@@ -76,11 +76,11 @@ def _columns(tests: Sequence[Predicate]) -> dict[str, None]:
 class RowFilter(NamedTuple):
     expression: pc.Expression | None
     columns: tuple[str, ...]
-    """That the expression needs."""
+    """The columns that the expression needs."""
 
 
 def arrow_filter(piece: Piece, tests: Sequence[Predicate]) -> RowFilter:
-    """What to keep of the rows that were read; a reader of the log keeps the bounds of transactions by itself."""
+    """Build the filter for rows that were read. A reader of the log keeps the bounds of transactions by itself."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["fits", "fitted", "readable"]
 
 _DIGITS = 38
-"""Of a decimal, at most."""
+"""The most digits of a decimal."""
 _DATE = r"^\d{4,6}-\d{1,2}-\d{1,2}$"
 
 
@@ -94,7 +94,7 @@ def _all_fit(values: Column, kind: DataType, nullable: bool) -> Iterator[Column]
 
 
 def _narrowed(kind: DataType) -> bool:
-    """Whether it is read as another type."""
+    """True if the type is read as another one."""
     return bool(readable(kind) != _nullable(kind))
 
 
@@ -113,7 +113,7 @@ def _nullable(kind: DataType) -> Any:
 
 
 def _requires(kind: DataType) -> bool:
-    """Whether something in it may not be null."""
+    """True if a part of the type may not be null."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     match kind:

@@ -30,7 +30,7 @@ COLUMNS: dict[str, str] = {
     "metadata": "map<string,string>",
     "tier": "string",
 }
-"""What is read, and the Spark type of each."""
+"""The columns of a read, and the Spark type of each."""
 
 _READ = {
     "url": "where the stores are, as for streamkit.connect",
@@ -69,7 +69,7 @@ _UNSAID = ("snapshot", "path", "checkpointlocation")
 """Options that no user gives."""
 _TIERS = ("all", "cold", "hot")
 _SECONDS = 100_000_000_000
-"""What is less is a time in seconds, not in milliseconds, which were that many in March 1973."""
+"""A smaller number is a time in seconds, not in milliseconds: in milliseconds it would be before March 1973."""
 LATEST = "latest"
 _MOST = (1 << 63) - 1
 """No sequence is more."""
@@ -249,7 +249,7 @@ def _moment(text: str) -> int:
 
 
 def _has_time(text: str) -> bool:
-    """Whether it is more than a date."""
+    """True if the text is more than a date."""
     return len(text) > len("2026-01-31")
 
 
@@ -261,10 +261,10 @@ def _day(timestamp: int) -> str:
 
 
 def milliseconds(moment: datetime) -> int:
-    """Of a datetime; without a zone it is in UTC."""
+    """Convert a datetime; one without a zone is in UTC."""
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def schema(columns: tuple[str, ...]) -> str:
-    """As Spark's DDL."""
+    """Return the columns as Spark's DDL."""
     return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)

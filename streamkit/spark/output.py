@@ -29,7 +29,7 @@ _PARTITIONS = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "dat
 
 
 class Layout(NamedTuple):
-    """How rows are laid down in a table."""
+    """The layout of rows in a table."""
 
     partition_by: tuple[str, ...] = ()
     """Columns that have a file of their own for each value; of a table that is there already, as it has them."""
@@ -38,7 +38,7 @@ class Layout(NamedTuple):
     add: tuple[str, ...] = ()
     """Columns that are added to those of the row in place of replacing them."""
     evolve: bool = False
-    """Whether columns may be added to the table; those that the rows lack are null."""
+    """True if columns may be added to the table. Columns that the rows lack are null."""
 
 
 class Output:
@@ -221,7 +221,7 @@ def _types(table: Any) -> dict[str, Any]:
 
 
 def _schema(frame: DataFrame) -> pa.Schema:
-    """Of its rows in the table: any of them may be null, and moments are in UTC."""
+    """Return the schema of the rows in the table: any of them may be null, and moments are in UTC."""
     import pyarrow as pa
 
     from .versions import arrow_schema_of

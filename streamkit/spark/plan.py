@@ -1,4 +1,4 @@
-"""What a read consists of: files of the archive and ranges of the log, from one look at every partition's watermark."""
+"""The plan of a read: files of the archive and ranges of the log, from one look at every partition's watermark."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Span(NamedTuple):
     space: str
     partition: int
     incarnation: str
-    """Of the space, as hex text: another one with its name is not read in its place."""
+    """The incarnation of the space, as hex text: a space that was made again with this name is not read instead."""
     first: int
     last: int
     archived: int
@@ -75,11 +75,11 @@ class Piece:
     skip: int = 0
     stop: int = 0
     min_timestamp: int = 0
-    """What is older is left out; only a stream says so, in which transactions may come from any time."""
+    """Older rows are left out. Only a stream sets it, because its transactions may come from any time."""
     rows: int = 0
     """About how many it has."""
     tier: str = "hot"
-    """Of what is read from the log; empty: as each entry is by then."""
+    """The tier of rows that are read from the log; empty: the tier that each entry has by then."""
     erased: bool = False
     """The file may have rows without payloads: they were erased."""
     named: bool = False
@@ -140,7 +140,7 @@ def spans(client: Client, options: Options, *, named: bool = True) -> list[Span]
 
 
 def trimmed(client: Client, span: Span, begin: int) -> Gap | None:
-    """What was trimmed, or has expired, between transaction `begin` and the span."""
+    """Return the gap of trimmed or expired entries between transaction `begin` and the span."""
     known = inner(client.store(span.store)).look_up(span.space)[0]
     if known is None or begin >= span.first:
         return None
@@ -245,7 +245,7 @@ def _piece(span: Span, first: int, last: int, rows: int, file: File | None = Non
 
 
 def packed(pieces: Sequence[Piece], rows: int) -> list[tuple[Piece, ...]]:
-    """What each task reads, about so many rows: small pieces cost less than a task for each."""
+    """Pack pieces into tasks of about so many rows: one task for each small piece would cost more."""
     found: list[list[Piece]] = []
     size = 0
     for piece in pieces:

@@ -119,7 +119,7 @@ def _to_one_place(frame: DataFrame, store: UUID, space: str, bucket: Column) -> 
 
 
 def elsewhere(name: str, target: str) -> str:
-    """What is said of a row whose column `name` is not the place that the write names."""
+    """Explain that a row's column `name` is not the place that the write names."""
     return (
         f", and the write names the {name} {target!r}: the write decides. Drop the columns, "
         "frame.drop('store', 'space'); or, to write to many places, use frame.write.format('streamkit') without the "
@@ -261,7 +261,7 @@ class _Transactions:
         self._bytes += size
 
     def _room(self, gathered: _Open | None, sizes: list[int], begin: int) -> int:
-        """How many records from `begin` on a transaction takes that takes the first of them, however large it is."""
+        """Count the records from `begin` on that fit in a transaction. The first always fits, however large it is."""
         rows, size = (gathered.rows, gathered.bytes) if gathered is not None else (0, 0)
         most = min(_BYTES - size, _HELD - self._bytes)
         totals = list(accumulate(sizes[begin : begin + _ROWS - rows]))
@@ -271,7 +271,7 @@ class _Transactions:
         return not self._full(gathered, segment, rows, size) and self._bytes + size <= _HELD
 
     def _full(self, gathered: _Open | None, segment: str, rows: int, size: int) -> bool:
-        """Whether a transaction has no room for so many rows and bytes more."""
+        """True if a transaction has no room for so many more rows and bytes."""
         if gathered is None:
             return rows > _ROWS or (rows > 1 and size > _BYTES)
         return (
@@ -285,7 +285,7 @@ class _Transactions:
 
 
 def _partitions(store: Store, space: str, partitions: int) -> int:
-    """How many the space has; it is made with so many if it is not there."""
+    """Return the space's number of partitions. A missing space is made with `partitions`."""
     known = inner(store).look_up(space)[0]
     if known is None:
         store.create_space(space, partitions)
@@ -343,7 +343,7 @@ def _runs(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[_Run]
 
 
 def _ends(batch: pa.RecordBatch) -> list[int]:
-    """Where runs of rows of one segment end."""
+    """Return the ends of runs of rows of one segment."""
     import numpy as np
     import pyarrow.compute as pc
 

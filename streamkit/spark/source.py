@@ -35,7 +35,8 @@ class Task(InputPartition):
 
 
 class PackedTask(InputPartition):
-    """Of a batch read: several small pieces, one after the other. A stream's tasks follow from the data instead."""
+    """A task of a batch read: several small pieces, one after the other. A stream's tasks follow from the data
+    instead."""
 
     def __init__(self, pieces: tuple[Piece, ...]) -> None:
         self.pieces = pieces
@@ -63,7 +64,7 @@ class _Reader(DataSourceReader):
 
 
 def _pinned(text: str) -> list[Span]:
-    """What read_space has looked at."""
+    """Decode the spans that read_space has planned."""
     import json
     from uuid import UUID
 

@@ -63,11 +63,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._client: Client | None = None
         self._spaces: dict[Key, list[Partition]] = {}
-        """Of the last look."""
+        """The partitions of the last look."""
         self._target: StreamOffset | None = None
         self._latest: StreamOffset | None = None
         self._reached: Json | None = None
-        """Where the next batch begins, as far as this process knows: Spark before 4.2 does not say it."""
+        """The start of the next batch, as far as this process knows: Spark before 4.2 does not say it."""
         self._positions: OrderedDict[tuple[Partition, int], int] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,12 +125,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode(StreamOffset(spaces, self.options.split, first.named))
 
     def reportLatestOffset(self) -> Json | None:
-        """As of the look that the last batch was planned with."""
+        """Return the end of the look that the last batch was planned with."""
         return None if self._latest is None else encode(self._latest)
 
     def _admitted(self, waiting: list[_Waiting], rows: int) -> Iterator[tuple[_Waiting, int]]:
-        """How far each partition is read, so that it is at most `rows` in all: whole transactions only. One that is
-        larger by itself is read alone. Whoever waits longest comes first, so that none waits for ever."""
+        """Choose the end of each partition's part of a batch: at most `rows` in all, and whole transactions only. A
+        larger transaction is read alone. The partition that waits longest comes first, so that none waits for ever."""
         if len(waiting) > 1:
             waiting = sorted(waiting, key=lambda each: self._time(each.partition, each.begin + 1))
         for at, each in enumerate(waiting):
@@ -244,7 +244,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._spaces[key][0].settings.incarnation.hex()
 
     def _end(self) -> StreamOffset:
-        """What is committed now. One request for each partition, and for what the options leave open."""
+        """Return the committed end. One request for each partition, and one for each name that the options leave
+        open."""
         try:
             ends = self._ends()
         except (StoreClosed, CorruptData):
@@ -263,7 +264,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _continued(self, start: StreamOffset, end: StreamOffset) -> dict[Key, SpaceOffset]:
-        """Where each space of `end` is read from. PermanentError if entries are gone that were to be read."""
+        """Return the start of each space of `end`. Raises PermanentError if entries are gone that were to be read."""
         for key in start.spaces.keys() - end.spaces.keys():
             self._lost(key, "it does not exist any more")
         begin = {}

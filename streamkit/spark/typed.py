@@ -16,7 +16,7 @@ __all__ = ["BAD", "bad_payloads", "parse_payloads", "struct"]
 BAD = "bad_payload"
 _PARSED, _DOCUMENT = "streamkit_parsed", "streamkit_document"
 _BLANK = " \t\r\n"
-"""What may stand around a document."""
+"""The characters allowed around a document."""
 
 
 def parse_payloads(frame: DataFrame, schema: StructType | str, *, rescue: str = "") -> DataFrame:

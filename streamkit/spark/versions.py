@@ -1,4 +1,4 @@
-"""What Spark's Python data source API offers: all of it since 4.2, batches and streams since 4.0.
+"""The parts of Spark's Python data source API: 4.2 offers all of it, 4.0 and 4.1 batches and streams.
 
 Spark 4.0 and 4.1 tell a stream's reader neither where a batch begins nor how much it may take, and have no trigger
 that several batches empty a source for. Spark 4.0 hands a stream's sink rows, not Arrow batches.
@@ -31,7 +31,7 @@ else:
     except ImportError:
 
         class ReadLimit:
-            """How much a batch takes."""
+            """The limit of a batch."""
 
         class ReadAllAvailable(ReadLimit):
             pass

@@ -294,6 +294,7 @@ def test_nobody_reaches_into_anothers_private_names() -> None:
 WRITTEN = (
     "backends",
     "examples/demo",
+    "streamkit/adapters",
     "streamkit/aio",
     "streamkit/backup",
     "streamkit/cli",

@@ -26,7 +26,7 @@ __all__ = ["Control"]
 
 
 _BYTES = 1 << 20
-"""Of a body: its values take many times the memory."""
+"""The largest body: its values take many times the memory."""
 
 
 class _Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -94,7 +94,7 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds without a read or write after which the stream expires."""
     expires: int | None = msgspec.field(name="x", default=None)
     expires_text: str | None = msgspec.field(name="xt", default=None)
-    """As the client wrote it."""
+    """The expiry as the client wrote it."""
     touched: int = msgspec.field(name="u", default=0)
     """Time of the last read or write that is recorded."""
     closed: bool = msgspec.field(name="c", default=False)

@@ -57,7 +57,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     config: Config
     created: int
     url: str
-    """Where the client that created it found the streams; callbacks go there."""
+    """The URL under which the creating client found the streams; callbacks name it."""
     links: dict[str, Link] = {}
     generation: int = 0
     wake: str | None = None

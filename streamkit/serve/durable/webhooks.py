@@ -95,7 +95,7 @@ class _Pinned(http.client.HTTPSConnection):
 
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address leads to one machine of the public Internet, and not by a detour to another one."""
+    """True if an address leads to one machine of the public Internet, without a detour to another one."""
     if not address.is_global or address.is_multicast or address.is_reserved:
         return False
     if isinstance(address, ipaddress.IPv4Address):

@@ -130,7 +130,7 @@ def _check(metadata: dict[str, str]) -> None:
 
 
 def is_binary(request: Request) -> bool:
-    """Whether the headers say that the body is the data of an event."""
+    """True if the headers say that the body is the data of an event."""
     return any(key == b"ce-specversion" for key, _ in request.headers)
 
 

@@ -18,7 +18,7 @@ __all__ = ["asked", "cursor_of", "cursor_text", "offset_of"]
 
 _SPACES = 100
 _BYTES = 1 << 20
-"""Of a request for them."""
+"""The largest request for several spaces."""
 
 
 class SeveralIn(msgspec.Struct, forbid_unknown_fields=True, rename={"from_": "from"}):

@@ -23,7 +23,7 @@ __all__ = ["SegmentCursor", "SeveralCursor", "SpaceCursor"]
 
 _ENTRIES = 1_000
 _BYTES = 1 << 20
-"""Of one page from the store."""
+"""The size of one page from the store."""
 
 
 def _events(items: Iterable[Item], id: str | None) -> bytes:
@@ -159,7 +159,7 @@ class SpaceCursor:
         return _events(items, self.offset.hex())
 
     def fresh(self, batch: Batch) -> list[Item]:
-        """What of a batch was not given yet; its place is after it then."""
+        """Return the items of a batch that were not given yet, and move behind the batch."""
         last, first = batch.last, batch.first
         if last is None or first is None:
             return _listed(batch.items, self._bounds)
@@ -174,7 +174,8 @@ class SpaceCursor:
         return place_of(entry) >= Offset.decode(self._offset, self._space).position(0)
 
     def _merge(self, items: list[Item], last: Entry) -> list[Item]:
-        """Of a batch of which the connection may have seen a part, maybe in another order of the partitions."""
+        """Return the new items of a batch of which the connection may have seen a part, maybe in another order of the
+        partitions."""
         seen = Offset.decode(self.offset, self._space)
 
         def is_new(what: Entry | Gap) -> bool:

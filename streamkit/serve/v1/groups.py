@@ -139,7 +139,7 @@ class RedriveOut(msgspec.Struct):
 
 
 class SeekIn(msgspec.Struct, forbid_unknown_fields=True):
-    """Where to go on: "beginning", "end" or an offset of the space."""
+    """The position to go on from: "beginning", "end" or an offset of the space."""
 
     to: str
 

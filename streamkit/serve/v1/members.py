@@ -21,7 +21,7 @@ _EVERY = 1.0
 
 
 class MemberIn(msgspec.Struct, forbid_unknown_fields=True):
-    """What the others are told. `ttl`: seconds (1 to 3600) for which it lasts without a renewal."""
+    """The member's metadata, which the others see. `ttl`: seconds (1 to 3600) for which it lasts without a renewal."""
 
     metadata: dict[str, str] | None = None
     ttl: float = 15.0

@@ -49,7 +49,7 @@ def listing(request: Request) -> Listing:
 
 
 class Reading(msgspec.Struct, kw_only=True):
-    """Where a read begins and ends."""
+    """The bounds of a read."""
 
     from_end: bool = False
     min_timestamp: int = 0

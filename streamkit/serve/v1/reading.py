@@ -65,7 +65,7 @@ async def read_segment(request: Request) -> Answer | None:
 
 
 def _tag(found: Found) -> str | None:
-    """Of a full page: its entries never change, but some of them may be removed."""
+    """Return the tag of a full page: its entries never change, but some of them may be removed."""
     last, first = found.last, found.items[0]
     if last is None:
         return None

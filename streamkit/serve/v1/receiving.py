@@ -133,7 +133,8 @@ async def receive(request: Request) -> Answer:
 async def _until_gone(
     request: Request, group: AsyncGroup, receiving: Awaitable[list[Delivery]], auto_ack: bool
 ) -> list[Delivery]:
-    """What a long-poll receives; nothing once the process is about to end. Gone if the client leaves."""
+    """Wait for a long-poll's deliveries. Empty if the process is about to end; the deliveries go back if the client
+    leaves."""
     waiter = await request.waiter()
     task = asyncio.ensure_future(receiving)
     task.add_done_callback(lambda _: waiter.wake())

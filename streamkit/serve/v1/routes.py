@@ -87,7 +87,7 @@ async def list_routes(request: Request) -> Answer:
 
 
 async def get_route(request: Request) -> Answer:
-    """Where a route is, and why it is paused."""
+    """Show a route's position, and why it is paused."""
     request.query(())
     request.access.check_all_segments()
     store = request.store()

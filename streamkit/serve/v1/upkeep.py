@@ -124,7 +124,7 @@ def _ended(task: asyncio.Task[None]) -> None:
 
 
 async def get_operation(request: Request) -> Answer:
-    """How far an operation is, or its result."""
+    """Show an operation's progress, or its result."""
     request.query(())
     try:
         id = str(UUID(request.name(1)))

@@ -97,7 +97,7 @@ async def list_views(request: Request) -> Answer:
 
 
 async def get_view(request: Request) -> Answer:
-    """Where a view is, and why it is paused."""
+    """Show a view's position, and why it is paused."""
     request.query(())
     request.access.check_all_segments()
     store = request.store()

@@ -38,7 +38,7 @@ _naming = threading.Lock()
 
 class RollupReport(NamedTuple):
     rows: int
-    """That the SQL gave, and the output was given."""
+    """Rows of the SQL's result, which the output was given."""
     bad: int
     """Entries whose payload is not of the schema, which were set aside."""
     batches: int
@@ -191,7 +191,7 @@ def _version(span: Span) -> int:
 
 
 def _after(span: Span, table: Any, bounded: bool, of: str = "") -> Span:
-    """What of it the output does not hold yet. `bounded`: the log may go on after it."""
+    """Return the part of a span that the output does not hold yet. `bounded`: the log may go on after it."""
     done = _done(span, table, of)
     if done:
         incarnation = table.transaction_version(_mark(span, f"{of}incarnation/"))

@@ -78,7 +78,7 @@ def _together(
 
 
 def _is_thinned(found: tuple[Store, str, Partition]) -> bool:
-    """Whether entries of the partition were trimmed, erased or deleted, or have expired."""
+    """True if entries of the partition were trimmed, erased or deleted, or have expired."""
     *_, partition = found
     return bool(
         partition.ask(floor_of).number > 1 or partition.thinned or partition.erasing or partition.head.erased
@@ -86,8 +86,8 @@ def _is_thinned(found: tuple[Store, str, Partition]) -> bool:
 
 
 def _entries(frame: DataFrame, thinned: Sequence[str]) -> list[DataFrame]:
-    """What is there more than once, or not; of spaces of which something was removed only the former, as nobody but the
-    log can tell what is missing there."""
+    """Find doubled and missing entries. In a space with removed entries only doubled ones, because only the log can
+    tell which are missing there."""
     from pyspark.sql import functions as F
 
     some = F.concat_ws("/", "store", "space").isin(*thinned)
