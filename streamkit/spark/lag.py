@@ -75,29 +75,39 @@ def _partitions(client: Client, store: UUID, space: str, incarnation: str | None
 
 def _offsets(checkpoint: str) -> list[StreamOffset]:
     """Of each source of streamkit, where the last batch that is done ended."""
-    import pyarrow.fs as fs
-
-    if "://" in checkpoint:
-        filesystem, path = fs.FileSystem.from_uri(checkpoint)
-    else:
-        filesystem, path = fs.LocalFileSystem(), checkpoint
-
-    def numbers(directory: str) -> list[int]:
-        listed = filesystem.get_file_info(fs.FileSelector(f"{path}/{directory}", allow_not_found=True))
-        return [int(info.base_name) for info in listed if info.base_name.isdecimal()]
-
-    done = max(numbers("commits"), default=None)
+    try:
+        filesystem, path = _directory(checkpoint)
+        done = max(_numbers(filesystem, f"{path}/commits"), default=None)
+    except (OSError, ValueError) as error:
+        raise PermanentError(f"{checkpoint}: the checkpoint cannot be read: {error}") from error
     if done is None:
         raise PermanentError(f"{checkpoint} is no checkpoint of a stream, or no batch of the stream is done yet")
     try:
         with filesystem.open_input_stream(f"{path}/offsets/{done}") as source:
             lines = bytes(source.read()).decode().splitlines()
         read = [decode(offset) for line in lines[2:] if _is_ours(offset := json.loads(line))]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise PermanentError(f"{checkpoint}: the offset of batch {done} cannot be read: {error}") from error
     if not read:
         raise PermanentError(f"{checkpoint} is the checkpoint of a stream that reads no space of streamkit")
     return read
+
+
+def _directory(checkpoint: str) -> tuple[Any, str]:
+    import pyarrow.fs as fs
+
+    if "://" not in checkpoint:
+        return fs.LocalFileSystem(), checkpoint
+    filesystem, path = fs.FileSystem.from_uri(checkpoint)
+    return filesystem, path
+
+
+def _numbers(filesystem: Any, directory: str) -> list[int]:
+    """The batches that Spark has noted in the directory."""
+    import pyarrow.fs as fs
+
+    listed = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+    return [int(info.base_name) for info in listed if info.base_name.isdecimal()]
 
 
 def _is_ours(offset: Any) -> bool:

@@ -16,6 +16,8 @@ import json
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 __all__ = ["SpaceOffset", "StreamOffset", "decode", "encode"]
 
 _VERSION = 2
@@ -52,8 +54,23 @@ def encode(offset: StreamOffset) -> dict[str, Any]:
     return {"version": _VERSION, "rows": offset.rows, **named, "spaces": spaces}
 
 
+class _Place(msgspec.Struct):
+    """A space of an offset, as it is stored."""
+
+    incarnation: str
+    read: list[int | tuple[int, int]]
+
+
+class _Stored(msgspec.Struct):
+    """An offset of version 2, as it is stored."""
+
+    rows: int
+    spaces: dict[str, _Place]
+    named: bool = False
+
+
 def decode(offset: dict[str, Any]) -> StreamOffset:
-    """ValueError for one of a newer release."""
+    """ValueError for an offset of a newer release, and for one that is damaged."""
     version = offset.get("version")
     if version == 1:
         return _decode_first(offset)
@@ -62,20 +79,20 @@ def decode(offset: dict[str, Any]) -> StreamOffset:
             f"the checkpoint's offset has version {version!r}; this release reads {_VERSION}. Upgrade streamkit, or "
             "begin with a new checkpoint"
         )
+    stored = msgspec.convert(offset, _Stored)
     spaces = {}
-    for name, place in offset["spaces"].items():
-        store, space = json.loads(name)
-        read = tuple((at[0], at[1]) if isinstance(at, list) else (at, 0) for at in place["read"])
-        spaces[UUID(store), space] = SpaceOffset(place["incarnation"], read)
-    return StreamOffset(spaces, offset["rows"], offset.get("named", False))
+    for name, place in stored.spaces.items():
+        read = tuple((at, 0) if isinstance(at, int) else at for at in place.read)
+        spaces[msgspec.json.decode(name, type=tuple[UUID, str])] = SpaceOffset(place.incarnation, read)
+    return StreamOffset(spaces, stored.rows, stored.named)
 
 
 def _decode_first(offset: dict[str, Any]) -> StreamOffset:
     read: dict[tuple[UUID, str], dict[int, int]] = {}
-    for name, number in offset.items():
+    for name, number in msgspec.convert(offset, dict[str, int]).items():
         if name != "version":
-            store, space, partition = json.loads(name)
-            read.setdefault((UUID(store), space), {})[partition] = number
+            store, space, partition = msgspec.json.decode(name, type=tuple[UUID, str, int])
+            read.setdefault((store, space), {})[partition] = number
     spaces = {}
     for key, numbers in read.items():
         spaces[key] = SpaceOffset(None, tuple((numbers.get(at, 0), 0) for at in range(max(numbers) + 1)))

@@ -105,3 +105,39 @@ def test_what_is_no_checkpoint_is_said(url: str, store: Store, tmp_path: Path) -
     (tmp_path / "checkpoint" / "offsets" / "7").write_text("v1\n{}\nnonsense")
     with pytest.raises(PermanentError, match="batch 7 cannot be read"):
         stream_lag(str(tmp_path / "checkpoint"), url)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        {"rows": None},
+        {"rows": "many"},
+        {"spaces": []},
+        {"spaces": {"name": {}}},
+        {"spaces": {"[1, 2]": {"incarnation": "", "read": [1]}}},
+        {"read": None},
+        {"read": [[1]]},
+        {"read": ["1"]},
+        {"version": 1, "[]": 3},
+        {"version": 1, "spaces": {}},
+    ],
+)
+def test_a_damaged_offset_is_said(url: str, store: Store, tmp_path: Path, harm: dict[str, Any]) -> None:
+    run(url, store, tmp_path / "checkpoint", None)
+    file = tmp_path / "checkpoint" / "offsets" / "7"
+    *lines, last = file.read_text().splitlines()
+    offset = json.loads(last)
+    if "read" in harm:
+        next(iter(offset["spaces"].values()))["read"] = harm["read"]
+    else:
+        offset |= harm
+    file.write_text("\n".join([*lines, json.dumps(offset)]))
+    with pytest.raises(PermanentError, match="the offset of batch 7 cannot be read"):
+        stream_lag(str(tmp_path / "checkpoint"), url)
+
+
+def test_a_checkpoint_at_an_unknown_place_is_said(url: str, tmp_path: Path) -> None:
+    (tmp_path / "commits").touch()
+    for place in ("nowhere://x/checkpoint", str(tmp_path)):
+        with pytest.raises(PermanentError, match="the checkpoint cannot be read"):
+            stream_lag(place, url)

@@ -425,6 +425,31 @@ def test_a_job_refuses_in_one_line(name: str, both: Store, url: str, capsys: pyt
         assert says in line
 
 
+def test_a_job_ends_with_one_line_for_an_error_of_a_library_and_shows_a_fault_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import pyarrow as pa
+    from deltalake.exceptions import DeltaError
+    from py4j.protocol import Py4JNetworkError
+    from pyspark.errors import AnalysisException
+
+    from streamkit.spark.jobs.command import main
+
+    def ended(error: Exception) -> Any:
+        def job(_: Any) -> int:
+            raise error
+
+        with pytest.raises(SystemExit) as ended:
+            main(job)
+        return ended.value.code
+
+    for kind in (DeltaError, Py4JNetworkError, pa.ArrowCapacityError, AnalysisException):
+        assert ended(kind("it is not there\n\tat a.b.c(File.java:1)")) == 1
+        assert capsys.readouterr().err == f"{kind.__name__}: it is not there\n"
+    with pytest.raises(KeyError):
+        ended(KeyError("a fault"))
+
+
 @pytest.mark.parametrize(("harm", "says"), [(harm, says) for harm, _, says in HARMS])
 def test_a_table_that_was_tampered_with_is_refused_on_the_driver(
     spark: Any, tmp_path: Path, harm: Callable[[Path], None], says: str

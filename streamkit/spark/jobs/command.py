@@ -24,6 +24,8 @@ __all__ = ["arguments", "existing", "in_tasks", "main", "on_executors", "say", "
 
 _AT_ONCE = 256
 """Tasks whose results are awaited together."""
+_LIBRARIES = {"_internal", "grpc", "py4j", "pyarrow", "pyspark"}
+"""Modules whose errors end a job with one line; `_internal` is the module of delta-rs's errors."""
 _W = TypeVar("_W")
 _R = TypeVar("_R")
 
@@ -114,15 +116,16 @@ def in_tasks(spark: SparkSession, work: Sequence[_W], task: Callable[[_W], _R]) 
 
 def main(job: Callable[[Sequence[str] | None], int]) -> None:
     """Run a job; what it refuses is one line on standard error."""
-    from pyspark.errors import PySparkException
-
     try:
         code = job(None)
     except (StreamkitError, ValueError, OSError) as error:
         print(visible(f"{type(error).__name__}: {error}"), file=sys.stderr)
         code = 2 if isinstance(error, ValueError) and not isinstance(error, StreamkitError) else 1
-    except PySparkException as error:
-        print(visible(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"), file=sys.stderr)
+    except Exception as error:
+        if not any(kind.__module__.partition(".")[0] in _LIBRARIES for kind in type(error).__mro__):
+            raise
+        # Further lines are stack traces of the library.
+        print(visible(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"), file=sys.stderr)
         code = 1
     sys.exit(code)
 
