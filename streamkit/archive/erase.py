@@ -189,7 +189,10 @@ def _delete_old(archive: Archive, named: Set[str], spans: Spans) -> None:
 
 
 def stored_files(table: Table) -> list[Any]:
-    """The pyarrow file info of each data file in the table's directory, named by a version or not."""
+    """The pyarrow file info of each data file in the table's directory, named by a version or not.
+
+    Checkpoints are Parquet files too. They are in the table's log, and in a copy of it that a killed process has left.
+    """
     import pyarrow.fs as fs
 
     with table.mapped():
@@ -197,7 +200,7 @@ def stored_files(table: Table) -> list[Any]:
     return [
         info
         for info in found
-        if info.type == fs.FileType.File and not info.path.startswith(DIRECTORY) and info.path.endswith(".parquet")
+        if info.type == fs.FileType.File and info.path.endswith(".parquet") and DIRECTORY not in info.path.split("/")
     ]
 
 

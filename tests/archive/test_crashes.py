@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
 
+import streamkit
 from harness.archived_world import SPACE, World, filled
 from harness.power import Disk, PowerCut
 from streamkit import Record
@@ -20,6 +23,8 @@ from streamkit.testing import CRASHES, Crash, Fault, Plan
 from streamkit.testing.fault_plan import FAULTS
 
 pytest.importorskip("deltalake")
+
+from deltalake import DeltaTable
 
 
 @pytest.fixture(params=["memory", "remote"])
@@ -295,3 +300,21 @@ def test_what_only_a_damaged_file_holds_is_corrupt(tmp_path: Path) -> None:
         list(store.consume_segment(SPACE, "a0"))
     assert list(store.consume_segment(SPACE, "a0", min_sequence=9))
     assert store.peek(SPACE, "a0") == before[3]["a0"]
+
+
+def test_a_copy_of_the_log_that_a_killed_process_left_does_not_stop_an_erasure(tmp_path: Path) -> None:
+    """The process was killed while it wrote a checkpoint: a Parquet file, but not one of entries."""
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(uuid4())
+        store.produce(SPACE, "a", [Record(b"1", {"owner": "x"}), Record(b"2")])
+        store.archive(SPACE)
+        table = store._archive(SPACE).table
+        DeltaTable(table.url).create_checkpoint()
+        assert table.directory is not None
+        left = Path(table.directory) / ".streamkit-killed"
+        shutil.copytree(Path(table.directory) / "_delta_log", left / "_delta_log")
+        assert list(left.rglob("*.checkpoint.parquet"))
+        store.erase(SPACE, "a", first=2)
+        store.erase(SPACE, metadata={"owner": "x"})
+        store.archive(SPACE)
+        assert [entry.payload for entry in store.consume_space(SPACE)] == []
