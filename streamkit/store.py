@@ -1069,11 +1069,14 @@ class Store:
         target_file_bytes: int = 64 << 20,
         retention_hours: float = 168.0,
         progress: Callable[[int, int], None] | None = None,
+        spread: Spread | None = None,
     ) -> CompactReport:
         """Bring small files of the space's archive together, and what other engines have laid out into order.
 
-        `target_file_bytes`: payload in one file, before compression; about five times as much memory is used. Files
-        that no version of the table has needed for `retention_hours` are deleted: more than the longest read takes.
+        `target_file_bytes`: payload in one file, before compression; about five times as much memory is used. What is
+        less than half of that shares a file with other partitions. Files that no version of the table has needed for
+        `retention_hours` are deleted: more than the longest read takes. `spread`: as in `archive`, several processes
+        write the files, and this one commits them.
         `progress(done, all)` counts files. Archivers and readers may go on meanwhile; it may be stopped anywhere, and
         called again. MissingDependency without the extra `archive`; CorruptData if rows were changed by something else.
         A space without an archive is nothing to do.
@@ -1086,7 +1089,8 @@ class Store:
         check_hours("retention_hours", retention_hours)
         if self._known(space) is None:
             return CompactReport(space)
-        return CompactReport(space, *compact_space(self._archive(space), target_file_bytes, retention_hours, progress))
+        archive = self._archive(space)
+        return CompactReport(space, *compact_space(archive, target_file_bytes, retention_hours, progress, spread))
 
     def restore(
         self,

@@ -169,7 +169,7 @@ class Amounts:
         which = (file.path, file.partition)
         found = self._totals.get(which)
         if found is None:
-            if file.shared:
+            if file.shared and not file.ours:
                 found = int(self._transactions(file, sized=True).sizes.sum())
             else:
                 found = self._files.payload_bytes(file)

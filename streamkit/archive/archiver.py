@@ -71,7 +71,7 @@ def archive_space(
                     raise
                 continue
             archive.check_location(group)
-            done = archive_partitions(group, held, archive.table, until, target_bytes, progress, spread)
+            done = archive_partitions(group, held, archive, until, target_bytes, progress, spread)
             _remove_trimmed(group, archive, held)
             removed += remove_all(group, archive, held)
         total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
@@ -87,7 +87,7 @@ def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeL
             with lease(name) as held:
                 for partition in group:
                     held.check()
-                    trim_archive(archive.table, partition)
+                    trim_archive(archive, partition)
                 _remove_trimmed(group, archive, held)
                 removed += remove_all(group, archive, held)
         except (LeaseNotAcquired, TransientError, Ambiguous):

@@ -1,4 +1,8 @@
-"""Small files that follow each other become one, sorted as every file is; old files go when nobody reads them."""
+"""Small files become large ones, sorted as every file is; old files go when nobody reads them.
+
+Neighbours of one partition are brought together. What is still small then shares a file with other partitions, so that
+a space of many partitions has few files, too.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,35 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import scattered
-from .parquet import write_file
+from .joins import joins
+from .parquet import write_file, write_shared
 from .scattered import Wanted, windows
 from .snapshot import File, Gone, Snapshot
+from .spread import Rewrite, Rewritten, Spread
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .file_reader import FileReader
     from .read import Archive
+    from .table import Table
 
-__all__ = ["compact_space"]
+__all__ = ["compact_space", "rewrite", "scattered_files", "sort_files"]
 
-_ROWS = 1_000_000
 _TRIES = 20
 
 
 def compact_space(
-    archive: Archive, target_bytes: int, retention_hours: float, progress: Callable[[int, int], None] | None = None
+    archive: Archive,
+    target_bytes: int,
+    retention_hours: float,
+    progress: Callable[[int, int], None] | None = None,
+    spread: Spread | None = None,
 ) -> tuple[int, int, int]:
     """(files before, files after, old files removed). Archivers and readers may go on meanwhile.
 
     `target_bytes`: of payload in a file, before compression. ValueError for a negative retention.
-    `progress(done, all)` counts files that are to be brought together.
+    `progress(done, all)` counts files that are to be brought together. `spread` has the new files written elsewhere.
     """
     if retention_hours < 0:
         raise ValueError(f"retention is 0 hours or more, not {retention_hours}")
@@ -39,7 +50,7 @@ def compact_space(
     before = len(snapshot.paths)
     while True:
         try:
-            _compact(archive, snapshot, target_bytes, progress)
+            _compact(archive, snapshot, target_bytes, progress, spread)
             break
         except Gone as error:  # an erasure, or another compaction, has replaced the file
             snapshot = archive.newer(snapshot, error)
@@ -50,58 +61,65 @@ def compact_space(
 
 
 def _compact(
-    archive: Archive, snapshot: Snapshot, target_bytes: int, progress: Callable[[int, int], None] | None
+    archive: Archive,
+    snapshot: Snapshot,
+    target_bytes: int,
+    progress: Callable[[int, int], None] | None,
+    spread: Spread | None,
 ) -> None:
     """Bring files of a version together. Gone if a file is not there any more."""
-    small, apart = list(_groups(archive, snapshot, target_bytes)), scattered_files(archive, snapshot)
-    done, total = 0, sum(map(len, small + apart))
-    for group in small + apart:
-        (_merge if len(group) > 1 and all(file.ours for file in group) else sort_files)(archive, snapshot, group)
-        done += len(group)
+    apart = scattered_files(archive, snapshot)
+    tasks = [
+        Rewrite(archive.table.store, archive.space, list(snapshot.state.types), old, new)
+        for old, new in [*((files, []) for files in apart), *joins(archive.files, snapshot, apart, target_bytes)]
+    ]
+    done, total = 0, sum(len(_paths(task.old)) for task in tasks)
+    gone = ""
+    here = (rewrite(archive.files, task) for task in tasks)
+    for found in here if spread is None or not tasks else spread(tasks):
+        assert isinstance(found, Rewritten)
+        if found.gone:
+            gone = found.gone
+            continue
+        _replace(archive.table, found.old, found.new)
+        done += len(_paths(found.old))
         if progress is not None:
             progress(done, total)
+    if gone:
+        raise Gone(gone)
 
 
-def _groups(archive: Archive, snapshot: Snapshot, target_bytes: int) -> Iterator[list[File]]:
-    """Neighbours that together have no more payload than a file should: what they take in memory is told by that."""
-    for partition in {file.partition for file in snapshot.files}:
-        trimmed = snapshot.trimmed[partition].until
-        group: list[File] = []
-        size = rows = 0
-        for cluster in snapshot.clusters(partition):
-            # Compressed it is no more than decoded: what is large enough need not be opened.
-            if len(cluster) > 1 or not cluster[0].ours or cluster[0].size >= target_bytes:
-                if len(group) > 1:
-                    yield group
-                group = []
-                continue
-            payload = archive.files.payload_bytes(cluster[0])
-            # What was trimmed before it was archived is between files, never in one.
-            apart = bool(group) and group[-1].positions[1] + 1 != cluster[0].positions[0]
-            apart = apart and group[-1].numbers[1] > trimmed
-            if group and (apart or size + payload > target_bytes or rows + cluster[0].rows > _ROWS):
-                if len(group) > 1:
-                    yield group
-                group = []
-            if not group:
-                size = rows = 0
-            group += cluster
-            size, rows = size + payload, rows + cluster[0].rows
-        if len(group) > 1:
-            yield group
+def _paths(files: Sequence[File]) -> set[str]:
+    return {file.path for file in files}
 
 
-def _merge(archive: Archive, snapshot: Snapshot, group: Sequence[File]) -> None:
+def rewrite(files: FileReader, task: Rewrite) -> Rewritten:
+    """Write the new files of `task`. No version of the table names them yet."""
+    new: list[File] = []
+    try:
+        if not task.new:
+            new += _sorted_files(files.table, task.old, task.columns)
+        for parts in task.new:
+            rows = (_joined(files, part, task.columns) for part in parts)
+            new += write_shared(files.table, rows) if len(parts) > 1 else [write_file(files.table, next(rows))]
+    except Gone as error:
+        files.table.discard(new)
+        return Rewritten(task.old, [], str(error))
+    except BaseException:
+        files.table.discard(new)
+        raise
+    return Rewritten(task.old, new)
+
+
+def _joined(files: FileReader, part: Sequence[File], columns: list[str]) -> pa.Table:
+    """The rows of some files of a partition, sorted."""
     import pyarrow as pa
 
-    table = archive.table
-    columns = list(snapshot.state.types)
-    with table.mapped():
-        parts = [archive.files.read(file, columns) for file in group]
-        rows = _with_long_payloads(pa.concat_tables(parts, promote_options="permissive")).unify_dictionaries()
-        parts.clear()
-        rows = _sorted(rows)
-    _replace(archive, group, [write_file(table, rows)])
+    with files.table.mapped():
+        tables = [files.read(file, columns) for file in part]
+        rows = _with_long_payloads(pa.concat_tables(tables, promote_options="permissive")).unify_dictionaries()
+        tables.clear()
+        return _sorted(rows)
 
 
 def _with_long_payloads(rows: pa.Table) -> pa.Table:
@@ -119,8 +137,8 @@ def _sorted(rows: pa.Table) -> pa.Table:
     return rows.sort_by([("segment", "ascending"), ("sequence", "ascending")]).combine_chunks()
 
 
-def _replace(archive: Archive, old: Sequence[File], new: Sequence[File]) -> None:
-    table, paths = archive.table, {file.path for file in old}
+def _replace(table: Table, old: Sequence[File], new: Sequence[File]) -> None:
+    paths = _paths(old)
     for _ in range(_TRIES):
         there = table.snapshot()
         if there is None or not paths <= there.paths:
@@ -137,18 +155,32 @@ def scattered_files(archive: Archive, snapshot: Snapshot) -> list[list[File]]:
     And files of our own that no reader can hold: earlier releases made them, by their size compressed.
     """
     found: list[list[File]] = []
-    for partition in sorted({file.partition for file in snapshot.files}):
-        for cluster in snapshot.clusters(partition):
-            if len(cluster) == 1 and cluster[0].ours:
-                if _is_too_large(archive, cluster[0]):
-                    found.append(cluster)
-                continue
-            paths, group = {file.path for file in cluster}, list(cluster)
-            for other in [other for other in found if paths & {file.path for file in other}]:
-                found.remove(other)
-                group += other
-            found.append(group)
+    clusters = [cluster for partition in snapshot.partitions for cluster in snapshot.clusters(partition)]
+    mixed = _with_scattered(clusters)
+    for cluster in clusters:
+        if len(cluster) == 1 and cluster[0].ours and cluster[0].path not in mixed:
+            if not cluster[0].shared and _is_too_large(archive, cluster[0]):
+                found.append(cluster)
+            continue
+        paths, group = _paths(cluster), list(cluster)
+        for other in [other for other in found if paths & _paths(other)]:
+            found.remove(other)
+            group += other
+        found.append(group)
     return found
+
+
+def _with_scattered(clusters: Sequence[Sequence[File]]) -> set[str]:
+    """The shared files of ours that have to be replaced as a whole, because one of their partitions overlaps another
+    engine's file."""
+    mixed: set[str] = set()
+    while True:
+        before = len(mixed)
+        for cluster in clusters:
+            if len(cluster) > 1 or not cluster[0].ours or cluster[0].path in mixed:
+                mixed |= {file.path for file in cluster if file.shared and file.ours}
+        if len(mixed) == before:
+            return mixed
 
 
 def _is_too_large(archive: Archive, file: File) -> bool:
@@ -158,9 +190,10 @@ def _is_too_large(archive: Archive, file: File) -> bool:
 
 def sort_files(archive: Archive, snapshot: Snapshot, files: Sequence[File]) -> None:
     """Write the rows of `files` anew, as an archiver would have: each file a range of transactions of a partition."""
-    table = archive.table
-    columns = list(snapshot.state.types)
-    new: list[File] = []
+    _replace(archive.table, files, list(_sorted_files(archive.table, files, list(snapshot.state.types))))
+
+
+def _sorted_files(table: Table, files: Sequence[File], columns: list[str]) -> Iterator[File]:
     for partition in sorted({file.partition for file in files}):
         some = [file for file in files if file.partition == partition]
         numbers = Wanted(
@@ -169,5 +202,4 @@ def sort_files(archive: Archive, snapshot: Snapshot, files: Sequence[File]) -> N
         for rows in windows(table, some, numbers, columns):
             with table.mapped():
                 rows = _sorted(rows)
-            new.append(write_file(table, rows))
-    _replace(archive, files, new)
+            yield write_file(table, rows)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .read import Archive
     from .table import Table
 
-__all__ = ["erase_archived", "is_left_behind", "sort_foreign", "stored_files"]
+__all__ = ["erase_archived", "is_left_behind", "part_file", "sort_foreign", "stored_files"]
 
 _TRIES = 20
 _FOOTER = b"PAR1"
@@ -52,7 +52,7 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
             _delete_old(archive, set(), spans)
             return count
         try:
-            foreign, old = False, list[File]()
+            foreign, old, shared = False, list[File](), list[File]()
             for file in _candidates(snapshot, partition, spans):
                 if file.path in clean:
                     continue
@@ -62,11 +62,15 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
                     foreign = True
                     sort_foreign(archive, snapshot, file)
                     break
+                elif file.shared:
+                    shared.append(file)
                 else:
                     if file.path not in made:
                         made[file.path] = _written(archive, snapshot, file, spans)
                     old.append(file)
-            if foreign:
+            for file in shared:
+                part_file(archive, snapshot, file)
+            if foreign or shared:
                 continue
             if not old and fenced:
                 _delete_old(archive, snapshot.paths, spans)
@@ -98,6 +102,16 @@ def sort_foreign(archive: Archive, snapshot: Snapshot, file: File) -> None:
     for group in scattered_files(archive, snapshot):
         if file.path in {other.path for other in group}:
             sort_files(archive, snapshot, group)
+
+
+def part_file(archive: Archive, snapshot: Snapshot, file: File) -> None:
+    """Have a file of several partitions that streamkit wrote replaced by one for each of them.
+
+    Rows, and payloads, are removed from files of one partition only. A later compaction brings the files together.
+    """
+    from .compact import sort_files
+
+    sort_files(archive, snapshot, [part for part in snapshot.files if part.path == file.path])
 
 
 def _written(archive: Archive, snapshot: Snapshot, file: File, spans: Spans) -> File:

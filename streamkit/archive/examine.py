@@ -10,6 +10,7 @@ from ..log.batches import Bounds
 from ..log.rows import SegmentRow
 from .columns import check_rows
 from .errors import UNDECODABLE, Elsewhere
+from .file_reader import own_groups
 from .parquet import check_digest
 from .schema import schema
 from .snapshot import File, Gone, Snapshot, TrimmedMark
@@ -120,14 +121,15 @@ class _Walk:
                 if getattr(kind, "value_type", kind) != field.type and kind != field.type:
                     self.found(file.path, f"its column {field.name!r} is {kind} and not {field.type}")
             groups = self._archive.files.groups(file, source)
-            for at, said in enumerate(groups):
+            own = own_groups(file, source)
+            for at, said in ((at, groups[at]) for at in own):
                 rows = check_rows(source.read_row_group(at, columns=["segment", "sequence"]))
                 ends = [pc.min_max(rows["segment"].cast("string")), pc.min_max(rows["sequence"])]
                 there = tuple(end[name].as_py() for end in ends for name in ("min", "max"))
                 if there != said:
                     self.found(file.path, f"row group {at} has {there}, and its description says {said}")
             names = ["partition", "number", "position", "segment", "sequence", "timestamp"]
-            rows = check_rows(source.read(columns=names)).unify_dictionaries()
+            rows = check_rows(source.read_row_groups(own, columns=names)).unify_dictionaries()
             actual: dict[str, tuple[Any, Any]] = {}
             for name in names:
                 end = pc.min_max(rows[name].cast("string" if name == "segment" else "int64"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .columns import as_ours
-from .snapshot import File
+from .parquet import parts_of
+from .snapshot import File, is_own_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,9 +20,12 @@ _ROWS = 65_536
 
 
 def measure(table: Table, path: str, size: int) -> tuple[File, ...]:
-    """The file as one of each partition that it has rows of. Its narrow columns are read, a batch at a time."""
+    """The file as one of each partition that it has rows of. A file that streamkit wrote says so itself; of others the
+    narrow columns are read, a batch at a time."""
     found: dict[int, dict[str, Any]] = {}
     source = table.open(path, buffer_size=1 << 20, pre_buffer=False)
+    if is_own_name(path) and (parts := parts_of(path, size, source.metadata)):
+        return tuple(file for file, _ in parts)
     with table.reading(path):
         for batch in source.iter_batches(_ROWS, columns=_COLUMNS):
             _take(found, batch)
@@ -36,7 +40,7 @@ def measure(table: Table, path: str, size: int) -> tuple[File, ...]:
             part["segment"],
             part["sequence"],
             (part["timestamp"][0] // 1000, part["timestamp"][1] // 1000),
-            len(found) > 1,
+            len(found) if len(found) > 1 else 0,
         )
         for partition, part in sorted(found.items())
     )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from .batches import WORDS, have_texts
 from .columns import as_ours, check_rows, with_words
-from .parquet import PAYLOAD_BYTES, sealed
+from .parquet import PAYLOAD_BYTES, parts_of, sealed
 from .snapshot import File
 from .table import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "FileReader"]
+__all__ = ["COLUMNS", "FileReader", "own_groups"]
 
 COLUMNS = [
     "number",
@@ -68,6 +68,9 @@ class FileReader:
         import pyarrow.compute as pc
 
         source = self.open(file)
+        if file.ours and file.shared:
+            said_parts = parts_of(file.path, file.size, source.metadata)
+            return next(payload for part, payload in said_parts if part.partition == file.partition)
         said = (source.metadata.metadata or {}).get(PAYLOAD_BYTES.encode(), b"").decode(errors="replace")
         number = said.partition(" ")[0]
         # Another engine that writes a file anew may leave there what its rows were once.
@@ -85,7 +88,8 @@ class FileReader:
 
         source = self.table.open(file.path, whole=file.size <= _SMALL, buffer_size=1 << 20, pre_buffer=False)
         with self.table.reading(file.path):
-            for batch in source.iter_batches(_COUNTED_ROWS, columns=[*columns, "partition", "payload"]):
+            groups = own_groups(file, source)
+            for batch in source.iter_batches(_COUNTED_ROWS, groups, columns=[*columns, "partition", "payload"]):
                 rows = as_ours(pa.Table.from_batches([batch]))
                 sizes = pc.fill_null(pc.binary_length(rows["payload"]).cast("int64"), 0)
                 rows = rows.append_column("size", sizes).filter(pc.field("partition") == file.partition)
@@ -93,7 +97,7 @@ class FileReader:
                     yield rows.select([*columns, "size"])
 
     def groups(self, file: File, source: Any) -> list[tuple[str, str, int, int]]:
-        """Least and greatest segment and sequence of each row group."""
+        """Least and greatest segment and sequence of each row group, also of those of other partitions."""
         metadata, known = self._footers.get(file.path, (source.metadata, None))
         if known is None:
             names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
@@ -111,11 +115,12 @@ class FileReader:
         return known  # type: ignore[no-any-return]
 
     def read(self, file: File, columns: list[str]) -> pa.Table:
-        """All rows of a file that streamkit wrote; of the columns those that it has."""
+        """All rows of the partition in a file that streamkit wrote; of the columns those that it has."""
         source = self.open(file)
         with self.table.reading(file.path):
             # Each row group has its own words.
-            return check_rows(source.read(columns=columns)).unify_dictionaries()
+            rows = source.read_row_groups(own_groups(file, source), columns=columns)
+            return check_rows(rows).unify_dictionaries()
 
     def rows_with(
         self, file: File, low: int, high: int, columns: Sequence[str], texts: Sequence[str]
@@ -125,7 +130,7 @@ class FileReader:
         import pyarrow as pa
 
         source = self.open(file)
-        for group in self._groups_with(source, low, high):
+        for group in self._groups_with(file, source, low, high):
             with self.table.reading(file.path):
                 narrow = source.read_row_group(group, columns=["number", "position", "metadata"], use_threads=False)
                 check_rows(narrow)
@@ -150,7 +155,7 @@ class FileReader:
 
         source = self.open(file)
         whole = low <= file.numbers[0] and high >= file.numbers[1]
-        groups = self._groups_with(source, low, high)
+        groups = self._groups_with(file, source, low, high)
         parts: list[pa.Table] = []
         size = decoded = at = 0
         each = 1.0
@@ -178,13 +183,13 @@ class FileReader:
     def empty(self, file: File, columns: Sequence[str]) -> pa.Table:
         return self.open(file).schema_arrow.empty_table().select(columns)
 
-    def _groups_with(self, source: Any, low: int, high: int) -> list[int]:
-        """The row groups that may have transactions low..high."""
+    def _groups_with(self, file: File, source: Any, low: int, high: int) -> list[int]:
+        """The row groups of the partition that may have transactions low..high."""
         metadata = source.metadata
         names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
         number = names.index("number")
         found = []
-        for at in range(metadata.num_row_groups):
+        for at in own_groups(file, source):
             known = metadata.row_group(at).column(number).statistics
             if known is None or not known.has_min_max or (known.min <= high and known.max >= low):
                 found.append(at)
@@ -196,9 +201,10 @@ class FileReader:
         import pyarrow.compute as pc
 
         source = self.open(file)
+        known = self.groups(file, source)
         groups = [
             at
-            for at, (least, most, low, high) in enumerate(self.groups(file, source))
+            for at, (least, most, low, high) in ((at, known[at]) for at in own_groups(file, source))
             if least <= segment <= most and low <= last and high >= first
         ]
         if not groups:
@@ -238,3 +244,8 @@ class FileReader:
                 rows = rows.filter(pc.field("partition") == file.partition).select(columns)
                 if rows.num_rows:
                     yield with_words(rows)
+
+
+def own_groups(file: File, source: Any) -> list[int]:
+    """The row groups that may have rows of the file's partition."""
+    return list(range(*(file.groups or (0, source.metadata.num_row_groups))))

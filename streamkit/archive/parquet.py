@@ -6,7 +6,10 @@ import hashlib
 import math
 import re
 import secrets
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ..checksum import crc32
 from .file_builder import Rows
@@ -16,11 +19,14 @@ from .table import Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PAYLOAD_BYTES", "check_digest", "sealed", "write_file"]
+__all__ = ["PAYLOAD_BYTES", "check_digest", "parts_of", "sealed", "write_file", "write_shared"]
 
 PAYLOAD_BYTES = "streamkit.payload_bytes"
 """In a file's metadata, of which Parquet has no checksum: how many bytes its payloads have, decoded, and the checksum
 of that number. Compressed, they do not tell what they take."""
+_PARTS = "streamkit.parts"
+"""In the metadata of a file of several partitions: for each of them the fields of `File`, and the bytes of its
+payloads, with a checksum before them."""
 _GROUP = 16 << 20
 """Bytes of decoded rows in a row group, at most: one of them is decoded at once."""
 _SAMPLE = 2048
@@ -54,45 +60,101 @@ def sealed(payload: int) -> str:
 def write_file(table: Table, rows: pa.Table | Rows) -> File:
     """Write `rows`, of one partition and sorted, durably, as a file of the table that no version has yet."""
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    group = _group(rows)
-    payload = 0
-    first, last = rows.slice(0, 1), rows.slice(rows.num_rows - 1, 1)
-    partition = first["partition"][0].as_py()
-    numbers = rows.numbers if isinstance(rows, Rows) else _ends(rows, "number")
-    ends: dict[str, tuple[int, int]] = {}
     with table.mapped():
         # In memory first: its name says what is in it. Compressed it is a small part of the rows.
         sink = pa.BufferOutputStream()
-        with pq.ParquetWriter(sink, first.schema, **_OPTIONS) as file:
-            for begin in range(0, rows.num_rows, group):
-                part = rows.slice(begin, group)
-                payload += pc.sum(pc.binary_length(part["payload"])).as_py() or 0
-                file.write_table(_with_own_words(part))
-                for name in ("position", "sequence", "timestamp"):
-                    low, high = _ends(part, name)
-                    least, most = ends.get(name, (low, high))
-                    ends[name] = (min(least, low), max(most, high))
-            file.add_key_value_metadata({PAYLOAD_BYTES: sealed(payload)})
+        with pq.ParquetWriter(sink, rows.slice(0, 1).schema, **_OPTIONS) as writer:
+            file, payload, _ = _write_rows(writer, rows)
+            writer.add_key_value_metadata({PAYLOAD_BYTES: sealed(payload)})
         data = sink.getvalue()
         # The start of the name is spread, because object stores share their speed out by it.
-        spread = crc32(f"{partition}/{numbers}".encode()) & 0xFF
+        spread = crc32(f"{file.partition}/{file.numbers}".encode()) & 0xFF
         unique = f"{secrets.token_hex(6)}-{_digest(data).hexdigest()}"
-        path = f"{spread:02x}-{partition}-{numbers[0]}-{numbers[1]}-{unique}.parquet"
+        path = f"{spread:02x}-{file.partition}-{file.numbers[0]}-{file.numbers[1]}-{unique}.parquet"
         table.write(path, data)
-    return File(
-        path,
-        data.size,
+    return file._replace(path=path, size=data.size)
+
+
+def write_shared(table: Table, parts: Iterable[pa.Table]) -> list[File]:
+    """Write the rows of several partitions as one file, durably: each part those of one partition, sorted, in row
+    groups of its own. The file, once for each partition."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink, found = pa.BufferOutputStream(), list[tuple[File, int]]()
+    options = {**_OPTIONS, "write_statistics": ["partition", *_OPTIONS["write_statistics"]]}
+    with table.mapped():
+        writer = None
+        groups = 0
+        for rows in parts:
+            if writer is None:
+                writer = pq.ParquetWriter(sink, rows.schema, **options)
+            file, payload, count = _write_rows(writer, rows.cast(writer.schema))
+            found.append((file._replace(groups=(groups, groups + count)), payload))
+            groups += count
+        if writer is None:
+            return []
+        found = [(file._replace(shared=len(found)), payload) for file, payload in found]
+        said = msgspec.json.encode(found)
+        writer.add_key_value_metadata({_PARTS: f"{crc32(said):08x} {said.decode()}"})
+        writer.close()
+        data = sink.getvalue()
+        unique = f"{secrets.token_hex(6)}-{_digest(data).hexdigest()}"
+        path = f"{secrets.randbelow(256):02x}-all-{unique}.parquet"
+        table.write(path, data)
+    return [file._replace(path=path, size=data.size) for file, _ in found]
+
+
+def parts_of(path: str, size: int, footer: Any) -> list[tuple[File, int]]:
+    """A shared file that streamkit wrote, once for each partition, with the bytes of its payloads, by the file's own
+    metadata. None of them if it does not say, or says something else than its row groups."""
+    seal, _, said = (footer.metadata or {}).get(_PARTS.encode(), b"").partition(b" ")
+    if seal != b"%08x" % crc32(said):
+        return []
+    found, groups = list[tuple[File, int]](), 0
+    for file, payload in msgspec.json.decode(said, type=list[tuple[File, int]]):
+        begin, end = file.groups or (0, 0)
+        rows = [footer.row_group(group).num_rows for group in range(begin, min(end, footer.num_row_groups))]
+        if begin != groups or begin + len(rows) != end or sum(rows) != file.rows:
+            return []
+        found.append((file._replace(path=path, size=size), payload))
+        groups = end
+    return found if groups == footer.num_row_groups and all(file.shared == len(found) for file, _ in found) else []
+
+
+def _write_rows(writer: Any, rows: pa.Table | Rows) -> tuple[File, int, int]:
+    """Write rows of one partition as row groups: the file that they would be, without its name and size, the bytes of
+    their payloads, and the number of row groups."""
+    import pyarrow.compute as pc
+
+    group = _group(rows)
+    payload = count = 0
+    first, last = rows.slice(0, 1), rows.slice(rows.num_rows - 1, 1)
+    numbers = rows.numbers if isinstance(rows, Rows) else _ends(rows, "number")
+    ends: dict[str, tuple[int, int]] = {}
+    for begin in range(0, rows.num_rows, group):
+        part = rows.slice(begin, group)
+        payload += pc.sum(pc.binary_length(part["payload"])).as_py() or 0
+        writer.write_table(_with_own_words(part))
+        count += 1
+        for name in ("position", "sequence", "timestamp"):
+            low, high = _ends(part, name)
+            least, most = ends.get(name, (low, high))
+            ends[name] = (min(least, low), max(most, high))
+    file = File(
+        "",
+        0,
         rows.num_rows,
-        partition,
+        first["partition"][0].as_py(),
         numbers,
         ends["position"],
         (first["segment"][0].as_py(), last["segment"][0].as_py()),
         ends["sequence"],
         (ends["timestamp"][0] // 1000, ends["timestamp"][1] // 1000),
     )
+    return file, payload, count
 
 
 def digest_of(path: str) -> str | None:

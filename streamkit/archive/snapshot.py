@@ -14,9 +14,10 @@ from .errors import Damaged
 if TYPE_CHECKING:
     from .delta_log import LogState
 
-__all__ = ["File", "Gone", "Snapshot", "TrimmedMark", "is_own_name", "overlapping"]
+__all__ = ["File", "Gone", "Snapshot", "TrimmedMark", "is_own_name", "overlapping", "statistics"]
 
-_OWN_NAME = re.compile(r"[0-9a-f]{2}-\d+-\d+-\d+-[0-9a-f]{12}(-[0-9a-f]{16})?\.parquet")
+_OWN_NAME = re.compile(r"[0-9a-f]{2}-(\d+-\d+-\d+|all)-[0-9a-f]{12}(-[0-9a-f]{16})?\.parquet")
+"""With `all` it has rows of several partitions. Earlier releases read such a file as another engine's."""
 
 
 def is_own_name(path: str) -> bool:
@@ -36,32 +37,37 @@ class File(NamedTuple):
     segments: tuple[str, str]
     sequences: tuple[int, int]
     timestamps: tuple[int, int]
-    shared: bool = False
-    """Whether the file has rows of other partitions as well. Then it stands here once for each of them."""
+    shared: int = 0
+    """The number of partitions that the file has rows of, if they are several. Then it stands here once for each of
+    them, with its rows, and the size of the whole file."""
+    groups: tuple[int, int] | None = None
+    """The row groups that hold the partition's rows, and no others: the first, and the one after the last. None if
+    that is not known, or the file is not shared."""
 
     @property
     def ours(self) -> bool:
         """Whether streamkit wrote it: then its rows are sorted, and as many as fit in memory."""
-        return is_own_name(self.path)
+        return is_own_name(self.path) and (not self.shared or self.groups is not None)
 
-    def statistics(self) -> str:
-        """As Delta keeps them."""
-        ends = []
-        for at in (0, 1):
-            moment = self.timestamps[at]
-            seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment // 1000))
-            ends.append(
-                {
-                    "partition": self.partition,
-                    "number": self.numbers[at],
-                    "position": self.positions[at],
-                    "segment": self.segments[at],
-                    "sequence": self.sequences[at],
-                    "timestamp": f"{seconds}.{moment % 1000:03d}Z",
-                }
-            )
-        nulls = dict.fromkeys(ends[0], 0)
-        return json.dumps({"numRecords": self.rows, "minValues": ends[0], "maxValues": ends[1], "nullCount": nulls})
+
+def statistics(parts: Sequence[File]) -> str:
+    """Of one file, given as one of each partition, as Delta keeps them."""
+    ends = []
+    for at, choose in enumerate((min, max)):
+        moment = choose(part.timestamps[at] for part in parts)
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment // 1000))
+        ends.append(
+            {
+                "partition": choose(part.partition for part in parts),
+                "number": choose(part.numbers[at] for part in parts),
+                "position": choose(part.positions[at] for part in parts),
+                "segment": choose(part.segments[at] for part in parts),
+                "sequence": choose(part.sequences[at] for part in parts),
+                "timestamp": f"{seconds}.{moment % 1000:03d}Z",
+            }
+        )
+    rows, nulls = sum(part.rows for part in parts), dict.fromkeys(ends[0], 0)
+    return json.dumps({"numRecords": rows, "minValues": ends[0], "maxValues": ends[1], "nullCount": nulls})
 
 
 class Gone(Damaged):
@@ -125,6 +131,11 @@ class Snapshot:
         # Files that others have compacted may overlap, or part a transaction; what overlaps is read together.
         for files in overlapping(self.files, parted=True):
             self._clusters.setdefault(files[0].partition, []).append(files)
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that have files."""
+        return sorted(self._clusters)
 
     def clusters(self, partition: int) -> list[list[File]]:
         """The partition's files in the order of their numbers, those together that overlap. CorruptData for a hole."""

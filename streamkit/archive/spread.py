@@ -1,8 +1,9 @@
-"""Archiving by several processes: the holder of the lease gives partitions out, and commits the files that come back.
+"""Archiving and compaction by several processes: one gives tasks out, and commits the files that come back.
 
     store.archive("orders", spread=Processes(url, 4))
+    store.compact("orders", spread=Processes(url, 4))
 
-A file counts once the holder's commit names it. So a process that is stopped anywhere loses and doubles nothing.
+A file counts once a commit to the table names it. So a process that is stopped anywhere loses and doubles nothing.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from .snapshot import File
 if TYPE_CHECKING:
     from ..store import Store
 
-__all__ = ["Processes", "Spread", "Work", "Wrote", "write_files_of"]
+__all__ = ["Processes", "Rewrite", "Rewritten", "Spread", "Task", "Work", "Wrote", "discard_files", "do_task"]
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(msgspec.Struct, frozen=True, tag="archive"):
     """The transactions reached+1..last of a partition, to be written to files of the table."""
 
     store: UUID
@@ -38,20 +39,71 @@ class Work(msgspec.Struct, frozen=True):
     """The newest timestamp (ms) to archive."""
     target_bytes: int
 
+    @property
+    def amount(self) -> int:
+        """How much there is to do, compared with other tasks."""
+        return self.last - self.reached
 
-class Wrote(msgspec.Struct, frozen=True):
+
+class Wrote(msgspec.Struct, frozen=True, tag="archive"):
     """What became of one `Work`: each file, and the transaction that they go up to by then."""
 
     partition: int
     files: list[tuple[File | None, int]]
 
 
-Spread = Callable[[Sequence[Work]], Iterator[Wrote]]
+class Rewrite(msgspec.Struct, frozen=True, tag="compact"):
+    """Files of the table whose rows are to be written anew."""
+
+    store: UUID
+    space: str
+    columns: list[str]
+    """Those of the table."""
+    old: list[File]
+    """A shared file stands here once for each of its partitions."""
+    new: list[list[list[File]]]
+    """For each new file, and each partition that it has, the files that it takes the place of. Empty if the old files
+    overlap: then their rows are sorted first."""
+
+    @property
+    def amount(self) -> int:
+        """How much there is to do, compared with other tasks."""
+        return sum({file.path: file.size for file in self.old}.values())
+
+
+class Rewritten(msgspec.Struct, frozen=True, tag="compact"):
+    """What became of one `Rewrite`."""
+
+    old: list[File]
+    new: list[File]
+    gone: str = ""
+    """The old file that is not there any more: then there are no new ones."""
+
+
+Task = Work | Rewrite
+Spread = Callable[[Sequence[Task]], Iterator[Wrote | Rewritten]]
 """Has all of these done, anywhere and in any order."""
 
 
-def write_files_of(store: Store, work: Work) -> Wrote:
-    """Do `work` here. No version of the table names the files yet."""
+def do_task(store: Store, task: Task) -> Wrote | Rewritten:
+    """Do `task` here. No version of the table names the new files yet."""
+    if isinstance(task, Work):
+        return _write_files_of(store, task)
+    from ..store import inner
+    from .compact import rewrite
+
+    return rewrite(inner(store).archive(task.space).files, task)
+
+
+def discard_files(store: Store, space: str, done: Wrote | Rewritten) -> None:
+    """Delete the files that a task has written, and that nobody will commit."""
+    from ..store import inner
+
+    files = [file for file, _ in done.files if file is not None] if isinstance(done, Wrote) else done.new
+    inner(store).archive(space).table.discard(files)
+
+
+def _write_files_of(store: Store, work: Work) -> Wrote:
     from ..store import inner
     from .write import files_of
 
@@ -71,7 +123,8 @@ def write_files_of(store: Store, work: Work) -> Wrote:
 
 
 class Processes:
-    """So many processes of this machine write the files of an archive run. Each opens the store at `url`."""
+    """So many processes of this machine write the files of an archive run, or of a compaction. Each opens the store at
+    `url`."""
 
     def __init__(self, url: str, count: int, *, archive: str | None = None) -> None:
         if type(count) is not int:
@@ -79,15 +132,15 @@ class Processes:
         if count < 1:
             raise ValueError(f"count is one process or more, not {count}")
         if url.startswith("memory:"):
-            raise ValueError("other processes do not see a store in memory: archive it without `spread`")
+            raise ValueError("other processes do not see a store in memory: do without `spread`")
         self._url, self._archive, self._count = url, archive, count
 
-    def __call__(self, works: Sequence[Work]) -> Iterator[Wrote]:
-        waiting: SimpleQueue[Work] = SimpleQueue()
-        for work in sorted(works, key=lambda one: one.reached - one.last):
-            waiting.put(work)
-        count = min(self._count, len(works))
-        done: SimpleQueue[Wrote | None] = SimpleQueue()
+    def __call__(self, tasks: Sequence[Task]) -> Iterator[Wrote | Rewritten]:
+        waiting: SimpleQueue[Task] = SimpleQueue()
+        for task in sorted(tasks, key=lambda task: -task.amount):
+            waiting.put(task)
+        count = min(self._count, len(tasks))
+        done: SimpleQueue[Wrote | Rewritten | None] = SimpleQueue()
         with ThreadPoolExecutor(max(1, count)) as threads:
             running = [threads.submit(self._run, waiting, done) for _ in range(count)]
             for future in running:
@@ -102,8 +155,8 @@ class Processes:
             for future in as_completed(running):
                 future.result()
 
-    def _run(self, waiting: SimpleQueue[Work], done: SimpleQueue[Wrote | None]) -> None:
-        """One process, until no work waits."""
+    def _run(self, waiting: SimpleQueue[Task], done: SimpleQueue[Wrote | Rewritten | None]) -> None:
+        """One process, until no task waits."""
         from queue import Empty
 
         command = [sys.executable, "-m", "streamkit.archive.worker"]
@@ -114,19 +167,19 @@ class Processes:
             process.stdin.write(msgspec.json.encode([self._url, self._archive]) + b"\n")
             while True:
                 try:
-                    work = waiting.get_nowait()
+                    task = waiting.get_nowait()
                 except Empty:
                     process.stdin.close()
                     return
                 try:
-                    process.stdin.write(msgspec.json.encode(work) + b"\n")
+                    process.stdin.write(msgspec.json.encode(task) + b"\n")
                     process.stdin.flush()
                     answer = process.stdout.readline()
                 except OSError:
                     answer = b""
                 if not answer.endswith(b"\n"):
-                    raise Unavailable(f"a process that archived partition {work.partition} ended: archive again")
-                found = msgspec.json.decode(answer, type=Wrote | str)
+                    raise Unavailable(f"a process that wrote files of the space {task.space!r} ended: run it again")
+                found = msgspec.json.decode(answer, type=Wrote | Rewritten | str)
                 if isinstance(found, str):
                     raise _error(found)
                 done.put(found)

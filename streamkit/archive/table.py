@@ -33,7 +33,7 @@ from .files import TableFiles
 from .location import ArchiveLocation
 from .log_cleanup import LOG_RETENTION, clean_log
 from .schema import DELTA_TYPES, check_installed, schema
-from .snapshot import File, Gone, Snapshot, TrimmedMark, is_own_name
+from .snapshot import File, Gone, Snapshot, TrimmedMark, is_own_name, statistics
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -391,7 +391,7 @@ class Table(TableFiles):
 
         now = time.time_ns() // 1_000_000
         files = [file for part in parts for file in part.files]
-        actions = [AddAction(file.path, file.size, {}, now, True, file.statistics()) for file in files]
+        actions = [AddAction(file.path, file.size, {}, now, True, statistics([file])) for file in files]
         marks = [self._verified(state)]
         for part in parts:
             marks.append(Transaction(f"streamkit/{part.partition}", part.number))
@@ -426,12 +426,20 @@ class Table(TableFiles):
         return Transaction(_CHECKED, state.version)
 
     def replace(self, state: LogState, old: Sequence[File], new: Sequence[File]) -> bool:
-        """Put `new` files in the place of `old` ones that hold the same entries. False if the table has moved on."""
+        """Put `new` files in the place of `old` ones that hold the same entries. False if the table has moved on.
+
+        A shared file is named once for each partition in `new`, and once or more often in `old`.
+        """
         from deltalake import CommitProperties
         from deltalake.transaction import AddAction, RemoveAction
 
         now = time.time_ns() // 1_000_000
-        actions: list[Any] = [AddAction(file.path, file.size, {}, now, False, file.statistics()) for file in new]
+        parts: dict[str, list[File]] = {}
+        for file in new:
+            parts.setdefault(file.path, []).append(file)
+        actions: list[Any] = [
+            AddAction(path, files[0].size, {}, now, False, statistics(files)) for path, files in parts.items()
+        ]
         sizes = {file.path: file.size for file in old}
         actions += [RemoveAction(path, False, now, size, {}) for path, size in sizes.items()]
         marks = [self._verified(state)]
@@ -442,10 +450,9 @@ class Table(TableFiles):
         """Delete files that were written for a commit which is not made any more; what the table names stays."""
         state = self.state()
         named = {self.path_of(added.path) for added in state.added.values()} if state is not None else set()
-        for file in files:
-            if file.path not in named:
-                with self.mapped(), contextlib.suppress(FileNotFoundError):
-                    self.filesystem.delete_file(file.path)
+        for path in {file.path for file in files} - named:
+            with self.mapped(), contextlib.suppress(FileNotFoundError):
+                self.filesystem.delete_file(path)
 
     def drop(self, state: LogState, old: Sequence[File], partition: int) -> bool:
         """Forget files of a partition, whose transactions were trimmed. False if the table has moved on."""
@@ -489,7 +496,7 @@ class Table(TableFiles):
         from deltalake.transaction import AddAction, RemoveAction
 
         now = time.time_ns() // 1_000_000
-        actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, file.statistics()) for file in new]
+        actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, statistics([file])) for file in new]
         actions += [RemoveAction(file.path, True, now, file.size, {}) for file in old]
         lost = sum(file.rows for file in old) - sum(file.rows for file in new)
         marks = [self._verified(state), Transaction(_entries(partition), self.entries(state, partition) - lost)]

@@ -5,28 +5,35 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from .snapshot import File, overlapping
+from .erase import part_file
+from .snapshot import File, Gone, overlapping
 
 if TYPE_CHECKING:
     from ..log.partition import Partition
-    from .table import Table
+    from .read import Archive
 
 __all__ = ["trim_archive"]
 
 _TRIES = 20
 
 
-def trim_archive(table: Table, partition: Partition) -> int:
+def trim_archive(archive: Archive, partition: Partition) -> int:
     """How many files went. The caller holds the archiver's lease. A file that is trimmed in part stays as it is.
 
     A reader that is in one of them is told that it was trimmed.
     """
-    floor = partition.head.floor.number
+    table, floor = archive.table, partition.head.floor.number
     for _ in range(_TRIES):
         snapshot = table.snapshot()
         if snapshot is None:
             return 0
         mine = [file for file in snapshot.files if file.partition == partition.partition]
+        shared = [file for file in mine if file.shared and file.ours and file.numbers[1] < floor]
+        if shared:
+            with contextlib.suppress(Gone):
+                for file in shared:
+                    part_file(archive, snapshot, file)
+            continue
         # None of what overlaps goes without the others: what is left would have a hole.
         old = [file for files in overlapping(mine, parted=False) if _below(files, floor) for file in files]
         if not old:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unavailable
 from ..log.segments import indexed_segments
-from .erase import sort_foreign
+from .erase import part_file, sort_foreign
 from .parquet import write_file
 from .snapshot import File, Gone, Snapshot, TrimmedMark
 
@@ -49,18 +49,24 @@ def remove_trimmed_rows(archive: Archive, partition: Partition, lease: Lease) ->
         if firsts is None:
             firsts = {name: row.first_sequence for name, row in indexed_segments(partition) if row.first_sequence > 1}
         try:
-            old: list[File] = []
+            old, shared = list[File](), list[File]()
             for file in _candidates(snapshot, partition, before, mark, firsts):
                 if file.path not in made and file.path not in clean:
                     if not _holds(archive, file, mark.floor, firsts):
                         clean.add(file.path)
                     elif not file.ours:
                         break
+                    elif file.shared:
+                        shared.append(file)
                     else:
                         made[file.path] = _written(archive, snapshot, file, mark.floor, firsts)
                 if file.path in made:
                     old.append(file)
             else:
+                for file in shared:
+                    part_file(archive, snapshot, file)
+                if shared:
+                    continue
                 if not old and len(clean) < _CLEAN:
                     return 0
                 if not table.allow_holes(snapshot.state):

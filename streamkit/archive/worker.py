@@ -8,8 +8,7 @@ import msgspec
 
 from ..client import connect
 from ..errors import StreamkitError
-from ..store import inner
-from .spread import Work, Wrote, write_files_of
+from .spread import Rewritten, Task, Wrote, discard_files, do_task
 
 __all__: list[str] = []
 
@@ -19,20 +18,20 @@ def main() -> None:
     url, archive = msgspec.json.decode(read.readline(), type=tuple[str, str | None])
     with connect(url, archive=archive) as client:
         while line := read.readline():
-            work = msgspec.json.decode(line, type=Work)
-            store = client.store(work.store)
-            answer: Wrote | str
+            task = msgspec.json.decode(line, type=Task)
+            store = client.store(task.store)
+            answer: Wrote | Rewritten | str
             try:
-                answer = write_files_of(store, work)
+                answer = do_task(store, task)
             except StreamkitError as error:
                 answer = f"{type(error).__name__}: {error}"
             try:
                 write.write(msgspec.json.encode(answer) + b"\n")
                 write.flush()
             except OSError:
-                # The holder of the lease is gone: nobody will commit these.
-                if isinstance(answer, Wrote):
-                    inner(store).archive(work.space).table.discard(file for file, _ in answer.files if file is not None)
+                # The process that gave the task out is gone: nobody will commit these.
+                if not isinstance(answer, str):
+                    discard_files(store, task.space, answer)
                 return
 
 

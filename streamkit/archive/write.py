@@ -21,13 +21,14 @@ from ..log.rows import encode_row
 from .file_builder import FileBuilder
 from .parquet import write_file
 from .snapshot import File
-from .spread import Spread, Work
+from .spread import Spread, Work, Wrote
 from .table import Part, Table
 from .trim import trim_archive
 
 if TYPE_CHECKING:
     from ..leases import Lease
     from .delta_log import LogState
+    from .read import Archive
 
 __all__ = ["Archived", "archive_partitions", "files_of", "move_watermark"]
 
@@ -73,7 +74,7 @@ class _Growing:
 def archive_partitions(
     partitions: Sequence[Partition],
     lease: Lease,
-    table: Table,
+    archive: Archive,
     until: int,
     target_bytes: int,
     progress: Callable[[int, int], None] | None = None,
@@ -83,6 +84,7 @@ def archive_partitions(
 
     `spread` has the files written elsewhere. LeaseLost if another archiver took over.
     """
+    table = archive.table
     partitions[0].check_space()  # a store that was deleted and made again gets nothing of the old one
     for partition in partitions:
         _index_all(partition)
@@ -94,7 +96,7 @@ def archive_partitions(
                 # What is to come is not next to what is there: another engine may put both into one file, of which
                 # nobody could tell then whether rows were deleted. (A file of several partitions stays.)
                 lease.check()
-                trim_archive(table, partition)
+                trim_archive(archive, partition)
                 state = table.state() or state
     growing = [_begin(partition, table, state) for partition in partitions]
     total = Archived()
@@ -134,6 +136,7 @@ def _written(
     table.create(growing[0].partition.settings)
     by_partition = {one.partition.partition: one for one in growing}
     for wrote in spread(works):
+        assert isinstance(wrote, Wrote)
         for file, number in wrote.files:
             yield by_partition[wrote.partition], file, number
 

@@ -56,6 +56,7 @@ def compact(
     retention_hours: Annotated[
         float, typer.Option(metavar="HOURS", help="Keep old files that are younger: longer than the longest read.")
     ] = 168.0,
+    processes: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Processes that write the new files.")] = 1,
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
@@ -65,7 +66,11 @@ def compact(
     with open_store(url, store, archive) as opened, progress("compacting", unit="files") as bar:
         check_space(opened, space)
         report = opened.compact(
-            space, target_file_bytes=target_file_bytes, retention_hours=retention_hours, progress=bar.at
+            space,
+            target_file_bytes=target_file_bytes,
+            retention_hours=retention_hours,
+            progress=bar.at,
+            spread=None if processes == 1 else Processes(resolved_url(url), processes, archive=archive),
         )
     if json:
         print_line(record_line(msgspec.to_builtins(report)))

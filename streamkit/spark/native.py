@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
@@ -25,7 +28,7 @@ from .session import register
 from .typed import parse_payloads
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["Plan", "frame_of", "plan", "read_space"]
@@ -172,11 +175,15 @@ def _text(spark: SparkSession, bound: str | int | datetime | bytes) -> str:
 
 
 def _groups(cold: list[Piece]) -> list[list[Piece]]:
-    """Pieces that one scan reads: the whole files of all spaces, and each one that must be cut."""
+    """Pieces that one scan reads: the whole files of all spaces, each one that must be cut, and the parts of one file
+    that is shared by partitions."""
     groups: dict[Any, list[Piece]] = {}
+    whole = Counter(_place(piece) for piece in cold if _whole(piece))
     for piece in cold:
         key: Any = None
-        if not _whole(piece):
+        if piece.file is not None and piece.file.shared and whole[_place(piece)] < piece.file.shared:
+            key = _place(piece)
+        elif not _whole(piece):
             key = piece
         elif piece.file is not None and "/" in piece.file.path:
             # Another engine has put it further down, where its path does not tell whose it is.
@@ -185,15 +192,15 @@ def _groups(cold: list[Piece]) -> list[list[Piece]]:
     return list(groups.values())
 
 
+def _place(piece: Piece) -> tuple[Any, ...]:
+    """Its file. Pieces of several partitions may have the same."""
+    return piece.store, piece.space, piece.file and piece.file.path
+
+
 def _whole(piece: Piece) -> bool:
+    """Whether all rows of the partition in the file are wanted."""
     file = piece.file
-    return (
-        file is not None
-        and not file.shared
-        and (piece.first, piece.last) == file.numbers
-        and not piece.skip
-        and not piece.stop
-    )
+    return file is not None and (piece.first, piece.last) == file.numbers and not piece.skip and not piece.stop
 
 
 def _files(spark: SparkSession, tables: dict[str, Table], names: Sequence[str]) -> DataFrame:
@@ -251,13 +258,14 @@ def _parquet(
     from pyspark.sql import functions as F
 
     files = [piece.file for piece in group if piece.file is not None]
-    frame = _files(spark, tables, [file.path for file in files])
+    frame = _files(spark, tables, list(dict.fromkeys(file.path for file in files)))
     paths = [f"{_hadoop(tables[file.path])}/{file.path}" for file in files]
     if any(piece.erased for piece in group):
         frame = frame.where(F.col("payload").isNotNull())
     piece = group[0]
-    if not _whole(piece):
-        frame = _cut(frame, piece, files[0])
+    if not all(map(_whole, group)) or len(group) < (piece.file.shared if piece.file else 0):
+        # Each has its own partition.
+        frame = frame.where(reduce(or_, (_cut(one, file) for one, file in zip(group, files, strict=True))))
     for test in tests:
         frame = frame.where(test.spark())
     fixed = {"store": F.lit(str(piece.store)), "space": F.lit(piece.space), "tier": F.lit("cold")}
@@ -279,19 +287,19 @@ def _owner(path: str) -> str:
     return "/".join(path.split("/")[-3:-1])
 
 
-def _cut(frame: DataFrame, piece: Piece, file: File) -> DataFrame:
+def _cut(piece: Piece, file: File) -> Column:
+    """Whether a row of `file` is one of the piece."""
     from pyspark.sql import functions as F
 
     number, index = F.col("number"), F.col("index")
-    if file.shared:
-        frame = frame.where(F.col("partition") == piece.partition)
+    found = F.col("partition") == piece.partition
     if (piece.first, piece.last) != file.numbers:
-        frame = frame.where(number.between(piece.first, piece.last))
+        found &= number.between(piece.first, piece.last)
     if piece.skip:
-        frame = frame.where((number != piece.first) | (index >= piece.skip))
+        found &= (number != piece.first) | (index >= piece.skip)
     if piece.stop:
-        frame = frame.where((number != piece.last) | (index < piece.stop))
-    return frame
+        found &= (number != piece.last) | (index < piece.stop)
+    return found
 
 
 def _hadoop(table: Table) -> str:

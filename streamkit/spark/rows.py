@@ -158,6 +158,8 @@ def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[
     stored = [name for name in table_schema().names if name in {*options.columns, *kept.columns}]
     with archive.table.mapped():
         groups = groups_that_may(source.metadata, tests)
+        if file.groups is not None:
+            groups = [group for group in groups if file.groups[0] <= group < file.groups[1]]
         batches = iter(source.iter_batches(_ROWS, row_groups=groups, columns=stored) if groups else ())
         while True:
             batch = next(batches, None)

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from ...archive.spread import Spread, Work, Wrote, write_files_of
+from ...archive.spread import Spread
 from ...client import connect
 from ...errors import LeaseNotAcquired
 from ...store import Store
-from .command import arguments, existing, in_tasks, main, on_executors, say, start, targets
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from .command import arguments, existing, main, on_executors, say, spread_over, start, targets
 
 __all__ = ["job"]
 
@@ -68,23 +64,12 @@ def job(given: Sequence[str] | None = None) -> int:
     if options.spread:
         with connect(url, archive=place) as client:
             for store, space in targets(options):
-                spread = _on_executors(spark, url, place)
+                spread = spread_over(spark, url, place)
                 done = _archive(existing(client, store, space), space, min_age, size, wait, spread)
                 say(f"  {store} {space!r}: {done[0]} entries in {done[1]} files, {done[2]} transactions left the log")
         return 0
     found = on_executors(spark, targets(options), task, "archiving")
     return 1 if any(error for *_, error in found) else 0
-
-
-def _on_executors(spark: SparkSession, url: str, place: str | None) -> Spread:
-    """Has files written by Spark's tasks, one for each partition of the space. The driver holds the lease, and commits
-    them."""
-
-    def write(work: Work) -> Wrote:
-        with connect(url, archive=place) as client:
-            return write_files_of(client.store(work.store), work)
-
-    return lambda works: in_tasks(spark, works, write)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from ...archive.spread import Rewritten, Spread, Task, Wrote, do_task
 from ...client import Client, connect
 from ...errors import PermanentError, StreamkitError
 from ...store import Store, inner
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["arguments", "existing", "in_tasks", "main", "on_executors", "say", "start", "targets"]
+__all__ = ["arguments", "existing", "in_tasks", "main", "on_executors", "say", "spread_over", "start", "targets"]
 
 _AT_ONCE = 256
 """Tasks whose results are awaited together."""
@@ -112,6 +113,16 @@ def in_tasks(spark: SparkSession, work: Sequence[_W], task: Callable[[_W], _R]) 
         frame = spark.range(0, len(part), 1, len(part)).mapInArrow(partial(run, part), "result binary")
         for row in frame.collect():
             yield pickle.loads(row[0])
+
+
+def spread_over(spark: SparkSession, url: str, place: str | None) -> Spread:
+    """Has files of an archive written by Spark's tasks. The driver commits them to the table."""
+
+    def write(task: Task) -> Wrote | Rewritten:
+        with connect(url, archive=place) as client:
+            return do_task(client.store(task.store), task)
+
+    return lambda tasks: in_tasks(spark, tasks, write)
 
 
 def main(job: Callable[[Sequence[str] | None], int]) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...archive.compact import compact_space
+from ...archive.spread import Spread
 from ...client import connect
 from ...store import inner
-from .command import arguments, existing, main, on_executors, start, targets
+from .command import arguments, existing, main, on_executors, say, spread_over, start, targets
 
 __all__ = ["job"]
 
@@ -21,15 +22,24 @@ def job(given: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--retention-hours", type=float, default=168.0, help="keep what is younger: longer than the longest reader"
     )
+    parser.add_argument(
+        "--spread", action="store_true", help="one space after the other, its files on all executors at once"
+    )
     options = parser.parse_args(given)
     url, place, size, hours = options.url, options.archive, options.target_file_bytes, options.retention_hours
 
-    def task(store: str, space: str) -> str:
+    def task(store: str, space: str, spread: Spread | None = None) -> str:
         with connect(url, archive=place) as client:
-            before, after, removed = compact_space(inner(existing(client, store, space)).archive(space), size, hours)
+            archive = inner(existing(client, store, space)).archive(space)
+            before, after, removed = compact_space(archive, size, hours, spread=spread)
         return f"{before} files became {after}; {removed} old ones removed"
 
-    found = on_executors(start("compact"), targets(options), task, "compacting")
+    spark = start("compact")
+    if options.spread:
+        for store, space in targets(options):
+            say(f"  {store} {space!r}: {task(store, space, spread_over(spark, url, place))}")
+        return 0
+    found = on_executors(spark, targets(options), task, "compacting")
     return 1 if any(error for *_, error in found) else 0
 
 
