@@ -113,26 +113,34 @@ def load(spark: Any, url: str, store: Store, **options: str) -> Any:
 
 
 def stream(spark: Any, url: str, source: UUID, into: UUID, checkpoint: Path, **options: str) -> Any:
-    """A query from the space of one store to the space `out` of another, run until it has what is there now.
+    """A query from the space of one store to the space `out` of another, run until it has what is there now."""
+    given = {"url": url, "store": str(source), "space": SPACE, **options}
+    out = {"url": url, "store": str(into), "space": "out", "order": "sequence", "checkpointLocation": str(checkpoint)}
 
-    Spark waits ten seconds for the Python process of a stream to come up, which a busy machine may not give it: then
-    the query is started again.
+    def run() -> Any:
+        frame = spark.readStream.format("streamkit").options(**given).load().select("segment", "payload", "sequence")
+        query = frame.writeStream.format("streamkit").options(**out).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    return patiently(run)
+
+
+def patiently(run: Callable[[], Any]) -> Any:
+    """run(), which runs a stream to its end.
+
+    Spark waits ten seconds for the Python process of a stream to come up, which a busy machine may not give it: then it
+    is run again.
     """
     from pyspark.errors import StreamingQueryException
 
-    given = {"url": url, "store": str(source), "space": SPACE, **options}
-    out = {"url": url, "store": str(into), "space": "out", "order": "sequence", "checkpointLocation": str(checkpoint)}
     ends = time.monotonic() + _PATIENCE
     while True:
-        frame = spark.readStream.format("streamkit").options(**given).load().select("segment", "payload", "sequence")
-        query = frame.writeStream.format("streamkit").options(**out).trigger(availableNow=True).start()
         try:
-            query.awaitTermination()
+            return run()
         except StreamingQueryException as error:
             if "failed to connect back" not in str(error) or time.monotonic() > ends:
                 raise
-        else:
-            return query
 
 
 class Doomed:

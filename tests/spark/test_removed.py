@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from itertools import count, product
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE, sample
+from fix_spark import patiently
 
 import streamkit
 from harness.removals import REMOVALS, SPACE, RemovalWorld
@@ -23,6 +25,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
 
 from deltalake import DeltaTable
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from streamkit.errors import CorruptData, StoreClosed
@@ -194,6 +197,8 @@ def test_every_door_answers_every_question_as_the_readers_of_the_store(
         ask(f"removal {turn}")
         world.store.maintain(SPACE)
         world.write(1)
+        # The files of all partitions become one, and the ones before are gone.
+        world.store.compact(SPACE, retention_hours=0)
         ask(f"maintained {turn}")
     world.store.archive(SPACE)
     ask("archived")
@@ -223,37 +228,117 @@ def test_a_planner_plans_no_task_for_what_was_trimmed_since_its_look(tmp_path: P
 
 # -- through Spark itself ----------------------------------------------------------------------------------------------
 
-SHOWN = ["trim a segment", "erase a range", "retain entries of a segment", "delete the space and make it again"]
+SHOWN = ["erase a range"]
 
 
+class SparkDoors:
+    """The ways to read a space through Spark. The URL decides the clients, those of the workers too."""
+
+    def __init__(self, spark: Any, url: str, world: RemovalWorld, folder: Path) -> None:
+        self._spark, self._url, self._store = spark, url, world.store.id
+        self._folder = folder
+        folder.mkdir()
+        self._given = {"url": url, "store": str(world.store.id), "space": SPACE}
+        self._asked: list[str] = []
+        self._table = f"entries_{uuid4().hex}"
+        options = ", ".join(f"{name} '{value}'" for name, value in self._given.items())
+        spark.sql(f"CREATE TABLE {self._table} USING streamkit OPTIONS ({options})")
+
+    def close(self) -> None:
+        self._spark.sql(f"DROP TABLE {self._table}")
+
+    def ask(self, questions: dict[str, Question]) -> dict[tuple[str, str], list[Row]]:
+        """The rows by question and door. A door answers all questions as one query: a question is a query of Spark."""
+        doors: dict[str, Callable[[dict[str, str]], Any]] = {
+            "read_space": self._read_space,
+            "typed": self._typed,
+            "source": lambda given: self._spark.read.format("streamkit").options(**self._given, **given).load(),
+            "table": lambda given: self._spark.read.options(**given).table(self._table),
+        }
+        found: dict[tuple[str, str], list[Row]] = {(name, door): [] for name in questions for door in doors}
+        for door, frame_of in doors.items():
+            whole = None
+            for name, question in questions.items():
+                frame = frame_of(question.options).select(F.lit(name).alias("question"), *COLUMNS)
+                whole = frame if whole is None else whole.unionByName(frame)
+            for name, *row in whole.collect() if whole is not None else ():
+                found[name, door].append((row[0], row[1], bytes(row[2]), row[3]))
+        # A query or a job for each question: one in turn, and the whole space.
+        can = [name for name, question in questions.items() if not {"tier", "until"} & question.options.keys()]
+        for name in dict.fromkeys([can[0], can[len(self._asked) % len(can)]]):
+            self._asked.append(name)
+            found[name, "stream"] = self._stream(questions[name].options)
+            found[name, "roll-up"] = self._roll_up(questions[name].options)
+        return {key: sorted(rows) for key, rows in found.items()}
+
+    def _read_space(self, given: dict[str, str], **more: Any) -> Any:
+        arguments = {
+            "tier": given.get("tier", "all"),
+            "since": int(given.get("from", 0)) or "",
+            "until": int(given.get("until", 0)) or "",
+            "min_sequence": int(given.get("minSequence", 0)),
+            "max_sequence": int(given.get("maxSequence", 0)),
+        }
+        if (
+            names := given.get("segments") or (json.dumps([given["segment"]]) if "segment" in given else None)
+        ) is not None:
+            arguments["segments"] = json.loads(names)
+        return read_space(self._spark, self._url, self._store, SPACE, **arguments, **more)
+
+    def _typed(self, given: dict[str, str]) -> Any:
+        """No payload is a document, so all of them are kept whole."""
+        frame = self._read_space(given, schema="item string NOT NULL", columns=COLUMNS)
+        return frame.withColumnRenamed("bad_payload", "payload")
+
+    def _stream(self, given: dict[str, str]) -> list[Row]:
+        options = {**self._given, **given, "failOnDataLoss": "false"}
+
+        def run() -> str:
+            name = f"found_{uuid4().hex}"
+            frame = self._spark.readStream.format("streamkit").options(**options).load().select(*COLUMNS)
+            query = frame.writeStream.format("memory").queryName(name).trigger(availableNow=True).start()
+            query.awaitTermination()
+            return name
+
+        return [(row[0], row[1], bytes(row[2]), row[3]) for row in self._spark.table(patiently(run)).collect()]
+
+    def _roll_up(self, given: dict[str, str]) -> list[Row]:
+        output = str(self._folder / uuid4().hex)
+        roll_up(self._spark, {**self._given, **given}, f"SELECT {', '.join(COLUMNS)} FROM entries", output)
+        found = DeltaTable(output).to_pyarrow_table().to_pylist() if Path(output).exists() else []
+        return [tuple(row[name] for name in COLUMNS) for row in found]  # type: ignore[misc]
+
+
+@pytest.mark.timeout(1800)  # dozens of queries of Spark
 @pytest.mark.parametrize("partitions", PARTITIONS if EXHAUSTIVE else [4])
 @pytest.mark.parametrize("removal", REMOVALS if EXHAUSTIVE else SHOWN)
-def test_frames_roll_ups_and_other_engines_hold_what_the_readers_of_the_store_find(
+def test_every_door_of_spark_and_other_engines_answer_as_the_readers_of_the_store(
     spark: Any, tmp_path: Path, partitions: int, removal: str, covered: Callable[[str, int], None]
 ) -> None:
-    url = (tmp_path / "stores").as_uri()
-    world = RemovalWorld.make(url, partitions)
-    given = {"url": url, "store": str(world.store.id), "space": SPACE}
+    world = RemovalWorld.make((tmp_path / "stores").as_uri(), partitions)
+    long = SparkDoors(spark, world.url, world, tmp_path / "long")
     wrong, cells = [], 0
-
-    def frame_rows(frame: Any) -> list[Row]:
-        return sorted((row[0], row[1], bytes(row[2]), row[3]) for row in frame.select(*COLUMNS).collect())
+    turns = count(len(removal) + partitions)
 
     def ask(phase: str) -> None:
         nonlocal cells
-        entries = told(url, world)
-        wanted = as_rows(entries)
-        output = str(tmp_path / "rollup" / phase)
-        roll_up(spark, given, "SELECT segment, sequence, payload, tier FROM entries", output)
-        found = {
-            "read_space": frame_rows(read_space(spark, url, world.store.id, SPACE)),
-            "source": frame_rows(spark.read.format("streamkit").options(**given).load()),
-            "roll-up": frame_rows(spark.createDataFrame(DeltaTable(output).to_pyarrow_table().to_pylist(), SCHEMA)),
-        }
-        for door, rows_ in found.items():
-            cells += 1
-            if rows_ != wanted:
-                wrong.append(f"{phase}, {door}: {len(rows_)}, not {len(wanted)}")
+        entries = told(world.url, world)
+        asked = questions(world, entries)
+        names = [name for name in asked if name != "all"]
+        # In turn: a run over all removals asks each question in each phase several times.
+        some = [names[next(turns) % len(names)] for _ in range(3 if EXHAUSTIVE else 1)]
+        asked = {name: asked[name] for name in ("all", *some)}
+        # Another path to the same place: no client knows it.
+        link = tmp_path / f"link-{phase}"
+        link.symlink_to(tmp_path / "stores")
+        fresh = SparkDoors(spark, link.as_uri(), world, tmp_path / f"fresh-{phase}")
+        for session, doors in (("long", long), ("fresh", fresh)):
+            for (name, door), found in doors.ask(asked).items():
+                cells += 1
+                wanted = as_rows([entry for entry in entries if asked[name].keeps(entry)])
+                if found != wanted:
+                    wrong.append(f"{phase}, {name}, {door}, {session}: {len(found)}, not {len(wanted)}")
+        fresh.close()
         # Trimmed rows leave the table later. What was erased has left it.
         cold = {(entry.segment, entry.sequence, entry.payload) for entry in entries if entry.tier == "cold"}
         for engine, others in engines(world).items():
@@ -264,20 +349,22 @@ def test_frames_roll_ups_and_other_engines_hold_what_the_readers_of_the_store_fi
                 wrong.append(f"{phase}, {engine}: {len(others - cold)} erased rows")
 
     for turn in range(2):
+        if turn:
+            # The files of the partitions become one.
+            world.store.compact(SPACE, retention_hours=0)
         REMOVALS[removal](world, turn)
-        ask(f"removal {turn}")
+        if EXHAUSTIVE or turn:
+            ask(f"removal-{turn}")
         world.store.maintain(SPACE)
-        if EXHAUSTIVE:
-            ask(f"maintained {turn}")
     world.write(1)
     world.store.archive(SPACE)
-    ask("archived")
+    world.store.compact(SPACE)
+    world.write(1)
+    ask("compacted")
+    long.close()
     world.client.close()
     covered("answers of Spark and other engines compared with the store's", cells)
     assert not wrong, f"{len(wrong)} of {cells}: " + "; ".join(wrong[:12])
-
-
-SCHEMA = "payload binary, segment string, sequence long, tier string"
 
 
 def engines(world: RemovalWorld) -> dict[str, set[tuple[str, int, bytes]]]:
