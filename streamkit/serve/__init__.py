@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ..aio import AsyncClient
 from ..clock import SYSTEM_CLOCK, Clock
-from . import durable, openapi, operating, v1
+from . import durable, openapi, operating, telemetry, v1
 from .application import Application
 from .keys import KeyFile
 from .limits import Limits
@@ -53,4 +53,5 @@ def app(
         from .topics import register as register_topics
 
         register_topics(router)
+    service.on_start.append(telemetry.export)
     return Application(service, router)

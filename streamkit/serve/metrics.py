@@ -41,6 +41,17 @@ class Metrics:
         series.buckets[bisect_left(_BOUNDS, seconds)] += 1
         series.seconds += seconds
 
+    def requests(self) -> list[tuple[int, dict[str, str]]]:
+        """The number of requests, each with its method, route and status."""
+        return [
+            (count, {"method": method, "route": route, "status": str(status)})
+            for (method, route, status), count in list(self._requests.items())
+        ]
+
+    def seconds(self) -> list[tuple[float, dict[str, str]]]:
+        """The seconds that all requests to a route took together."""
+        return [(series.seconds, {"route": route}) for route, series in list(self._latencies.items())]
+
     def text(self, service: Service) -> str:
         """All of it, and what the service has open."""
         return "\n".join([*self._lines(service), ""])

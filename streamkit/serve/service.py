@@ -112,7 +112,7 @@ class Service:
     def statistics(self) -> Counter[str]:
         """Counts of the open stores together."""
         counts: Counter[str] = Counter()
-        for store in self._stores.values():
+        for store in list(self._stores.values()):  # it may be asked for in another thread
             for name, value in msgspec.structs.asdict(store.sync.statistics()).items():
                 if isinstance(value, int):
                     counts[name] += value

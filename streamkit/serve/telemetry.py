@@ -1,0 +1,55 @@
+"""The metrics for OpenTelemetry, if it is installed: whatever the program has set up to read metrics reads them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .service import Service
+
+__all__ = ["export"]
+
+Values = Iterable[tuple[float, dict[str, str]]]
+"""Each with its attributes."""
+
+
+def export(service: Service) -> None:
+    """Offer the metrics of a process. They are counted as for Prometheus, so a request costs nothing more.
+
+    They may be read in any thread.
+    """
+    try:
+        from opentelemetry.metrics import Observation, get_meter
+    except ImportError:
+        return
+    reference = weakref.ref(service)  # the meter lives as long as the process
+
+    def observed(values: Callable[[Service], Values]) -> list[Callable[[Any], Any]]:
+        def observe(_: Any) -> list[Observation]:
+            present = reference()
+            return [] if present is None else [Observation(value, names) for value, names in values(present)]
+
+        return [observe]
+
+    meter = get_meter("streamkit.serve")
+    counters: dict[str, Callable[[Service], Values]] = {
+        "streamkit.requests": lambda service: service.metrics.requests(),
+        "streamkit.request_seconds": lambda service: service.metrics.seconds(),
+        "streamkit.refusals": lambda service: [
+            (n, {"code": code}) for code, n in list(service.metrics.refusals.items())
+        ],
+        "streamkit.ring_misses": lambda service: [(service.rings.misses, {})],
+        "streamkit.store": lambda service: [(n, {"what": name}) for name, n in service.statistics().items()],
+    }
+    gauges: dict[str, Callable[[Service], Values]] = {
+        "streamkit.streams": lambda service: [(service.gate.streams, {})],
+        "streamkit.requests_in_flight": lambda service: [(service.gate.requests, {})],
+        "streamkit.rings": lambda service: [(len(service.rings), {})],
+        "streamkit.open_stores": lambda service: [(service.open_stores, {})],
+    }
+    for name, values in counters.items():
+        meter.create_observable_counter(name, observed(values))
+    for name, values in gauges.items():
+        meter.create_observable_gauge(name, observed(values))
