@@ -52,6 +52,10 @@ class Metrics:
         """The seconds that all requests to a route took together."""
         return [(series.seconds, {"route": route}) for route, series in list(self._latencies.items())]
 
+    def refused(self) -> list[tuple[int, dict[str, str]]]:
+        """The number of refusals, each with its code."""
+        return [(count, {"code": code}) for code, count in list(self.refusals.items())]
+
     def text(self, service: Service) -> str:
         """All of it, and what the service has open."""
         return "\n".join([*self._lines(service), ""])

@@ -37,9 +37,7 @@ def export(service: Service) -> None:
     counters: dict[str, Callable[[Service], Values]] = {
         "streamkit.requests": lambda service: service.metrics.requests(),
         "streamkit.request_seconds": lambda service: service.metrics.seconds(),
-        "streamkit.refusals": lambda service: [
-            (n, {"code": code}) for code, n in list(service.metrics.refusals.items())
-        ],
+        "streamkit.refusals": lambda service: service.metrics.refused(),
         "streamkit.ring_misses": lambda service: [(service.rings.misses, {})],
         "streamkit.store": lambda service: [(n, {"what": name}) for name, n in service.statistics().items()],
     }

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from fix_serve import Served
 
+from streamkit.serve import app
+
 metrics = pytest.importorskip("opentelemetry.metrics")
 
 
@@ -48,9 +50,7 @@ def test_open_telemetry_reads_what_was_answered(serve: Callable[..., Served], mo
     assert "secret" not in str(found)
 
 
-def test_a_meter_does_not_keep_a_server(serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamkit.serve import app
-
+def test_a_meter_does_not_keep_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = Meter()
     monkeypatch.setattr(metrics, "get_meter", lambda name: meter)
     application = app("memory://")
