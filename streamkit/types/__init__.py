@@ -9,6 +9,7 @@ for event in typed.consume_space("orders"):
 
 from __future__ import annotations
 
+from .aggregates import types_of
 from .groups import TypedConsumer, TypedDelivery, TypedGroup, TypedQueue
 from .registry import Registry, Type, Typed, Unknown, UnknownType
 from .store import TypedStore, TypedTransaction
@@ -27,4 +28,5 @@ __all__ = [
     "TypedView",
     "Unknown",
     "UnknownType",
+    "types_of",
 ]
