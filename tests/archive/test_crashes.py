@@ -196,7 +196,7 @@ def test_a_power_cut_at_any_moment_loses_and_doubles_nothing(work: Any, torn: bo
     """The log is as it was; of the archive remains what was synced."""
     cuts = 0
     # Without the whole of it: every fifth moment, others when the file system is worse.
-    for step, number in enumerate(range(1, 1000) if EXHAUSTIVE else range(1 + torn, 1000, 9)):
+    for step, number in enumerate(range(1, 1000) if EXHAUSTIVE else range(1 + torn, 1000, 5)):
         world = filled("remote", tmp_path / str(number) / "archive")
         (tmp_path / str(number)).mkdir()
         if work is compact:
