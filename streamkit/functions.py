@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +17,8 @@ def check_function(name: str, function: Any, takes: str, *, iterated: bool = Fal
     `takes`: the argument of the call, for the message. `iterated`: a generator function is fine, because the caller
     iterates the result. `awaited`: an async function is fine, because the caller awaits the result.
     """
+    import inspect
+
     if not callable(function):
         raise TypeError(f"{name} is a function of {takes}, not {function!r:.60}")
     called = _called(function)
@@ -41,6 +42,8 @@ def completed(name: str, result: T) -> T:
     """
     if type(result) in _PLAIN:
         return result
+    import inspect
+
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         result.close()  # or Python warns that it was never awaited
     elif not (inspect.isawaitable(result) or inspect.isasyncgen(result)):
@@ -53,6 +56,8 @@ def completed(name: str, result: T) -> T:
 
 def _called(function: Any) -> Any:
     """The function whose code a call runs: behind partials, bound methods and `__call__`."""
+    import inspect
+
     while not inspect.isfunction(function):
         if isinstance(function, partial):
             function = function.func

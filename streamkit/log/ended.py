@@ -8,8 +8,6 @@ free it would be told that it had committed.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from ..backend import ANY, NEXT, Ambiguous, Conflict, Expect
 from ..errors import StoreClosed, Unavailable
 from ..retry import send_until_answered
@@ -37,6 +35,8 @@ def end_log(partition: Partition) -> list[bytes]:
     numbers = range(min(first, last), last)
     if numbers:
         # They are empty already where an earlier deletion was interrupted; again is fine.
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(min(len(numbers), _AT_ONCE)) as threads:
             list(threads.map(lambda number: _replace(partition, number), numbers))
     return [partition.transaction_key(number) for number in (*numbers, last)]
