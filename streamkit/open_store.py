@@ -105,7 +105,9 @@ class OpenStore:
         self.news = Notifier()
         self.blocks = BlockCache()
         tables, moments = TableCache(), Moments(self.clock.now)
-        self.context = Context(self.backend, self.clock, self.counters, self.news, self.index_of, tables, moments)
+        self.context = Context(
+            self.backend, self.clock, self.counters, self.news, self.index_of, self.cold, tables, moments
+        )
 
     def check_open(self) -> None:
         if self.closed:
@@ -154,8 +156,6 @@ class OpenStore:
         found = open_space(self.context, space, self.node, self.most_bytes, segments)
         if found is None:
             return None, None
-        for partition in found.partitions:
-            partition.cold = lambda: self.cold(space)
         # Two threads may have opened it: both go on with the first.
         first = self.spaces.setdefault(space, found)
         return first, 0 if first is found else None
@@ -198,7 +198,7 @@ class OpenStore:
             found = self.look_up(space, segments)[0]
             if found is not None:
                 return found
-            create_space(self.backend, space, settings_of(1, "committed", 86_400.0), exact=False)
+            create_space(self.backend, self.clock, space, settings_of(1, "committed", 86_400.0), exact=False)
         raise StoreClosed(f"the store {self.id} was deleted while it was written to")
 
     def index_of(self, partition: Partition, manifest: Manifest) -> Index:
@@ -209,9 +209,7 @@ class OpenStore:
         """Makes partitions of which nothing is known yet."""
 
         def make(number: int, settings: Settings) -> Partition:
-            partition = Partition(self.context, space, number, settings)
-            partition.cold = lambda: self.cold(space)
-            return partition
+            return Partition(self.context, space, number, settings)
 
         return make
 

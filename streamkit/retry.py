@@ -10,12 +10,26 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from .backend import ANY, Ambiguous, Backend, Etag, Expect, Grant, Limits, Range, Row, Scrubs, ServiceTime, Value
+from .backend import (
+    ANY,
+    Ambiguous,
+    Backend,
+    Conflict,
+    Etag,
+    Expect,
+    Grant,
+    Limits,
+    Range,
+    Row,
+    Scrubs,
+    ServiceTime,
+    Value,
+)
 from .clock import Clock
 from .errors import Throttled, TransientError, Unavailable
 from .statistics import Counters
 
-__all__ = ["RetryingBackend", "attempts", "delete_rows", "send_until_answered"]
+__all__ = ["RetryingBackend", "attempts", "delete_rows", "put_settled", "send_until_answered"]
 
 _FEW = 4
 """Rows at once that come through where more are throttled."""
@@ -45,6 +59,35 @@ def send_until_answered(clock: Clock, write: Callable[[], object], remedy: str) 
             write()
             return
         except Ambiguous:
+            clock.sleep(0.05 * 2**attempt)
+    raise Unavailable(f"the storage's answers are lost one after the other; {remedy}")
+
+
+def put_settled(
+    backend: Backend,
+    clock: Clock,
+    partition: bytes,
+    key: bytes,
+    data: bytes,
+    expect: Expect | Etag,
+    remedy: str,
+    *,
+    durable: bool = True,
+) -> Etag | None:
+    """Put a row, whose data no other writer puts for another reason, and settle a lost answer by reading the row.
+
+    Its etag; None if another row is there. Unavailable if no answer comes. `remedy`: the next step, for the error.
+    """
+    for attempt in range(_ANSWERS):
+        try:
+            return backend.put(partition, key, data, expect, durable=durable)
+        except (Conflict, Ambiguous) as error:
+            # A conflict may be with the first try of this very row.
+            there = backend.get(partition, [key])[0]
+            if there is not None and there.data == data:
+                return there.etag
+            if isinstance(error, Conflict):
+                return None
             clock.sleep(0.05 * 2**attempt)
     raise Unavailable(f"the storage's answers are lost one after the other; {remedy}")
 

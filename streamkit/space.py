@@ -8,7 +8,8 @@ from os import urandom
 
 import msgspec
 
-from .backend import ABSENT, Ambiguous, Backend, Conflict
+from .backend import ABSENT, Backend
+from .clock import Clock
 from .errors import CorruptData, CrossPartition, SpaceExists, Unavailable
 from .index.upkeep import bring_forward, merge_some
 from .log.commit import Committer
@@ -22,6 +23,7 @@ from .log.view import LogView
 from .log.visible import shown
 from .names import partition_of
 from .retention import Retention
+from .retry import put_settled
 from .seconds import check_seconds
 
 __all__ = [
@@ -130,14 +132,14 @@ def new_incarnation() -> bytes:
     return ((time.time_ns() // 1_000_000 - EPOCH) << 23 | int.from_bytes(urandom(3)) >> 1).to_bytes(8, "big")
 
 
-def create_space(backend: Backend, space: str, settings: Settings, *, exact: bool) -> None:
+def create_space(backend: Backend, clock: Clock, space: str, settings: Settings, *, exact: bool) -> None:
     """Make the space's rows. With `exact`, SpaceExists if it has other settings.
 
     Of several at once one decides on the incarnation: the catalog's row does, and the head repeats it.
     """
     key, first = space_key(space), bytes(partition_key(space, 0))
     settings = msgspec.structs.replace(settings, incarnation=new_incarnation())
-    if not _put_once(backend, bytes(CATALOG), key, encode_row(key, settings)):
+    if not _put_once(backend, clock, bytes(CATALOG), key, encode_row(key, settings)):
         value = backend.get(bytes(CATALOG), [key])[0]
         if value is None:
             raise Unavailable(f"space {space!r} is being created by someone else, try again")
@@ -160,7 +162,7 @@ def create_space(backend: Backend, space: str, settings: Settings, *, exact: boo
                 f"the head of space {space!r} is gone, and what it named is there: `streamkit repair`; or, if the "
                 "store was being deleted, delete it again"
             )
-    _put_once(backend, first, bytes(HEAD), encode_row(HEAD, Head(settings)))
+    _put_once(backend, clock, first, bytes(HEAD), encode_row(HEAD, Head(settings)))
 
 
 def _had_head(backend: Backend, partition: bytes, settings: Settings) -> bool:
@@ -172,19 +174,9 @@ def _had_head(backend: Backend, partition: bytes, settings: Settings) -> bool:
     return backend.get(partition, [bytes(HEAD)])[0] is None  # whoever makes the space now puts it before all else
 
 
-def _put_once(backend: Backend, partition: bytes, key: bytes, data: bytes) -> bool:
+def _put_once(backend: Backend, clock: Clock, partition: bytes, key: bytes, data: bytes) -> bool:
     """True if this call (or an equal one) made the row; False if there is another."""
-    for _ in range(5):
-        try:
-            backend.put(partition, key, data, ABSENT)
-            return True
-        except Conflict:
-            return False
-        except Ambiguous:
-            value = backend.get(partition, [key])[0]
-            if value is not None:
-                return value.data == data
-    raise Unavailable("the storage's answers are lost one after the other; try again")
+    return put_settled(backend, clock, partition, key, data, ABSENT, "try again") is not None
 
 
 def settings_of(partitions: int, durability: str, idempotency_window: float, archive_grace: float = 3600.0) -> Settings:

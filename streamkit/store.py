@@ -112,17 +112,16 @@ class Store:
         idempotency_window: float = 86_400.0,
         archive_grace: float = 3600.0,
     ) -> None:
-        """Create `space` with settings that a first write cannot choose. The same again is fine.
+        """Create `space` with settings that a first write cannot choose. The same settings again are fine.
 
-        `partitions` (1 to 1024) are independent commit chains; `durability` is "committed" or "buffered";
-        `idempotency_window` is in seconds; `archive_grace` is for how many seconds what was archived stays in the log
-        as well, for who is reading or writing meanwhile.
-        SpaceExists if it exists with others; ValueError for what is not possible.
+        `partitions` (1 to 1024) are independent commit chains. `durability` is "committed" or "buffered".
+        `idempotency_window` is in seconds. `archive_grace`: seconds for which an archived transaction is also kept in
+        the log. SpaceExists if the space exists with other settings; ValueError for impossible settings.
         """
         check_name(space, "space")
         settings = settings_of(partitions, durability, idempotency_window, archive_grace)
         self._handle.check_open()
-        create_space(self._backend, space, settings, exact=True)
+        create_space(self._backend, self._shared.clock, space, settings, exact=True)
 
     def space_settings(self, space: str) -> SpaceSettings | None:
         """The settings of a space and its retention, as they are now; None if the space does not exist."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
-from ..backend import Ambiguous, Conflict
 from ..errors import CorruptData, LeaseLost, Unavailable, UnsupportedVersion
+from ..index.head_change import change_head
 from ..index.upkeep import bring_forward
-from ..log.keys import HEAD
 from ..log.partition import Partition
-from ..log.rows import encode_row
+from ..log.rows import Head
+from ..retry import attempts
 from .file_builder import FileBuilder
 from .parquet import write_file
 from .snapshot import File
@@ -37,7 +37,6 @@ _FRAMES = 250_000
 """Of single entries: more memory is needed for where a frame is than for what is in it."""
 _FILES = 64
 """In one commit to the table, from which on it is made."""
-_TRIES = 1000
 
 
 class Archived(NamedTuple):
@@ -204,7 +203,7 @@ def _commit(
 
 
 def _index_all(partition: Partition) -> None:
-    for attempt in range(_TRIES):
+    for attempt in attempts(partition.clock):
         if attempt:
             partition.refresh()
             partition.read_head()
@@ -237,24 +236,15 @@ def files_of(
 
 def move_watermark(partition: Partition, number: int) -> None:
     """Say in the head that the archive holds everything up to `number`. It never goes back."""
-    for attempt in range(_TRIES):
-        if attempt:
-            partition.read_head()  # somebody was faster, or the answer was lost
-        with partition.lock:
-            head, etag = partition.head, partition.head_etag
+
+    def archived(head: Head) -> Head:
         if head.archived >= number:
-            return
-        if etag is None or head.watermark < number:
-            if not attempt:
-                continue  # it may be an old one
-            if etag is None:
-                raise partition.missing_head()
+            return head
+        if head.watermark < number:
             raise CorruptData(f"{partition.where(number)} is archived, but not in the index")
-        after = msgspec.structs.replace(head, archived=number, version=head.version + 1)
-        try:
-            new = partition.backend.put(partition.key, bytes(HEAD), encode_row(HEAD, after), etag)
-        except (Conflict, Ambiguous):
-            continue
-        partition.indexed(after, new, etag)
-        return
-    raise LeaseLost(f"space {partition.space!r}: the head is written to all the time, archive again later")
+        return replace(head, archived=number)
+
+    head, etag = partition.known_head()
+    if etag is None or head.watermark < number:
+        partition.read_head()  # what is known may be old
+    change_head(partition, archived)

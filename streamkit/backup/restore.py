@@ -13,9 +13,9 @@ from uuid import UUID
 
 import msgspec
 
-from ..backend import ABSENT, ANY, NEXT, Ambiguous, Backend, Conflict, Expect
+from ..backend import ABSENT, ANY, NEXT, Backend, Expect
 from ..clock import Clock
-from ..errors import CorruptData, PermanentError, Unavailable
+from ..errors import CorruptData, PermanentError
 from ..log.erased import earlier_rows
 from ..log.floors import Erasure
 from ..log.keys import (
@@ -36,7 +36,7 @@ from ..log.packs import Packs, TableCache
 from ..log.partition import seed_of
 from ..log.rows import Head, Settings, decode_row, encode_row
 from ..names import InternalName
-from ..retry import delete_rows
+from ..retry import delete_rows, put_settled
 from ..store import Store, inner
 from .format import Part
 from .report import BackupPoint, BackupRestored
@@ -44,7 +44,6 @@ from .repository import Repository, open_repository
 
 __all__ = ["restore_backup", "wait_for_tokens"]
 
-_TRIES = 5
 _MARKER = b"RESTORE", b"RESTORE"
 _TOGETHER = 64
 
@@ -217,21 +216,17 @@ class _Restore:
             delete_rows(self._backend, key, others[at : at + _TOGETHER])
 
     def _put(self, partition: bytes, key: bytes, data: bytes, expect: Expect = ABSENT, *, durable: bool = True) -> None:
-        for _ in range(_TRIES):
-            try:
-                self._backend.put(bytes(partition), key, data, expect, durable=durable)
-                return
-            except Conflict:
-                there = self._backend.get(bytes(partition), [key])[0]
-                if there is None or there.data != data:
-                    raise PermanentError(
-                        f"the store {self._store.id} is used while it is restored: its row {key!r} was changed. "
-                        "Stop the processes that use it, delete the store, and restore again"
-                    ) from None
-                return
-            except Ambiguous:
-                continue
-        raise Unavailable("the storage's answers are lost one after the other; restore again")
+        remedy = "restore again"
+        if (
+            put_settled(
+                self._backend, inner(self._store).clock, bytes(partition), key, data, expect, remedy, durable=durable
+            )
+            is None
+        ):
+            raise PermanentError(
+                f"the store {self._store.id} is used while it is restored: its row {key!r} was changed. "
+                "Stop the processes that use it, delete the store, and restore again"
+            )
 
     # -- afterwards ---------------------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ class LogWalk:
         if bad is None or bad.first <= self.head.cleared:
             return False
         self._aside.add(bad.id)
-        self.partition.packs = packs.without(self._aside)
+        self.partition.use_packs(packs.without(self._aside))
         return True
 
     def _moved(self) -> bool:
@@ -180,7 +180,7 @@ class LogWalk:
         return True
 
     def _open_packs(self, head: Head) -> None:
-        self.partition.packs = self.partition.open_packs(head).without(self._aside)
+        self.partition.use_packs(self.partition.open_packs(head).without(self._aside))
         self._packed = head.packs, head.pack
 
     def _apply(self, number: int, record: bytes) -> None:

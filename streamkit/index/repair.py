@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from ..backend import ABSENT, Ambiguous, Backend, Conflict, Discards, Etag
+from ..backend import ABSENT, Backend, Conflict, Discards, Etag
 from ..clock import SYSTEM_CLOCK
 from ..errors import UNREADABLE, CorruptData, MissingDependency, PermanentError, Unavailable
 from ..log.archive_reader import Contents
@@ -35,7 +35,7 @@ from ..log.partition import Partition
 from ..log.record_format import Header, frames_start
 from ..log.records import all_records
 from ..log.rows import NOTHING, ArchiveRow, GraceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
-from ..retry import send_until_answered
+from ..retry import put_settled, send_until_answered
 from ..warn import warn
 from .check import check_index
 from .log_walk import LogWalk
@@ -132,7 +132,7 @@ def _repair(partition: Partition) -> int:
         note = ArchiveRow(note.removed, kept)
         log.head = msgspec.structs.replace(log.head, archived=only)
     if not there:
-        partition.packs = found_packs(partition)
+        partition.use_packs(found_packs(partition))
         # What was trimmed is not lost, nor is what was said of the space below the floor, while that is there.
         found = _walk_after(partition, only)
         log.head = replace(log.head, floor=found.floor, retention=found.retention, changed=found.changed)
@@ -290,19 +290,10 @@ def _rebuild(
 def _put_head(partition: Partition, head: Head, etag: Etag | None) -> None:
     """Put `head` in the place of the one that was read. Conflict if it is another one by now: then a sweep may have
     taken the files that were made for this one."""
-    backend, data = partition.backend, encode_row(HEAD, head)
-    for _ in range(_TRIES):
-        try:
-            backend.put(partition.key, bytes(HEAD), data, ABSENT if etag is None else etag)
-            return
-        except (Ambiguous, Conflict) as error:
-            # A lost answer, or the first try of one.
-            there = backend.get(partition.key, [bytes(HEAD)])[0]
-            if there is not None and there.data == data:
-                return
-            if isinstance(error, Conflict):
-                raise
-    raise Unavailable("the storage's answers are lost one after the other; repair again")
+    data, expect = encode_row(HEAD, head), ABSENT if etag is None else etag
+    key = bytes(HEAD)
+    if put_settled(partition.backend, partition.clock, partition.key, key, data, expect, "repair again") is None:
+        raise Conflict(key)  # another process was faster
 
 
 class _Builder:

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from msgspec.structs import replace
-
-from ..backend import Ambiguous, Conflict
 from ..errors import StreamkitError
-from ..log.keys import HEAD, RUNS
+from ..log.keys import RUNS
 from ..log.pack_format import read_table, table_bytes
 from ..log.packs import PackFile, Packs, TableCache
 from ..log.partition import Partition
-from ..log.rows import Head, encode_row
+from .head_change import ids_of, put_head
 
-__all__ = ["found_packs", "ids_of", "sweep"]
+__all__ = ["found_packs", "sweep"]
 
 _ID = 16
 _KEYS = 1000
-
-
-def ids_of(head: Head) -> set[bytes]:
-    """Of all files that a head names."""
-    return {file.id for file in head.manifest.files()} | {file.id for file in head.packs}
 
 
 def _files(partition: Partition) -> list[bytes]:
@@ -37,19 +29,14 @@ def sweep(partition: Partition) -> int | None:
     was built on the one before comes too late.
     """
     partition.read_head()
-    with partition.lock:
-        head, etag = partition.head, partition.head_etag
+    head, etag = partition.known_head()
     if etag is None:
         return 0
     stale = [key for key in _files(partition) if key[-_ID:] not in ids_of(head)]
     if not stale:
         return 0
-    after = replace(head, version=head.version + 1)
-    try:
-        new = partition.backend.put(partition.key, bytes(HEAD), encode_row(HEAD, after), etag)
-    except (Conflict, Ambiguous):
+    if not put_head(partition, head, etag, head):
         return None
-    partition.indexed(after, new, etag)
     for at in range(0, len(stale), _KEYS):
         partition.backend.delete(partition.key, stale[at : at + _KEYS])
     return len(stale)

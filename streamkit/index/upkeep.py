@@ -14,24 +14,25 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ..backend import ABSENT, Ambiguous, Conflict, Etag, Range
-from ..errors import CorruptData, StoreClosed, TransientError, Unavailable, UnsupportedVersion
+from ..backend import ABSENT, Etag, Range
+from ..errors import CorruptData, Unavailable, UnsupportedVersion
 from ..log.cleared_inbox import clear_inbox
 from ..log.index_rows import encode_index_row
-from ..log.keys import HEAD, data_key, fence_key, idempotency_key, run_key, segment_key
+from ..log.keys import data_key, fence_key, idempotency_key, run_key, segment_key
 from ..log.manifest import Merge, Run, RunGone
 from ..log.marks import Marks, reached, with_mark
 from ..log.pack_format import EncodedPack, PackBuilder, encode_pack, read_table
 from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
 from ..log.ranges import read_ranges
-from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow, encode_row
-from ..retry import delete_rows
+from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow
+from ..retry import delete_rows, put_settled
 from .compaction import Expiry, Rules
+from .head_change import change_head, put_head, remove_files
 from .merge import FANOUT, merge_inline, merge_step, next_merge
 from .run_format import build_section, decode_inline, encode_inline
 from .runs import Runs
-from .sweep import ids_of, sweep
+from .sweep import sweep
 
 __all__ = [
     "Rows",
@@ -60,8 +61,6 @@ _SHRINKS = 8
 """Rows and records are never smaller than by so much when they are compressed: then they need not be tried."""
 _CLEAR = 1000
 """Rows that are removed by one call."""
-_TRIES = 5
-_LOSSES = 100
 _PACK = 64 << 10
 """Bytes of a small pack."""
 _WHOLE = 1.25
@@ -75,14 +74,12 @@ _MOSTLY = 4
 
 
 class _Tail(NamedTuple):
-    """What is not indexed yet."""
+    """What is to be indexed."""
 
     rows: Rows
     first: int
     """The first transaction that is not indexed."""
     records: dict[int, bytes]
-    asked: bool
-    """What the index holds of its segments had to be looked up."""
 
 
 def bring_forward(partition: Partition) -> bool:
@@ -91,9 +88,11 @@ def bring_forward(partition: Partition) -> bool:
     Where calls are requests, it merges only if it has done nothing else: nobody is to wait for both. `merge_some` is
     to be called in between then. False if another process was at it: it will do.
     """
-    head, etag, after, tail = _snapshot(partition)
-    if tail is None:
+    work = partition.unindexed()
+    head, etag, after = work.head, work.etag, work.after
+    if work.first > after.watermark:
         return True
+    tail = _Tail(index_rows(work.pieces, work.statuses, work.keys, work.fences), work.first, work.records)
     if etag is None:
         partition.check_space()  # no precondition says that the space is the one that was written to
     made: list[bytes] = []
@@ -103,7 +102,7 @@ def bring_forward(partition: Partition) -> bool:
             cleared = clear_log(partition, head)
         after = _seen(partition, replace(after, cleared=cleared, packed=_marked(partition, head, cleared)))
         extended = _extended(partition, after, tail, made)
-        if not partition.remote or not (made or tail.asked):
+        if not partition.remote or not (made or work.asked):
             extended = _merged(partition, extended, made)
     except RunGone as error:
         return _overtaken(partition, etag, made, error)
@@ -113,7 +112,7 @@ def bring_forward(partition: Partition) -> bool:
 def merge_some(partition: Partition, rules: Rules | None = None) -> bool:
     """A step of a merge, if one is due; a bounded part of it. False if another process was at it. `rules`: in the place
     of those that every merge goes by."""
-    head, etag = _head(partition)
+    head, etag = partition.known_head()
     made: list[bytes] = []
     try:
         after = _merged(partition, head, made, rules)
@@ -125,9 +124,9 @@ def merge_some(partition: Partition, rules: Rules | None = None) -> bool:
 def _overtaken(partition: Partition, etag: Etag | None, made: Sequence[bytes], error: RunGone) -> bool:
     """A file is gone that the head names which has this etag: False if another process was faster, else it is lost."""
     partition.read_head()
-    if _head(partition)[1] == etag:
+    if partition.known_head()[1] == etag:
         raise error
-    _remove(partition, made)
+    remove_files(partition, made)
     return False
 
 
@@ -139,7 +138,7 @@ def maintain(partition: Partition) -> None:
     trim_log(partition)
     purge(partition)
     _merge_whole(partition)
-    head, etag = _head(partition)
+    head, etag = partition.known_head()
     if etag is None:
         return
     try:
@@ -158,7 +157,7 @@ def trim_log(partition: Partition) -> None:
     """Give back what is below the floor that the log tells: packs at once, and rows of the log where no writer can come
     too late."""
     _drop_packs(partition)
-    head, etag = _head(partition)
+    head, etag = partition.known_head()
     last = min(head.floor.number - 1, head.watermark)
     if partition.remote:
         last = min(last, _over(partition, head))
@@ -170,14 +169,14 @@ def trim_log(partition: Partition) -> None:
     keys += [partition.transaction_key(number) for number in range(max(head.trimmed, head.cleared) + 1, last + 1)]
     for at in range(0, len(keys), _CLEAR):
         delete_rows(partition.backend, partition.key, keys[at : at + _CLEAR])
-    head, etag = _head(partition)
+    head, etag = partition.known_head()
     if head.trimmed < last:
         _move(partition, head, etag, replace(head, trimmed=last, cleared=max(head.cleared, last)), ())
 
 
 def _drop_packs(partition: Partition) -> None:
     """Forget the packs below the floor, and write that anew which holds little else."""
-    head, etag = _head(partition)
+    head, etag = partition.known_head()
     floor = head.floor.number
     first = next((at for at, file in enumerate(head.packs) if file.last >= floor), len(head.packs))
     packs, made = head.packs[first:], list[bytes]()
@@ -193,24 +192,19 @@ def _drop_packs(partition: Partition) -> None:
 
 def _file_inline(partition: Partition) -> None:
     """Write what the head itself holds to a file, if some of it is to leave the log."""
-    head, etag = _head(partition)
+    head, etag = partition.known_head()
     if etag is None or not head.pack or _over(partition, head) <= _filed(head):
         return
     made: list[bytes] = []
-    nothing = _Tail(((), ()), head.watermark + 1, {}, False)
+    nothing = _Tail(((), ()), head.watermark + 1, {})
     _move(partition, head, etag, _extended(partition, head, nothing, made, inline=False), made)
-
-
-def _head(partition: Partition) -> tuple[Head, Etag | None]:
-    with partition.lock:
-        return partition.head, partition.head_etag
 
 
 def _merge_all(partition: Partition) -> None:
     """Bring index and packs forward, and merge until nothing is due."""
     while True:
         bring_forward(partition)
-        head, etag = _head(partition)
+        head, etag = partition.known_head()
         if etag is None or not _is_due(partition, head):
             return
         merge_some(partition)
@@ -218,7 +212,7 @@ def _merge_all(partition: Partition) -> None:
 
 def _merge_whole(partition: Partition) -> None:
     """Make one run of all, where runs are asked one after the other, if the largest has not nearly all rows."""
-    sizes = [run.size for run in _head(partition)[0].manifest.runs]
+    sizes = [run.size for run in partition.known_head()[0].manifest.runs]
     if not partition.remote and sum(sizes) >= max(_CACHED, max(sizes, default=0) * _WHOLE):
         merge_all_with(partition)
 
@@ -232,12 +226,12 @@ def _is_due(partition: Partition, head: Head) -> bool:
 def purge(partition: Partition) -> None:
     """Write the index anew without the rows of what the log does not hold any more."""
     partition.read_head()
-    head, etag = _head(partition)
+    head, etag = partition.known_head()
     gone = gone_up_to(head)
     if etag is None or head.purged >= gone:
         return
     if merge_all_with(partition, Expiry(gone, head.forgotten).__call__):
-        head, etag = _head(partition)
+        head, etag = partition.known_head()
         if etag is not None:
             _move(partition, head, etag, replace(head, purged=gone), ())
 
@@ -245,7 +239,7 @@ def purge(partition: Partition) -> None:
 def merge_all_with(partition: Partition, rules: Rules | None = None) -> bool:
     """Write the whole index anew, by `rules` in the place of those that every merge goes by. False if another process
     was at it."""
-    head, etag = _head(partition)
+    head, etag = partition.known_head()
     manifest = head.manifest
     if etag is None:
         return False
@@ -258,24 +252,24 @@ def merge_all_with(partition: Partition, rules: Rules | None = None) -> bool:
     if not _move(partition, head, etag, replace(head, manifest=manifest), ()):
         return False
     while True:
-        head, etag = _head(partition)
+        head, etag = partition.known_head()
         if etag is None or not _is_due(partition, head):
             return etag is not None
         merge_some(partition, rules)
 
 
 def release(partition: Partition, number: int) -> None:
-    """Say that only the archive holds what was committed up to `number`, and forget the packs of it."""
-    for _ in range(_LOSSES):
-        partition.read_head()
-        head, etag = _head(partition)
-        if head.released >= number or etag is None:
-            return
+    """Say that only the archive holds what was committed up to `number`, and forget its packs."""
+
+    def released(head: Head) -> Head:
+        if head.released >= number:
+            return head
         packs = tuple(file for file in head.packs if file.last > number)
         pack = head.pack if head.watermark > number else b""
-        if _move(partition, head, etag, replace(head, packs=packs, pack=pack, released=number), ()):
-            return
-    raise Unavailable(f"space {partition.space!r}: the head is written to all the time, try again later")
+        return replace(head, packs=packs, pack=pack, released=number)
+
+    partition.read_head()
+    change_head(partition, released)
 
 
 def _merged(partition: Partition, head: Head, made: list[bytes], rules: Rules | None = None) -> Head:
@@ -373,64 +367,25 @@ def forgotten_up_to(partition: Partition, head: Head) -> int:
 
 def _move(partition: Partition, head: Head, etag: Etag | None, after: Head, made: Sequence[bytes]) -> bool:
     """Replace `head` by `after`. False if another process was faster: then the files that were `made` go."""
-    after = replace(after, version=head.version + 1)
-    if not _put_head(partition, after, etag, made):
+    if not put_head(partition, head, etag, after, made):
         return False
     partition.counters["upkeeps"] += 1
-    _remove(partition, ids_of(head) - ids_of(after))
     return True
 
 
 def move_head(partition: Partition, head: Head, after: Head, made: Sequence[bytes]) -> bool:
     """Replace `head`, which is the partition's, by `after`. False if it is another one by now: then what was `made`
     goes."""
-    known, etag = _head(partition)
+    known, etag = partition.known_head()
     if known is head and etag is not None:
         return _move(partition, head, etag, after, made)
-    _remove(partition, made)
+    remove_files(partition, made)
     return False
-
-
-def _put_head(partition: Partition, after: Head, etag: Etag | None, made: Sequence[bytes]) -> bool:
-    """Whether `after` is in the place of the head with the etag `etag`. Unavailable if no answer comes."""
-    expect = etag or partition.foreign_head or ABSENT
-    data = encode_row(HEAD, after)
-    lost = False
-    for attempt in range(_TRIES):
-        try:
-            new = partition.backend.put(partition.key, bytes(HEAD), data, expect)
-        except Conflict:
-            # It may be this very head that was there already, delivered twice, or one that goes on from it. Where the
-            # head has not moved, an earlier try can still land: then its files must be there.
-            looked = _catch_up(partition, made)
-            if looked and partition.head != after and (not lost or partition.head_etag != etag):
-                _remove(partition, set(made) - ids_of(partition.head))
-            return partition.head == after
-        except Ambiguous:
-            lost = True
-            # It can still land, so its files must be there; to send it again does no harm.
-            if _catch_up(partition, ()) and (partition.head == after or partition.head_etag != etag):
-                return partition.head == after
-            partition.clock.sleep(0.05 * 2**attempt)
-        else:
-            partition.indexed(after, new, etag)
-            return True
-    raise Unavailable(f"space {partition.space!r}: the storage's answers are lost one after the other; try again")
 
 
 def gone_up_to(head: Head) -> int:
     """The index needs no rows of entries up to this number."""
     return max(head.released, head.floor.number - 1)
-
-
-def _remove(partition: Partition, ids: Iterable[bytes]) -> None:
-    """Remove files that nothing names. What remains, because it fails, is swept."""
-    keys = [run_key(id) for id in ids]
-    try:
-        if keys:
-            partition.backend.delete(partition.key, keys)
-    except (TransientError, Ambiguous):
-        return
 
 
 def clear_log(partition: Partition, head: Head) -> int:
@@ -483,55 +438,6 @@ def _seen(partition: Partition, head: Head) -> Head:
     if window == float("inf") or (head.seen and head.watermark == head.seen[-1][0]):
         return head
     return replace(head, seen=with_mark(head.seen, head.watermark, now, window))
-
-
-def _catch_up(partition: Partition, made: Sequence[bytes]) -> bool:
-    """Whether the head could be read. If the store was deleted, the files that were `made` go, and the error comes."""
-    try:
-        partition.read_head()
-    except (TransientError, Ambiguous):
-        return False
-    except (CorruptData, StoreClosed):
-        _remove(partition, made)
-        raise
-    return True
-
-
-def _snapshot(partition: Partition) -> tuple[Head, Etag | None, Head, _Tail | None]:
-    """The head, its etag, the one after it, and what that is to say more; None for the latter if it is nothing."""
-    asked = False
-    while True:
-        with partition.lock:
-            head, etag = partition.head, partition.head_etag
-            if partition.watermark == partition.number:
-                return head, etag, head, None
-            names = partition.tail.segments()
-            known = partition.cached
-            missing = [name for name in names if name not in known]
-            if not missing:
-                after = replace(
-                    head,
-                    settings=partition.settings,
-                    watermark=partition.number,
-                    timestamp=partition.timestamp,
-                    position=partition.position,
-                    size=partition.size,
-                    floor=partition.floor,
-                    thinned=partition.thinned,
-                    retention=partition.retention,
-                    changed=partition.changed,
-                    erasing=partition.erasing,
-                    lead=partition.answers.lead,
-                )
-                statuses = {name: known[name] for name in names}
-                tail = {name: list(pieces) for name, pieces in partition.tail.pieces.items()}
-                keys, records = dict(partition.tail.keys), dict(partition.tail.records)
-                fences = partition.fences.tail()
-                first = partition.watermark + 1
-                break
-        partition.load_statuses(names)
-        asked = True
-    return head, etag, after, _Tail(index_rows(tail, statuses, keys, fences), first, records, asked)
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------
@@ -629,14 +535,7 @@ def write_files(partition: Partition, rows: Rows, pack: EncodedPack, made: list[
 
 def store_file(partition: Partition, id: bytes, data: bytes) -> Etag:
     """Nobody else writes a row with this key: it may be sent again. What lands later changes nothing, nor the etag."""
-    backend, key = partition.backend, run_key(id)
-    for attempt in range(_TRIES):
-        try:
-            return backend.put(partition.key, key, data, ABSENT)
-        except Conflict:
-            value = backend.get(partition.key, [key])[0]
-            if value is not None:
-                return value.etag
-        except Ambiguous:
-            partition.clock.sleep(0.05 * 2**attempt)
-    raise Unavailable(f"space {partition.space!r}: the storage's answers are lost one after the other; try again")
+    etag = put_settled(partition.backend, partition.clock, partition.key, run_key(id), data, ABSENT, "try again")
+    if etag is None:
+        raise Unavailable(f"space {partition.space!r}: a file of its index was removed as soon as it was written")
+    return etag

@@ -32,7 +32,7 @@ from .freshness import Look
 from .inbox import Inbox
 from .outcome import Outcome, made_at, outcome_of, tag_of
 from .partition import Partition
-from .plan import Plan, Snapshot
+from .plan import Plan
 from .policy import NEVER
 from .record_format import NOBODY, VOID, Body, FrameHead, Header, KeyUse, encode_lone, encode_transaction
 from .request import Request
@@ -347,7 +347,7 @@ class Committer:
                 self._settle_left(left)
         except StreamkitError as error:
             if isinstance(error, StoreClosed):
-                self.partition.lost = True
+                self.partition.mark_lost()
             flight = self._flight
             if flight is not None:
                 flight.failed = error
@@ -422,8 +422,8 @@ class Committer:
                 flight = self._prepare_lone(requests[0])
             if flight is None:
                 segments = _segments(requests)
-                snapshot = Snapshot(partition)
-                plan = Plan(partition, snapshot, partition.ask(counted, partition.load_statuses(segments)))
+                base = partition.commit_base()
+                plan = Plan(partition, base, partition.ask(counted, partition.load_statuses(segments)))
                 for request in requests:
                     if request.withdrawn:
                         request.leave()
@@ -432,8 +432,8 @@ class Committer:
                 if plan.behind:
                     recall(partition, requests)
                     continue
-                if snapshot.generation != partition.generation:
-                    continue  # what was looked up is not of the snapshot
+                if base.generation != partition.generation:
+                    continue  # the statuses are of another state
                 if not plan.is_current():
                     # By what is known here an expectation does not hold, or there is no room; but that may be old.
                     # Look before refusing, also where it can never hold any more: what the caller is told must be true.
@@ -483,10 +483,10 @@ class Committer:
 
     def _prepare(self, plan: Plan) -> Flight:
         """The transaction of the plan's requests."""
-        partition, snapshot = self.partition, plan.snapshot
+        partition, base = self.partition, plan.base
         now = partition.clock.now()
-        number = snapshot.number + 1
-        timestamp = max(partition.moments.after(now), snapshot.timestamp)
+        number = base.number + 1
+        timestamp = max(partition.moments.after(now), base.timestamp)
         for request in plan.ready:
             if request.id is not None:
                 timestamp = max(timestamp, made_at(request.id))
@@ -524,7 +524,7 @@ class Committer:
             timestamp=timestamp,
             id=new_id(now, tag_of(partition)),
             node=self.node,
-            position=snapshot.position,
+            position=base.position,
             parts=parts,
             keys=tuple(keys),
             fences=plan.new_fences,
@@ -533,11 +533,11 @@ class Committer:
             waiting=plan.waiting,
             seed=partition.seed,
             sizes=sizes,
-            size=snapshot.size,
+            size=base.size,
             control=join_controls([request.control for request in plan.ready if request.control is not None]),
         )
         key = partition.transaction_key(number)
-        return Flight(plan.ready, results, before, snapshot.looked, header, key, record, count, plan.given_up)
+        return Flight(plan.ready, results, before, base.looked, header, key, record, count, plan.given_up)
 
     def _prepare_lone(self, request: Request) -> Flight | None:
         """The same for a request that only writes to one segment, as most do, and has no neighbours; None if it takes a
@@ -548,23 +548,23 @@ class Committer:
         segment, body = part.segment, part.body
         if body is None or request.control is not None:
             return None
-        with partition.lock:
-            row, retention = partition.cached.get(segment), partition.retention
-            if row is None or (retention is not None and retention.when_full == "reject"):
-                return None
-            looked, number, timestamp = partition.looked, partition.number + 1, partition.timestamp
-            position, size = partition.position, partition.size
+        known = partition.lone_base(segment)
+        if known is None:
+            return None
+        base, row = known
+        if base.retention is not None and base.retention.when_full == "reject":
+            return None
         if part.expected is not None and part.expected != row.last_sequence:
             return None
         partition.counters["cache_hits"] += 1
         now, first, count = partition.clock.now(), row.last_sequence + 1, body.count
-        timestamp = max(partition.moments.after(now), timestamp)
+        number, timestamp = base.number + 1, max(partition.moments.after(now), base.timestamp)
         id = new_id(now, tag_of(partition))
-        head = FrameHead(number, timestamp, id, self.node, position, 0, segment, first, count)
-        header, record = encode_lone(head, body, partition.seed, (row.size, part.size), size)
+        head = FrameHead(number, timestamp, id, self.node, base.position, 0, segment, first, count)
+        header, record = encode_lone(head, body, partition.seed, (row.size, part.size), base.size)
         after = row.with_entries(number, timestamp, first, count, row.size + part.size)
         key = partition.transaction_key(number)
-        return Flight((request,), ({segment: after},), {segment: row}, looked, header, key, record, count)
+        return Flight((request,), ({segment: after},), {segment: row}, base.looked, header, key, record, count)
 
     def _finish(self, flight: Flight) -> None:
         """It is committed: say so. Stopped anywhere, it can be done again."""

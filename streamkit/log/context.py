@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..backend import Backend
 from ..clock import Clock
 from ..statistics import Counters
+from .archive_reader import ArchiveReader
 from .index_reader import MakeIndex
 from .moments import Moments
 from .notifier import Notifier
@@ -21,5 +23,7 @@ class Context(NamedTuple):
     counters: Counters
     news: Notifier
     make_index: MakeIndex
+    archive_of: Callable[[str], ArchiveReader]
+    """Opens the archive of a space."""
     tables: TableCache
     moments: Moments

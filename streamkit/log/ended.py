@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..backend import ANY, NEXT, Ambiguous, Conflict, Expect
 from ..errors import StoreClosed, Unavailable
-from ..retry import send_until_answered
+from ..retry import attempts, send_until_answered
 from .commit import new_id
 from .keys import transaction_number
 from .marks import reached
@@ -20,7 +20,7 @@ from .record_format import ENDED, encode_transaction
 
 __all__ = ["end_log"]
 
-_TRIES = 1000
+_TRIES = 200
 _AT_ONCE = 16
 """Records that are written at the same time, where there are more."""
 
@@ -54,7 +54,7 @@ def _first_unseen(partition: Partition) -> int:
 
 def _end(partition: Partition) -> int:
     """Write the empty transaction after the last one, if it is not there. Its number."""
-    for _ in range(_TRIES):
+    for _ in attempts(partition.clock, _TRIES):
         try:
             number = partition.refresh() + 1
         except StoreClosed:

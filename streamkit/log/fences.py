@@ -1,19 +1,12 @@
 """Fences: the highest token of each lease that has written to a partition. They only grow.
 
-The index holds a row for each, and what was written since is known here. A lease that has never written has none.
+The index holds a row for each lease. This module keeps the tokens that were written since, and those that were looked
+up. A lease that has never written has no fence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from .index_rows import decode_index_row
-from .keys import fence_key
-from .rows import FenceRow
-
-if TYPE_CHECKING:
-    from .partition import Partition
 
 __all__ = ["Fences"]
 
@@ -21,58 +14,46 @@ _KNOWN = 10_000
 
 
 class Fences:
-    """Of a partition, whose lock guards what changes it."""
+    """The known fences of one partition. The partition calls every method under its lock."""
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    def __init__(self) -> None:
         self._tail: dict[str, tuple[int, int]] = {}
         """(number, token) of leases that wrote transactions after the watermark."""
         self._known: dict[str, int] = {}
-        """Others, as of the latest transaction that is known; 0: it has never written."""
+        """Tokens of other leases, as of the latest known transaction; 0: the lease has never written."""
 
-    def get(self, name: str, default: int = 0) -> int:
-        """The highest token of a lease, as of the last refresh or later. It may ask the index."""
-        partition = self._partition
-        while True:
-            with partition.lock:
-                generation = partition.generation
-                if name in self._tail:
-                    return self._tail[name][1]
-                if name in self._known:
-                    return self._known[name] or default
-            token = self._look_up(name)
-            with partition.lock:
-                if generation == partition.generation and name not in self._tail:
-                    self._remember(name, token)
+    def get(self, name: str) -> int | None:
+        """The highest token of a lease, 0 if it has never written; None if the index must be asked."""
+        return self._tail[name][1] if name in self._tail else self._known.get(name)
 
-    def _look_up(self, name: str) -> int:
-        key = fence_key(name)
-        data = self._partition.ask(lambda view: view.indexed(key))
-        return 0 if data is None else decode_index_row(FenceRow, key, data).token
+    def keep(self, name: str, token: int) -> None:
+        """Remember a token that was looked up in the index."""
+        if name not in self._tail:
+            self._keep(name, token)
+
+    def _keep(self, name: str, token: int) -> None:
+        if len(self._known) >= _KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[name] = token
 
     def apply(self, number: int, written: Mapping[str, int]) -> None:
-        """Transaction `number` was written with these leases and tokens; the caller holds the lock."""
+        """Transaction `number` was written with these leases and tokens."""
         for name, token in written.items():
             if name not in self._tail or token > self._tail[name][1]:
                 self._tail[name] = number, token
 
     def drop_tail(self, watermark: int) -> None:
-        """The index holds everything up to `watermark`; the caller holds the lock."""
+        """The index holds everything up to `watermark`."""
         for name, (number, token) in list(self._tail.items()):
             if number <= watermark:
-                self._remember(name, token)
+                self._keep(name, token)  # first: a thread may be stopped between the two
                 del self._tail[name]
 
     def forget(self) -> None:
-        """The index is ahead of what is known; the caller holds the lock."""
+        """The index is ahead of what is known."""
         self._tail.clear()
         self._known.clear()
 
     def tail(self) -> dict[str, int]:
-        """Those of transactions after the watermark; the caller holds the lock."""
+        """The tokens of transactions after the watermark."""
         return {name: token for name, (_, token) in self._tail.items()}
-
-    def _remember(self, name: str, token: int) -> None:
-        if len(self._known) >= _KNOWN:
-            del self._known[next(iter(self._known))]
-        self._known[name] = token

@@ -204,7 +204,7 @@ class Inbox:
 
     def _post(self, plan: Plan) -> None:
         """Put what is not posted yet into the inbox, as one letter, or what has to be posted again."""
-        partition, since = self._partition, plan.snapshot.number
+        partition, since = self._partition, plan.base.number
         skipped = not self._late and self._pace.is_passed(self._passes, _SKIPPED)
         letter: list[Request] = []
         fresh: list[Request] = []

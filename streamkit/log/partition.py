@@ -11,27 +11,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
+from msgspec.structs import replace
+
 from ..backend import Etag
 from ..checksum import crc32
 from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion, remedy_for, repair_for
 from .answers import Answers
 from .archive_reader import ArchiveReader
+from .commit_base import CommitBase
 from .context import Context
 from .fences import Fences
 from .floors import Changed, Control, Erasure, Floor, Retained
 from .freshness import Freshness, Look
 from .index_reader import Index, RunGone
 from .index_rows import decode_index_row
-from .keys import partition_key, segment_key, transaction_key, transaction_prefix
+from .keys import fence_key, partition_key, segment_key, transaction_key, transaction_prefix
 from .latest import Latest
 from .moved import Moved
 from .packs import Packs
 from .policy import policy_of
 from .record_format import Header, decode_header
 from .refresher import Refresher
-from .rows import NOTHING, Head, SegmentRow, Settings
+from .rows import NOTHING, FenceRow, Head, SegmentRow, Settings
 from .searches import Searches
 from .tail import Tail
+from .unindexed import Unindexed
 from .view import LogView
 
 __all__ = ["Partition", "seed_of"]
@@ -51,7 +55,8 @@ def seed_of(settings: Settings, partition: bytes) -> int:
 
 
 class Partition:
-    """Shared by all threads of a store. `lock` guards the fields; it is never held during I/O.
+    """Shared by all threads of a store. Its lock guards the fields and is never held during I/O. Only this class
+    takes the lock or sets a field: other code calls methods, or reads a `view()`.
 
     A thread may be stopped between any two changes: the field that says that they are made is set last, and until then
     the next one makes them again.
@@ -72,7 +77,7 @@ class Partition:
         self.seed = 0
         """Starts the checksums of this partition's transactions, so that a record of another one is not taken."""
         self._set(settings)
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
         self.head: Head = Head(settings)
         """The head row as last read or written."""
         self.index: Index = self.open_index(self.head)
@@ -82,8 +87,6 @@ class Partition:
         self.foreign_head: Etag | None = None
         """Of a head that an upkeep left here which was late: the store was deleted and made again meanwhile."""
         self._partitions: Sequence[Partition] = ()
-        self.cold: Callable[[], ArchiveReader] | None = None
-        """Opens the archive of the space; it is asked for nothing above `head.archived`."""
         self.number = 0
         self.timestamp = 0
         self.position = 0
@@ -101,7 +104,7 @@ class Partition:
         """A transaction's number, and how many entries it has."""
         self.tail = Tail(0)
         """Replaced, and not changed, when the index takes over its beginning."""
-        self.fences = Fences(self)
+        self._fences = Fences()
         self.answers = Answers()
         self.ended = False
         """The store was deleted: nothing is committed any more."""
@@ -162,13 +165,8 @@ class Partition:
         return CorruptData(f"{self.where(number)} is missing from the log: {remedy_for(self.space)}")
 
     def archive(self) -> ArchiveReader:
-        """The archive. CorruptData if this client cannot know where it is; MissingDependency without the extra."""
-        if self.cold is None:
-            raise CorruptData(
-                f"space {self.space!r} is archived up to transaction {self.head.archived}, and nothing says where: "
-                "connect with archive=URL"
-            )
-        return self.cold()
+        """The space's archive, to be asked for nothing above `head.archived`. MissingDependency without the extra."""
+        return self._context.archive_of(self.space)
 
     def archived_since(self, number: int) -> bool:
         """Whether `number`, which is not in the log, is in the archive by now."""
@@ -182,7 +180,7 @@ class Partition:
 
     def known_end(self) -> tuple[int, int, int]:
         """(number, index in the transaction) after the last entry that is known, and its timestamp."""
-        with self.lock:
+        with self._lock:
             number, timestamp, (counted, count) = self.number, self.timestamp, self._counted
         # Before the next transaction is after the last one, also where it is not known how many entries that has.
         return (number, count, timestamp) if number and number == counted else (number + 1, 0, timestamp)
@@ -205,7 +203,7 @@ class Partition:
 
     def view(self) -> LogView:
         """What is known at this moment."""
-        with self.lock:
+        with self._lock:
             return LogView(
                 self,
                 self.head,
@@ -270,6 +268,81 @@ class Partition:
             and self.thinned == view.thinned
             and self.erasing == view.erasing
         )
+
+    def commit_base(self) -> CommitBase:
+        """The state that a commit builds on."""
+        completed = self._refresher.completed
+        with self._lock:
+            return self._commit_base(completed)
+
+    def _commit_base(self, completed: int) -> CommitBase:
+        return CommitBase(
+            completed,
+            self.generation,
+            self.number,
+            self.timestamp,
+            self.position,
+            self.size,
+            self.retention,
+            self.looked,
+        )
+
+    def lone_base(self, segment: str) -> tuple[CommitBase, SegmentRow] | None:
+        """The state that a commit to one segment builds on; None if the segment's status is not known."""
+        completed = self._refresher.completed
+        with self._lock:
+            row = self.cached.get(segment)
+            return None if row is None else (self._commit_base(completed), row)
+
+    def unindexed(self) -> Unindexed:
+        """What the head and the index lack. It may look up segments in the index."""
+        asked = False
+        while True:
+            with self._lock:
+                head, tail, names = self.head, self.tail, self.tail.segments()
+                statuses = {name: self.cached[name] for name in names if name in self.cached}
+                if len(statuses) == len(names):
+                    after = replace(
+                        head,
+                        settings=self.settings,
+                        watermark=self.number,
+                        timestamp=self.timestamp,
+                        position=self.position,
+                        size=self.size,
+                        floor=self.floor,
+                        thinned=self.thinned,
+                        retention=self.retention,
+                        changed=self.changed,
+                        erasing=self.erasing,
+                        lead=self.answers.lead,
+                    )
+                    return Unindexed(
+                        head,
+                        self.head_etag,
+                        after,
+                        statuses,
+                        {name: list(pieces) for name, pieces in tail.pieces.items()},
+                        dict(tail.keys),
+                        dict(tail.records),
+                        self._fences.tail(),
+                        tail.watermark + 1,
+                        asked,
+                    )
+            self.load_statuses(names)
+            asked = True
+
+    def known_head(self) -> tuple[Head, Etag | None]:
+        """The head as it was last read or written, and its etag."""
+        with self._lock:
+            return self.head, self.head_etag
+
+    def use_packs(self, packs: Packs) -> None:
+        """Read packed transactions from `packs`, whatever the head names. Verify and repair need this."""
+        self.packs = packs
+
+    def holds_lock(self) -> bool:
+        """True if the calling thread holds the partition's lock."""
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def confirmed_head(self) -> Head:
         """The head, by a look that counts until now: no row that was just read had been removed before the head told
@@ -388,6 +461,10 @@ class Partition:
         """False if rows may have been removed from the log between `look` and the service's latest answer."""
         return self.freshness.holds(look, self.grace)
 
+    def mark_lost(self) -> None:
+        """The space, or its store, was deleted since it was opened."""
+        self.lost = True
+
     def missing_head(self) -> CorruptData:
         """The head was there once, and is not, or is that of another space of this name."""
         self.lost = True
@@ -412,7 +489,7 @@ class Partition:
     def adopt(self, head: Head, etag: Etag, look: Look) -> None:
         """`look` has found this head: where the index is ahead of what is known, go on from there; where it has caught
         up, forget the tail."""
-        with self.lock:
+        with self._lock:
             if self.head_etag is None and self.partition == 0:
                 # The first head says what the space is made of; until now nothing was known.
                 self._set(head.settings)
@@ -456,7 +533,7 @@ class Partition:
         self.changed = head.changed
         self.erasing = head.erasing
         self.latest.clear()
-        self.fences.forget()
+        self._fences.forget()
         self.answers.restart(head.watermark, head.lead)
         self.number = head.watermark
 
@@ -467,7 +544,7 @@ class Partition:
 
         One that is known already is fine.
         """
-        with self.lock:
+        with self._lock:
             if number <= self.number:
                 return
             header = self.decode_header(record, number)
@@ -506,7 +583,7 @@ class Partition:
             elif first > row.last_sequence:
                 known[segment] = row.with_entries(number, timestamp, first, ref.count, ref.before + ref.size)
         if header.fences:
-            self.fences.apply(number, header.fences)
+            self._fences.apply(number, header.fences)
         if header.answers or header.lead or self.answers.lead.name:
             self.answers.apply(header)
         self.timestamp = timestamp
@@ -543,7 +620,7 @@ class Partition:
         """A transaction of this process is in the log; `before` are its segments' statuses without it."""
         counters = self.counters
         counters["transactions"] += 1
-        with self.lock:
+        with self._lock:
             if self.number == header.number - 1:
                 known = self.cached
                 for ref in header.frames:
@@ -555,16 +632,16 @@ class Partition:
 
     def drop_tail(self, watermark: int) -> None:
         """The index holds everything up to `watermark`."""
-        with self.lock:
+        with self._lock:
             if watermark <= self.tail.watermark:
                 return
             self.generation += 1
-            self.fences.drop_tail(watermark)
+            self._fences.drop_tail(watermark)
             self.tail = self.tail.after(watermark)
 
     def indexed(self, head: Head, etag: Etag | None, before: Etag | None) -> None:
         """This process has written `head`, in the place of the one with the etag `before`."""
-        with self.lock:
+        with self._lock:
             if self.head_etag == before:
                 self._advance_to(head, etag)
 
@@ -575,6 +652,20 @@ class Partition:
     def open_packs(self, head: Head) -> Packs:
         """The packs that `head` names; asks nothing."""
         return Packs(self.backend, self.key, self.seed, head.packs, head.pack, self._context.tables)
+
+    def fence(self, name: str) -> int:
+        """The highest token of a lease, as of the last refresh or later; 0 if it has never written."""
+        while True:
+            with self._lock:
+                generation, token = self.generation, self._fences.get(name)
+            if token is not None:
+                return token
+            key = fence_key(name)
+            data = self.ask(LogView.indexed, key)
+            token = 0 if data is None else decode_index_row(FenceRow, key, data).token
+            with self._lock:
+                if generation == self.generation:
+                    self._fences.keep(name, token)
 
     # -- segments -----------------------------------------------------------------------------------------------
 
@@ -601,7 +692,7 @@ class Partition:
     def _fetch(self, names: Sequence[str]) -> dict[str, SegmentRow]:
         keys = [segment_key(name) for name in names]
         while True:
-            with self.lock:
+            with self._lock:
                 generation, view = self.generation, self.view()
             try:
                 # Without an index the tail is the whole log, and says it all.
@@ -609,7 +700,7 @@ class Partition:
             except Moved as moved:
                 self.later(view, moved)
                 continue
-            with self.lock:
+            with self._lock:
                 if generation == self.generation:
                     return self._combined(names, values)
 
@@ -628,7 +719,7 @@ class Partition:
 
     def resolved(self, segment: str, row: SegmentRow, now: SegmentRow) -> bool:
         """Remember that `row` is `now` by what was removed of the space. False if it has changed meanwhile."""
-        with self.lock:
+        with self._lock:
             if self.cached.get(segment, row) != row:
                 return False
             self.cache_status(segment, now)
@@ -643,7 +734,7 @@ class Partition:
 
     def invalidate(self, segments: Iterable[str]) -> None:
         """Fetch these anew."""
-        with self.lock:
+        with self._lock:
             self.generation += 1
             for name in segments:
                 self.cached.pop(name, None)
@@ -652,7 +743,7 @@ class Partition:
         """Of all `segments` at one moment after the last refresh, and the known end at that moment."""
         while True:
             self.load_statuses(segments)
-            with self.lock:
+            with self._lock:
                 rows = {name: self.cached[name] for name in segments if name in self.cached}
                 if len(rows) == len(segments):
                     return rows, self.known_end()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import Fenced, SequenceMismatch, SpaceExists, StreamkitError, TransactionIdMismatch
 from .answers import WINDOW
+from .commit_base import CommitBase
 from .idempotency import find_use, first_result
 from .partition import Partition
 from .request import Request
@@ -15,26 +16,7 @@ from .settled import settle
 from .statuses import written
 from .visible import counted
 
-__all__ = ["Plan", "Snapshot", "mismatch"]
-
-
-class Snapshot:
-    """What a commit builds on; taken in one moment, and stated by the commit's precondition."""
-
-    __slots__ = ("completed", "fences", "generation", "looked", "number", "position", "size", "timestamp")
-
-    def __init__(self, partition: Partition) -> None:
-        self.completed = partition.completed
-        """The last look at the end of the log whose findings are in it."""
-        with partition.lock:
-            self.generation = partition.generation
-            self.number = partition.number
-            self.timestamp = partition.timestamp
-            self.position = partition.position
-            self.size = partition.size
-            self.fences = partition.fences
-            self.looked = partition.looked
-            """By which the number after `number` was free for what is committed on it."""
+__all__ = ["Plan", "mismatch"]
 
 
 class Plan:
@@ -45,6 +27,7 @@ class Plan:
         "_ids",
         "_keys",
         "_last",
+        "base",
         "before",
         "behind",
         "given_up",
@@ -53,15 +36,14 @@ class Plan:
         "partition",
         "posted",
         "ready",
-        "snapshot",
         "unconfirmed",
         "voids",
         "waiting",
     )
 
-    def __init__(self, partition: Partition, snapshot: Snapshot, before: Mapping[str, SegmentRow]) -> None:
+    def __init__(self, partition: Partition, base: CommitBase, before: Mapping[str, SegmentRow]) -> None:
         self.partition = partition
-        self.snapshot = snapshot
+        self.base = base
         self.before = dict(before)
         self.ready: list[Request] = []
         self.unconfirmed: list[tuple[Request, StreamkitError]] = []
@@ -120,7 +102,7 @@ class Plan:
             return
         if request.fence is not None:
             name, token = request.fence
-            highest = self.snapshot.fences.get(name, 0)
+            highest = self.partition.fence(name)
             if token < highest:
                 request.fail(_fenced(self.partition.space, name, token, highest))
                 return
@@ -154,7 +136,7 @@ class Plan:
             self._keys.add(request.key)
         if request.fence is not None:
             name, token = request.fence
-            if token > self.snapshot.fences.get(name, 0):
+            if token > self.partition.fence(name):
                 self.new_fences[name] = token
         self.ready.append(request)
 
@@ -168,7 +150,7 @@ class Plan:
         if request.checked < answers.since:
             self.behind = True
             return False
-        if self.snapshot.number >= request.since + WINDOW:
+        if self.base.number >= request.since + WINDOW:
             request.id = None  # nobody commits it any more
             request.leave()
             return not request.foreign
@@ -176,13 +158,13 @@ class Plan:
 
     def add_posted(self, requests: Sequence[Request]) -> bool:
         """Take in what other processes have posted, as far as it can be. False: plan again, the log has gone on."""
-        partition, snapshot = self.partition, self.snapshot
+        partition, base = self.partition, self.base
         segments = [part.segment for request in requests for part in request.parts]
         self.before.update(partition.ask(counted, partition.load_statuses(segments)))
-        if snapshot.generation != partition.generation:
+        if base.generation != partition.generation:
             return False
         for request in requests:
-            if request.since > snapshot.number or request.checked < partition.answers.since:
+            if request.since > base.number or request.checked < partition.answers.since:
                 continue  # it knows more than this process, or may be settled
             count = len(self.unconfirmed)
             self.add(request)
@@ -194,7 +176,7 @@ class Plan:
     def is_current(self) -> bool:
         """Whether all was known that was committed before any of those came that are refused."""
         refused = (*self.unconfirmed, *self.given_up)
-        return all(request.arrived < self.snapshot.completed for request, _ in refused)
+        return all(request.arrived < self.base.completed for request, _ in refused)
 
     def refuse_unconfirmed(self) -> None:
         mismatches = [error for _, error in self.unconfirmed if isinstance(error, SequenceMismatch)]
@@ -225,7 +207,7 @@ class Plan:
 
 def check_fence(partition: Partition, fence: tuple[str, int] | None) -> None:
     """Fenced, by what is known, if a later holder has written."""
-    if fence is not None and fence[1] < (highest := partition.fences.get(fence[0], 0)):
+    if fence is not None and fence[1] < (highest := partition.fence(fence[0])):
         raise _fenced(partition.space, *fence, highest)
 
 

@@ -85,7 +85,7 @@ class Refresher:
 
     def check_reentry(self) -> None:
         """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
-        if self._refreshing._is_owned() or self._partition.lock._is_owned():  # type: ignore[attr-defined]
+        if self._refreshing._is_owned() or self._partition.holds_lock():  # type: ignore[attr-defined]
             raise refused()
 
     def _read_log(self, segments: Sequence[str], load: bool) -> None:
@@ -340,8 +340,7 @@ class Refresher:
         for batch in self._list():
             number, record = batch[-1]
         if record is not None and partition.decode_header(record, number).ended:
-            with partition.lock:
-                raise partition.has_ended(number)
+            raise partition.has_ended(number)
 
     def _list(self) -> Iterator[list[tuple[int, bytes | None]]]:
         """The log's transactions after `number`, a few hundred at a time; None for one that went after it was

@@ -66,7 +66,7 @@ def test_a_walk_takes_no_lock(store: Store) -> None:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with partition.lock:
+        with partition._lock:
             held.set()
             done.wait(PATIENCE)
 

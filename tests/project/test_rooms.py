@@ -276,6 +276,7 @@ def reached() -> Counter[tuple[str, str]]:
 PRIVATE = {
     ("streamkit.adapters.kombu", "_deliver"): "kombu's, which its own transports call too",
     ("streamkit.log.commit", "_is_owned"): "threading's, to tell a call within a call of the same thread",
+    ("streamkit.log.partition", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.log.refresher", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.open_store", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.reentry", "_is_owned"): "threading's, to tell a call within a call of the same thread",
@@ -329,3 +330,38 @@ def test_every_docstring_of_a_room_begins_with_a_noun_or_a_verb(folder: str) -> 
         if CLAUSE.match(str(text.value).strip())
     ]
     assert not refused, "\n".join(refused)
+
+
+def _fields_of_partition() -> set[str]:
+    tree = modules()["streamkit.log.partition"].tree
+    owner = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Partition")
+    return {
+        node.attr
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+    }
+
+
+def _partitions_in(tree: ast.Module) -> set[str]:
+    """The expressions of a module that are partitions: parameters that say so, and what is named so."""
+    found = {"partition", "self.partition", "self._partition", "one.partition", "view.log"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation is not None and ast.unparse(node.annotation) == "Partition":
+            found.add(node.arg)
+    return found
+
+
+def test_only_a_partition_takes_its_lock_and_sets_its_fields() -> None:
+    fields, wrong = _fields_of_partition(), []
+    assert {"head", "tail", "floor", "_lock"} <= fields
+    for module in modules().values():
+        partitions = _partitions_in(module.tree)
+        for node in ast.walk(module.tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in fields
+                and (_private(node.attr) or not isinstance(node.ctx, ast.Load))
+                and ast.unparse(node.value) in partitions
+            ):
+                wrong.append(f"{module.name}: {ast.unparse(node)}")
+    assert wrong == []

@@ -1,0 +1,28 @@
+"""The state of a partition that a commit builds on."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .floors import Retained
+from .freshness import Look
+
+__all__ = ["CommitBase"]
+
+
+class CommitBase(msgspec.Struct, frozen=True):
+    """Taken at one moment. The precondition of the commit states it."""
+
+    completed: int
+    """The last look at the end of the log whose findings are included."""
+    generation: int
+    number: int
+    """The last transaction."""
+    timestamp: int
+    position: int
+    """Entries up to `number`."""
+    size: int
+    """Bytes of payload up to `number`."""
+    retention: Retained | None
+    looked: Look | None
+    """The look by which `number` + 1 was free."""
