@@ -592,7 +592,6 @@ class Partition:
         self.size = header.size + size
         self._counted = number, count
         self.number = number
-        self.news.tell()
         return count
 
     def _apply_control(self, control: Control, number: int) -> None:
@@ -629,6 +628,7 @@ class Partition:
                 counters["entries"] += self.advance(header, record)
             else:
                 counters["entries"] += header.count
+        self.news.tell()
 
     def drop_tail(self, watermark: int) -> None:
         """The index holds everything up to `watermark`."""

@@ -68,16 +68,28 @@ class Refresher:
         self.check_reentry()
         if self._looking and inside_backend():
             raise refused()
-        with self._refreshing:
-            self._looking = True
-            # A look that began after this call did, by another thread, has seen all that this one must see.
-            if not self._loaded or self.completed <= arrived:
-                ticket = self._begin()
-                self._read_log(segments, load)
-                self._loaded = True
-                self.completed = ticket
-            self._looking = False
+        known = None
+        try:
+            with self._refreshing:
+                self._looking, known = True, self._partition.number
+                # A look that began after this call did, by another thread, has seen all that this one must see.
+                if not self._loaded or self.completed <= arrived:
+                    ticket = self._begin()
+                    self._read_log(segments, load)
+                    self._loaded = True
+                    self.completed = ticket
+                self._looking = False
+        finally:
+            self._notify(known)
         return self._partition.number
+
+    def _notify(self, known: int | None) -> None:
+        """Wake the waiting threads once, if transactions were applied after `known`. The caller holds no lock.
+
+        A catch-up applies thousands of transactions, and hundreds of threads may wait: so none is woken for each one.
+        """
+        if known is not None and self._partition.number != known:
+            self._partition.news.tell()
 
     def _begin(self) -> int:
         self.begun += 1
@@ -116,7 +128,6 @@ class Refresher:
                     continue
             if at_end:
                 if listing:
-                    partition.news.tell()
                     self._shortened = partition.number, partition.tail.bytes
                 else:
                     self.shorten_tail()
@@ -139,37 +150,46 @@ class Refresher:
         self.check_reentry()
         if self._looking and inside_backend():
             raise refused()
-        with self._refreshing:
-            self._looking = True
-            ticket = self._begin()
-            known, look, number = partition.looked, partition.freshness.begin(), partition.number
-            records = self._records([partition.transaction_key(number + step) for step in range(1, ahead + 1)])
-            self._confirm(known)
-            moved = partition.number > number
-            if not moved:
-                end = records.index(None) if None in records else ahead
-                for at, record in enumerate(records[:end], number + 1):
-                    assert record is not None
-                    partition.apply(record, at)
-                if end:
-                    self.shorten_tail()
-                if end == ahead:
-                    moved = True
-                elif partition.is_fresh(known) and not self._is_gap():
-                    partition.saw(look)
-                else:
-                    self.read_head()
-                    moved = partition.number > number + end
-            if not moved:
-                self.completed = ticket
-            self._looking = False
-            return moved
+        known_number = None
+        try:
+            with self._refreshing:
+                self._looking, known_number = True, partition.number
+                ticket = self._begin()
+                known, look, number = partition.looked, partition.freshness.begin(), partition.number
+                records = self._records([partition.transaction_key(number + step) for step in range(1, ahead + 1)])
+                self._confirm(known)
+                moved = partition.number > number
+                if not moved:
+                    end = records.index(None) if None in records else ahead
+                    for at, record in enumerate(records[:end], number + 1):
+                        assert record is not None
+                        partition.apply(record, at)
+                    if end:
+                        self.shorten_tail()
+                    if end == ahead:
+                        moved = True
+                    elif partition.is_fresh(known) and not self._is_gap():
+                        partition.saw(look)
+                    else:
+                        self.read_head()
+                        moved = partition.number > number + end
+                if not moved:
+                    self.completed = ticket
+                self._looking = False
+                return moved
+        finally:
+            self._notify(known_number)
 
     def accept(self, record: bytes, number: int, look: Look | None) -> None:
-        with self._refreshing:
-            self._confirm(look)
-            if self._partition.number == number - 1:
-                self._partition.apply(record, number)
+        known = None
+        try:
+            with self._refreshing:
+                known = self._partition.number
+                self._confirm(look)
+                if self._partition.number == number - 1:
+                    self._partition.apply(record, number)
+        finally:
+            self._notify(known)
 
     def catch_up(self, single: int) -> None:
         """It ends although others commit all the time, as fast as one transaction is read after the other; and where

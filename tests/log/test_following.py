@@ -15,8 +15,10 @@ import pytest
 from fix_covered import KINDS
 
 import streamkit
+from harness.posted import partition_of
 from streamkit import Client, Entry, Record, SegmentStatus, Store
 from streamkit.errors import StoreClosed
+from streamkit.store import inner
 from streamkit.testing import ManualClock
 
 LEAST, MOST = 1.0, 8.0
@@ -383,3 +385,20 @@ def test_a_subscriber_that_is_slow_is_told_less_and_holds_nobody_up(setting: Set
     put(setting.here, "s:51")
     assert [next(subscriber).last_sequence for subscriber in subscribers] == [51, 51]
     assert setting.clock.waits == []
+
+
+@pytest.mark.parametrize("read", [lambda store: store.peek("s", "a"), lambda store: store.produce("s", "b", [])])
+def test_a_catch_up_wakes_the_waiting_a_few_times_and_holds_no_lock_then(
+    read: Callable[[Store], object], setting: Setting
+) -> None:
+    here, there = setting.here, setting.there
+    put(here, "a:", "s")
+    for _ in range(100):
+        put(there, "a:", "s")
+    partition, news, woken = partition_of(here), inner(here).news, list[bool]()
+    news.listen(lambda: woken.append(partition.holds_lock()))
+    read(here)
+    assert here.peek("s", "a").sequence == 101
+    assert 0 < len(woken) < 20
+    put(here, "a:", "s")
+    assert not any(woken)
