@@ -25,7 +25,6 @@ from .errors import (
     UNREADABLE,
     CorruptData,
     LeaseNotAcquired,
-    MissingDependency,
     OutcomeUnknown,
     StreamkitError,
     TransientError,
@@ -67,8 +66,7 @@ if TYPE_CHECKING:
     from .groups import Group, Queue
     from .index.verify import VerifyReport
     from .members import Members
-    from .removing.ranges import Ranges
-    from .removing.report import EraseReport, Rewritten, StoreSize, TrimReport
+    from .removing.report import EraseReport, StoreSize, TrimReport
     from .retention import Retention
     from .routes import Route, RouteControl, RouteStatus
     from .salvage import SalvageReport
@@ -390,6 +388,7 @@ class Store:
     def delete_segment(self, space: str, segment: str) -> TrimReport:
         """Remove all entries of a segment that are there by now. It is not listed until something is written to it
         again, which goes on after its last sequence. One that does not exist is nothing to do."""
+        from .removing.copies import Copies
         from .removing.limits import limit_of
         from .removing.report import TrimReport
         from .removing.trim import trim_segment
@@ -401,7 +400,7 @@ class Store:
             return TrimReport(space, segment)
         limit = limit_of(space, segment, None, 0, None, None)
         report = trim_segment(known.committer(segment), segment, limit, "deleted", False)
-        self._erase_snapshots(space, {segment: 1})
+        Copies(self).erase_snapshots(space, {segment: 1})
         return report
 
     def set_retention(self, space: str, retention: Retention, *, expected: SpaceSettings | None = None) -> None:
@@ -571,6 +570,7 @@ class Store:
         the entries by then, and the next call removes them. An unknown space is nothing to do.
         """
         from .removing.arguments import check_erasure
+        from .removing.copies import Copies
         from .removing.erase import erase_space
         from .removing.report import EraseReport
 
@@ -587,102 +587,9 @@ class Store:
             metadata,
             dry_run,
             progress,
-            self._eraser_lease,
-            self._clean_copies,
-            self._find_archived,
-            lambda: self._derived(space),
+            Copies(self),
             chosen,
         )
-
-    def _derived(self, space: str) -> list[str]:
-        """The places that may hold values made of a space's entries."""
-        from .removing.snapshots import snapshots_of
-        from .views.publish import published_views
-
-        snapshots = next(iter(self.consume_space(snapshots_of(space), gaps="skip", limit=1)), None)
-        found = ["snapshots of aggregates"] if snapshots is not None else []
-        views = ", ".join(map(repr, sorted(published_views(self))))
-        return [*found, f"the published views {views}"] if views else found
-
-    def _find_archived(self, partition: Partition, metadata: Mapping[str, str], last: int) -> Iterable[tuple[str, int]]:
-        if not self._may_be_archived(partition):
-            return ()
-        from .archive.hidden import archived_with
-
-        return archived_with(self._archive(partition.space), partition.partition, metadata, last)
-
-    def _may_be_archived(self, partition: Partition) -> bool:
-        # An archiver may have been stopped before the head told of its files, and the next archiver takes them over.
-        return bool(partition.head.archived) or self._shared.has_archive(partition.space)
-
-    def _clean_published(self) -> Rewritten:
-        """Delete published views, because they may hold erased entries. The next `publish` writes new ones."""
-        from .removing.report import Rewritten
-        from .views.publish import delete_published
-
-        try:
-            return Rewritten(views=delete_published(self))
-        except MissingDependency as error:
-            text = f"published views of the store {self.id}, if there are any, still hold what was erased: {error}"
-            warn("%s", text)
-            return Rewritten(unreached=(text,))
-
-    def _erase_snapshots(self, space: str, since: Mapping[str, int]) -> Rewritten:
-        """Erase the snapshots of segments that contain a sequence from `since` on."""
-        from .removing.report import Rewritten
-
-        if isinstance(space, InternalName):
-            return Rewritten()
-        from .removing.snapshots import erase_snapshots, snapshots_of
-
-        snapshots = self._known(snapshots_of(space))
-        if snapshots is None:
-            return Rewritten()
-        return erase_snapshots(snapshots, since, self._eraser_lease, self._clean_copies)
-
-    def _forget_failures(self, space: str, ranges: Ranges) -> Rewritten:
-        """Groups and routes keep the texts of failures, which may quote an entry that is erased."""
-        from .groups.forget import forget_failures
-        from .removing.erase import erase_matching
-        from .removing.report import Rewritten
-        from .routes import state as routes
-
-        done = Rewritten()
-        try:
-            found = list(forget_failures(self, space))
-            found.append(routes.forget_failures(self, space, lambda *place: bool(ranges.reason(*place))))
-        except UNREADABLE as error:
-            text = f"groups and routes of space {space!r} may keep failures that quote what was erased: {error}"
-            warn("%s", text)
-            return Rewritten(unreached=(text,))
-        for internal, segments in found:
-            known = self._known(internal)
-            if known is not None and segments:
-                done = done.plus(
-                    erase_matching(known, segments, lambda entry: False, self._eraser_lease, self._clean_copies)
-                )
-        return done
-
-    def _clean_copies(self, partition: Partition, ranges: Ranges) -> Rewritten:
-        """Erase the ranges from snapshots of aggregates, published views, texts of failures and the archive."""
-        from .removing.report import Rewritten
-
-        if isinstance(partition.space, InternalName):
-            return Rewritten()  # it has none of them
-        since = {segment: parts[0][0] for segment, parts in ranges.by_segment.items()}
-        done = self._erase_snapshots(partition.space, since).plus(self._clean_published())
-        done = done.plus(self._forget_failures(partition.space, ranges))
-        if not self._may_be_archived(partition):
-            return done
-        from .archive.erase import erase_archived
-
-        files = erase_archived(self._archive(partition.space), partition.partition, ranges.by_segment)
-        return done.plus(Rewritten(files=files))
-
-    def _finish_erasing(self, partition: Partition) -> None:
-        from .removing.erase import finish
-
-        finish(partition, self._eraser_lease, self._clean_copies)
 
     # -- following ----------------------------------------------------------------------------------------------
 
@@ -971,6 +878,9 @@ class Store:
             )
 
     def _maintain(self, space: str) -> None:
+        from .removing.copies import Copies
+        from .removing.erase import finish
+
         known = self._known(space)
         if known is None:
             return
@@ -981,7 +891,7 @@ class Store:
         for committer in known.committers:
             partition = committer.partition
             partition.refresh()
-            self._finish_erasing(partition)
+            finish(partition, Copies(self))
             expire_floor(committer)
             maintain(partition)
             if partition.changed.trimmed_rows == "remove":
@@ -1041,7 +951,8 @@ class Store:
         """
         from .archive import ArchiveReport
         from .archive.archiver import archive_space, see_committed
-        from .removing.erase import record_expired
+        from .removing.copies import Copies
+        from .removing.erase import finish, record_expired
 
         check_name(space, "space")
         newest = newest_of(until, min_age, self._shared.clock.now())
@@ -1054,7 +965,7 @@ class Store:
             partition = committer.partition
             see_committed(partition)
             if partition.erasing:
-                self._finish_erasing(partition)
+                finish(partition, Copies(self))
             if partition.changed.trimmed_rows == "remove":
                 record_expired(committer)
         return archive_space(
@@ -1292,6 +1203,11 @@ def inner(store: Store) -> OpenStore:
     close."""
     store._handle.check_open()
     return store._shared
+
+
+def eraser_lease(store: Store, name: str, wait: float) -> Lease:
+    """The lease under which erased entries are removed. It waits up to `wait` seconds."""
+    return store._eraser_lease(name, wait)
 
 
 def append_expected(store: Store, space: str, segment: str, payload: bytes, expected: int) -> None:

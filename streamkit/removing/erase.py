@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from ..errors import LeaseNotAcquired
 from ..index.thin import expire, expire_floor
 from ..index.upkeep import purge
-from ..leases import Lease
 from ..log.batches import Batch, Bounds, Needles
 from ..log.commit import Committer
 from ..log.erased import erasures_of
@@ -26,10 +25,13 @@ from ..model import Entry
 from ..space import Space
 from .ranges import Ranges, joined
 from .report import EraseReport, Rewritten
-from .rewrite import CleanCopies, clean_partition, clear_leftovers, index_all
+from .rewrite import clean_partition, clear_leftovers, index_all
 from .stored import has_pairs, hidden_up_to, stored_with
 
-__all__ = ["FindArchived", "erase_matching", "erase_space", "finish", "record_expired"]
+if TYPE_CHECKING:
+    from .copies import Copies
+
+__all__ = ["erase_matching", "erase_space", "finish", "record_expired"]
 
 _AT_ONCE = 5000
 """Ranges that one transaction erases, at most."""
@@ -37,13 +39,7 @@ _STEP = 10_000
 _WAIT = 60.0
 """Seconds to wait for an archiver."""
 
-MakeLease = Callable[[str, float], Lease]
 Progress = Callable[[int, int], None]
-FindArchived = Callable[[Partition, Mapping[str, str], int], Iterable[tuple[str, int]]]
-"""(segment, sequence) of a partition's entries in the archive that have all pairs, of transactions up to a number;
-others may be among them."""
-NameDerived = Callable[[], Sequence[str]]
-"""The places that may hold values made of a space's entries and that an erasure by metadata does not search."""
 
 
 class _Wanted(NamedTuple):
@@ -116,10 +112,7 @@ def erase_space(
     metadata: Mapping[str, str] | None,
     dry_run: bool,
     progress: Progress | None,
-    lease: MakeLease,
-    clean_copies: CleanCopies,
-    hidden_in_archive: FindArchived,
-    derived: NameDerived,
+    copies: Copies,
     sequences: frozenset[int] | None = None,
 ) -> EraseReport:
     started = space.partitions[0].clock.now()
@@ -135,13 +128,13 @@ def erase_space(
         if not dry_run:
             record_expired(committer)
         found = _search(partition, wanted, progress)
-        hidden = _hidden(partition, wanted, hidden_in_archive, dry_run)
+        hidden = _hidden(partition, wanted, copies, dry_run)
         hidden_count = _count(hidden) if metadata is not None else _count_new(partition, hidden)
         done = Rewritten()
         if not dry_run:
             _commit(committer, [*found.ranges, *hidden])
             # Also what an earlier call has left.
-            done = finish(partition, lease, clean_copies)
+            done = finish(partition, copies)
             done = done.plus(clear_leftovers(partition))
             forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
         total = EraseReport(
@@ -163,7 +156,7 @@ def erase_space(
             total.views + done.views,
             tuple(dict.fromkeys(total.unreached + done.unreached)),
         )
-    if forgotten and (places := derived()):
+    if forgotten and (places := copies.derived(space.name)):
         text = (
             "Entries that were trimmed, expired or deleted before, and are not stored any more, cannot be found by "
             f"metadata. Values made of them may be in {' and '.join(places)}: erase their segments by name as well"
@@ -196,7 +189,7 @@ def record_expired(committer: Committer) -> None:
     expire_floor(committer)
 
 
-def _hidden(partition: Partition, wanted: _Wanted, in_archive: FindArchived, dry_run: bool) -> list[Erasure]:
+def _hidden(partition: Partition, wanted: _Wanted, copies: Copies, dry_run: bool) -> list[Erasure]:
     """The matching entries that readers cannot get and that may still be stored."""
     if wanted.metadata is None:
         return [erasure for name in _names(partition, wanted) for erasure in _before_first(partition, name, wanted)]
@@ -209,7 +202,7 @@ def _hidden(partition: Partition, wanted: _Wanted, in_archive: FindArchived, dry
     sequences: dict[str, set[int]] = {}
     for segment, sequence in _stored(partition, wanted, wanted.metadata):
         sequences.setdefault(segment, set()).add(sequence)
-    for segment, sequence in in_archive(partition, wanted.metadata, last):
+    for segment, sequence in copies.archived_with(partition, wanted.metadata, last):
         if wanted.takes(segment):
             sequences.setdefault(segment, set()).add(sequence)
     erasures: list[Erasure] = []
@@ -239,8 +232,7 @@ def erase_matching(
     space: Space,
     segments: Iterable[str],
     matches: Callable[[Entry], bool],
-    lease: MakeLease,
-    clean_copies: CleanCopies,
+    copies: Copies,
 ) -> Rewritten:
     """Erase the matching entries of some segments, and all their entries that readers cannot get."""
     by_partition: dict[int, list[str]] = {}
@@ -256,7 +248,7 @@ def erase_matching(
             found.take(batch, matches)
         hidden = [erasure for name in names for erasure in _before_first(partition, name, _Wanted())]
         _commit(committer, [*found.ranges, *hidden])
-        done = done.plus(finish(partition, lease, clean_copies))
+        done = done.plus(finish(partition, copies))
     return done
 
 
@@ -313,7 +305,7 @@ def _commit(committer: Committer, ranges: list[Erasure]) -> None:
         committer.commit(Request((), control=Control(erasures=tuple(ranges[at : at + _AT_ONCE]))))
 
 
-def finish(partition: Partition, lease: MakeLease, clean_copies: CleanCopies) -> Rewritten:
+def finish(partition: Partition, copies: Copies) -> Rewritten:
     """Remove erased entries from all places that store them.
 
     LeaseNotAcquired while another process archives, or erases.
@@ -324,8 +316,8 @@ def finish(partition: Partition, lease: MakeLease, clean_copies: CleanCopies) ->
     if not partition.erasing:
         return Rewritten()
     try:
-        with lease(lease_name(partition.space, partition.partition), _WAIT):
-            return clean_partition(partition, clean_copies)
+        with copies.lease(lease_name(partition.space, partition.partition), _WAIT):
+            return clean_partition(partition, copies.clean)
     except LeaseNotAcquired as error:
         raise LeaseNotAcquired(
             f"another process archives space {partition.space!r}, or erases from it. The entries cannot be read any "

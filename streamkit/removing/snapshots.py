@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ..model import Entry
 from ..names import InternalName, internal_name
 from ..space import Space
-from .erase import MakeLease, erase_matching
+from .erase import erase_matching
 from .report import Rewritten
-from .rewrite import CleanCopies
+
+if TYPE_CHECKING:
+    from .copies import Copies
 
 __all__ = ["VERSION", "erase_snapshots", "snapshots_of"]
 
@@ -22,9 +25,7 @@ def snapshots_of(space: str) -> InternalName:
     return internal_name("snapshots", space)
 
 
-def erase_snapshots(
-    snapshots: Space, since: Mapping[str, int], lease: MakeLease, clean_copies: CleanCopies
-) -> Rewritten:
+def erase_snapshots(snapshots: Space, since: Mapping[str, int], copies: Copies) -> Rewritten:
     """Erase the snapshots that were made of an event of `since`, the first that is erased of each segment; and older
     snapshots, which nobody can read any more."""
 
@@ -32,4 +33,4 @@ def erase_snapshots(
         version = entry.metadata.get(VERSION, "")
         return not version.isdecimal() or int(version) >= since[entry.segment]
 
-    return erase_matching(snapshots, since, matches, lease, clean_copies)
+    return erase_matching(snapshots, since, matches, copies)

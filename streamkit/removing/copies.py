@@ -1,0 +1,113 @@
+"""The copies of a store's entries outside the log and the index, from which an erasure removes them too.
+
+These are snapshots of aggregates, published views, the texts of failures of groups and routes, and the archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..errors import UNREADABLE, MissingDependency
+from ..leases import Lease
+from ..log.partition import Partition
+from ..names import InternalName
+from ..space import Space
+from ..store import Store, eraser_lease, inner
+from ..warn import warn
+from .erase import erase_matching
+from .ranges import Ranges
+from .report import Rewritten
+from .snapshots import erase_snapshots, snapshots_of
+
+__all__ = ["Copies"]
+
+
+class Copies:
+    """The copies of one store's entries."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._shared = inner(store)
+
+    def lease(self, name: str, wait: float) -> Lease:
+        """The lease of an archiver, under which copies are cleaned."""
+        return eraser_lease(self._store, name, wait)
+
+    def clean(self, partition: Partition, ranges: Ranges) -> Rewritten:
+        """Erase the ranges of a partition from all copies."""
+        space = partition.space
+        if isinstance(space, InternalName):
+            return Rewritten()  # it has none of them
+        since = {segment: parts[0][0] for segment, parts in ranges.by_segment.items()}
+        done = self.erase_snapshots(space, since).plus(self._delete_published())
+        done = done.plus(self._forget_failures(space, ranges))
+        if not self._may_be_archived(partition):
+            return done
+        from ..archive.erase import erase_archived
+
+        files = erase_archived(self._shared.archive(space), partition.partition, ranges.by_segment)
+        return done.plus(Rewritten(files=files))
+
+    def erase_snapshots(self, space: str, since: Mapping[str, int]) -> Rewritten:
+        """Erase the snapshots of segments that contain a sequence from `since` on."""
+        if isinstance(space, InternalName):
+            return Rewritten()
+        snapshots = self._space(snapshots_of(space))
+        return Rewritten() if snapshots is None else erase_snapshots(snapshots, since, self)
+
+    def archived_with(self, partition: Partition, metadata: Mapping[str, str], last: int) -> Iterable[tuple[str, int]]:
+        """(segment, sequence) of a partition's archived entries, up to transaction `last`, that have all pairs.
+
+        Other entries may be among them.
+        """
+        if not self._may_be_archived(partition):
+            return ()
+        from ..archive.hidden import archived_with
+
+        return archived_with(self._shared.archive(partition.space), partition.partition, metadata, last)
+
+    def derived(self, space: str) -> list[str]:
+        """The places that may hold values made of a space's entries, which an erasure by metadata does not search."""
+        from ..views.publish import published_views
+
+        snapshots = next(iter(self._store.consume_space(snapshots_of(space), gaps="skip", limit=1)), None)
+        found = ["snapshots of aggregates"] if snapshots is not None else []
+        views = ", ".join(map(repr, sorted(published_views(self._store))))
+        return [*found, f"the published views {views}"] if views else found
+
+    def _space(self, name: str) -> Space | None:
+        return self._shared.look_up(name)[0]
+
+    def _may_be_archived(self, partition: Partition) -> bool:
+        # An archiver may have been stopped before the head told of its files, and the next archiver takes them over.
+        return bool(partition.head.archived) or self._shared.has_archive(partition.space)
+
+    def _delete_published(self) -> Rewritten:
+        """Delete published views, because they may hold erased entries. The next `publish` writes new ones."""
+        from ..views.publish import delete_published
+
+        try:
+            return Rewritten(views=delete_published(self._store))
+        except MissingDependency as error:
+            text = f"published views of the store {self._store.id}, if any, still hold erased entries: {error}"
+            warn("%s", text)
+            return Rewritten(unreached=(text,))
+
+    def _forget_failures(self, space: str, ranges: Ranges) -> Rewritten:
+        """Erase the texts of failures that groups and routes keep, because they may quote an erased entry."""
+        from ..groups.forget import forget_failures
+        from ..routes import state as routes
+
+        done = Rewritten()
+        try:
+            found = list(forget_failures(self._store, space))
+            found.append(routes.forget_failures(self._store, space, lambda *place: bool(ranges.reason(*place))))
+        except UNREADABLE as error:
+            text = f"groups and routes of space {space!r} may keep failures that quote erased entries: {error}"
+            warn("%s", text)
+            return Rewritten(unreached=(text,))
+        for internal, segments in found:
+            known = self._space(internal)
+            if known is not None and segments:
+                done = done.plus(erase_matching(known, segments, lambda entry: False, self))
+        return done
