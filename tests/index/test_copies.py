@@ -154,7 +154,7 @@ def test_a_file_of_an_upkeep_that_was_stopped_hides_no_other_one(
     upkeep.bring_forward(partition_of(third))
     assert [(file.first, file.last) for file in partition_of(third).head.packs] == [(1, 20), (21, 25), (26, 50)]
     for _ in range(2):  # without the sweep that follows in `maintain`
-        head, etag = upkeep._head(partition_of(third))
+        head, etag = partition_of(third).known_head()
         cleared = upkeep.clear_log(partition_of(third), head)
         marked = upkeep._marked(partition_of(third), head, cleared)
         upkeep._move(partition_of(third), head, etag, upkeep.replace(head, cleared=cleared, packed=marked), ())

@@ -21,8 +21,7 @@ from harness.turns import every_interleaving
 from harness.virtual_crowd import SPACE, virtual_crowd
 from streamkit import errors
 from streamkit.backend import ABSENT, NEXT, Ambiguous, Conflict
-from streamkit.index import upkeep
-from streamkit.index.sweep import ids_of
+from streamkit.index import head_change, upkeep
 from streamkit.log import commit, plan, read_space
 from streamkit.log.keys import HEAD, run_key
 from streamkit.log.pack_format import EncodedPack
@@ -292,17 +291,17 @@ def _believes_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
 def _removes_what_a_lost_head_may_name(patch: pytest.MonkeyPatch) -> None:
     """A head whose answer was lost is taken for refused, and its files are removed."""
 
-    def put_head(partition: Partition, after: Head, etag: str | None, made: Sequence[bytes]) -> bool:
+    def put(partition: Partition, after: Head, etag: str | None, made: Sequence[bytes]) -> bool:
         try:
             new = partition.backend.put(partition.key, bytes(HEAD), encode_row(HEAD, after), etag or ABSENT)
         except (Ambiguous, Conflict):
             partition.read_head()
-            upkeep._remove(partition, made)
+            head_change.remove_files(partition, made)
             return False
         partition.indexed(after, new, etag)
         return True
 
-    patch.setattr(upkeep, "_put_head", put_head)
+    patch.setattr(head_change, "_put", put)
 
 
 def _removes_files_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -310,7 +309,7 @@ def _removes_files_too_early(patch: pytest.MonkeyPatch) -> None:
     original = upkeep._move
 
     def move(partition: Partition, head: Head, etag: str | None, after: Head, made: Sequence[bytes]) -> bool:
-        upkeep._remove(partition, ids_of(head) - ids_of(after))
+        head_change.remove_files(partition, head_change.ids_of(head) - head_change.ids_of(after))
         return original(partition, head, etag, after, made)
 
     patch.setattr(upkeep, "_move", move)
