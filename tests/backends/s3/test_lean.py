@@ -233,7 +233,7 @@ def test_credentials_of_a_profile_are_found_and_asked_for_again_at_each_request(
         "import json, pathlib, datetime\n"
         f"told = pathlib.Path({str(renewed)!r})\n"
         "told.write_text(str(int(told.read_text() if told.exists() else 0) + 1))\n"
-        "end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1)\n"
+        "end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=5)\n"
         "print(json.dumps({'Version': 1, 'AccessKeyId': f'KEY{told.read_text()}', 'SecretAccessKey': 'secret',\n"
         "                  'SessionToken': 'token', 'Expiration': end.isoformat()}))\n"
     )
@@ -244,7 +244,7 @@ def test_credentials_of_a_profile_are_found_and_asked_for_again_at_each_request(
     assert service is not None
     first, second = (service.credentials().access_key for _ in range(2))
     assert first.startswith("KEY")
-    assert second != first, "they are about to expire, so each request asks for new ones"
+    assert second != first, "they expire within minutes, so each request asks for new ones"
 
 
 def driver_for(endpoint: str, bucket: str, region: str = "us-east-1") -> S3Driver:
