@@ -21,6 +21,7 @@ from ..log.partition import Partition
 from ..log.record_format import Header, decode_entries, decode_header, frames_start, split_frames
 from ..log.records import all_records
 from ..log.rows import Head, KeyRow, Piece, SegmentRow, decode_row
+from ..log.tail import piece_of
 
 __all__ = ["Finding", "LogWalk", "Progress"]
 
@@ -195,7 +196,7 @@ class LogWalk:
             self.found(key, str(error))
             self.position = -1
             return
-        self._apply_frames(key, number, header, frames_start(record), frames)
+        self._apply_frames(key, number, header, record, frames)
         if number == self.head.watermark:
             self._check_head(header)
 
@@ -216,7 +217,9 @@ class LogWalk:
         self.found(self.partition.transaction_key(first), f"the transaction is missing{more}")
         self.position = -1
 
-    def _apply_frames(self, key: bytes, number: int, header: Header, base: int, frames: Sequence[memoryview]) -> None:
+    def _apply_frames(
+        self, key: bytes, number: int, header: Header, record: bytes, frames: Sequence[memoryview]
+    ) -> None:
         partition = self.partition
         if header.number != number:
             self.found(key, f"the record says that it is transaction {header.number}")
@@ -257,20 +260,7 @@ class LogWalk:
                 before = max(removed, self.cold[ref.segment].last_sequence if ref.segment in self.cold else 0)
                 if ref.first_sequence != before + 1:
                     self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
-            start = base + ref.start
-            pieces.append(
-                Piece(
-                    number,
-                    header.timestamp,
-                    ref.first_sequence,
-                    ref.count,
-                    start,
-                    ref.length,
-                    None,
-                    ref.before,
-                    ref.size,
-                )
-            )
+            pieces.append(piece_of(header, ref, record, frames_start(record), 0))
             self.sums[ref.segment, ref.first_sequence] = crc32(frame)
         for use in header.keys:
             row = key_row(header, use)

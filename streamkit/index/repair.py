@@ -19,7 +19,6 @@ from ..errors import UNREADABLE, CorruptData, MissingDependency, PermanentError,
 from ..log.archive_reader import Contents
 from ..log.floors import Removal
 from ..log.held import TOGETHER, archive_row, grace_row, put_grace_row, whole_from
-from ..log.idempotency import key_row
 from ..log.index_rows import encode_index_row
 from ..log.keys import (
     ARCHIVE,
@@ -30,11 +29,11 @@ from ..log.keys import (
     space_key,
     transaction_number,
 )
-from ..log.pack_format import MOST
 from ..log.partition import Partition
-from ..log.record_format import Header, frames_start
+from ..log.record_format import Header
 from ..log.records import all_records
-from ..log.rows import NOTHING, ArchiveRow, GraceRow, Head, KeyRow, Piece, SegmentRow, Settings, encode_row
+from ..log.rows import NOTHING, ArchiveRow, GraceRow, Head, SegmentRow, Settings, encode_row
+from ..log.tail import Tail
 from ..retry import put_settled, send_until_answered
 from ..warn import warn
 from .check import check_index
@@ -50,6 +49,7 @@ __all__ = ["repair_catalog", "repair_space"]
 _TRIES = 5
 _FRAMES = 1 << 15
 _BYTES = 8 << 20
+_LAST = 1 << 62
 
 
 def repair_catalog(backend: Backend) -> int:
@@ -266,8 +266,8 @@ def _rebuild(
     first = log.first
     for number, record in all_records(partition, partition.packs, first):
         builder.apply(partition.decode_header(record, number), record)
-        if builder.frames >= _FRAMES or builder.bytes >= _BYTES or number == log.last:
-            pack = encode(partition, first, number, builder.records.items())
+        if builder.tail.frames >= _FRAMES or builder.tail.bytes >= _BYTES or number == log.last:
+            pack = encode(partition, first, number, builder.tail.records.items())
             run, packed = write_files(partition, builder.rows(), pack, made)
             packs = (*head.packs, packed) if pack.records else head.packs
             head = replace(head, manifest=head.manifest.with_run(run), packs=packs)
@@ -302,48 +302,21 @@ class _Builder:
     def __init__(self, partition: Partition, statuses: dict[str, SegmentRow]) -> None:
         self._most = partition.policy.frame
         self._statuses = dict(statuses)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._tail: dict[str, list[Piece]] = {}
-        self._keys: dict[bytes, KeyRow] = {}
         self._fences: dict[str, int] = {}
-        self._removed: set[str] = set()
-        self.records: dict[int, bytes] = {}
-        self.frames = self.bytes = 0
+        self.tail = Tail(0)
+        """The transactions since the last call of `rows`."""
 
     def apply(self, header: Header, record: bytes) -> None:
-        base = frames_start(record)
-        for removal in header.control.removals if header.control is not None else ():
-            row = self._statuses.get(removal.segment, NOTHING)
-            self._statuses[removal.segment] = row.without(removal)
-            self._removed.add(removal.segment)
-        for ref in header.frames:
-            start, first = base + ref.start, ref.first_sequence
-            frame = record[start : start + ref.length] if ref.length <= self._most else None
-            piece = Piece(
-                header.number, header.timestamp, first, ref.count, start, ref.length, frame, ref.before, ref.size
-            )
-            self._tail.setdefault(ref.segment, []).append(piece)
-            self.frames += 1
-            row = self._statuses.get(ref.segment, NOTHING)
-            if piece.last_sequence >= row.first_sequence:  # else it was removed, as the row says already
-                self._statuses[ref.segment] = row.with_entries(
-                    header.number, header.timestamp, first, ref.count, piece.after
-                )
-        for use in header.keys:
-            self._keys[use.key] = key_row(header, use)
+        self.tail.add(header, record, self._most)
         self._fences.update(header.fences)
-        if len(record) <= MOST:
-            self.records[header.number] = record
-            self.bytes += len(record)
 
     def rows(self) -> Rows:
-        """Those of what was taken since the last call."""
-        touched = {segment: self._statuses[segment] for segment in {**self._tail, **dict.fromkeys(self._removed)}}
-        rows = index_rows(self._tail, touched, self._keys, self._fences)
-        self._clear()
-        return rows
+        """The rows of the transactions since the last call."""
+        tail, fences = self.tail, self._fences
+        after = {name: tail.status(name, self._statuses.get(name, NOTHING), _LAST) for name in tail.segments()}
+        self._statuses.update(after)
+        self.tail, self._fences = Tail(0), {}
+        return index_rows(tail.pieces, after, tail.keys, fences)
 
 
 def _archived(partition: Partition) -> int:

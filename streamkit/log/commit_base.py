@@ -10,7 +10,7 @@ from .freshness import Look
 __all__ = ["CommitBase"]
 
 
-class CommitBase(msgspec.Struct, frozen=True):
+class CommitBase(msgspec.Struct, frozen=True, gc=False):
     """Taken at one moment. The precondition of the commit states it."""
 
     completed: int

@@ -1,4 +1,4 @@
-"""What all partitions of an open store share."""
+"""The objects that all partitions of an open store share."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The end of a log: empty transactions that are left when the store is deleted.
 
-No head guards a commit, so it is what a process meets that still has the store open: its next transaction has the same
-number as one of them. One is after the last transaction. The others are in the place of the latest transactions, for a
-process that has not seen these: its look at the log counts for a while (see freshness.py), and if their numbers were
-free it would be told that it had committed.
+No head guards a commit. So a process that still has the store open must meet one of these transactions: its next
+transaction has the same number. One is after the last transaction. The others replace the latest transactions, for
+a process that has not seen them. Its look at the log counts for a while (see freshness.py). If the numbers were free,
+it would believe that it had committed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["end_log"]
 
 _TRIES = 200
 _AT_ONCE = 16
-"""Records that are written at the same time, where there are more."""
+"""Records that are written at the same time."""
 
 
 def end_log(partition: Partition) -> list[bytes]:
-    """End it, unless it has ended. The keys of the transactions that are to stay.
+    """End the log, unless it has ended. Returns the keys of the transactions that must stay.
 
-    It competes with the writers that are still there, as they do with each other.
+    It competes with the remaining writers for the next number.
     """
     first = _first_unseen(partition) if partition.remote else 1 << 62
     last = _end(partition)
@@ -43,7 +43,7 @@ def end_log(partition: Partition) -> list[bytes]:
 
 
 def _first_unseen(partition: Partition) -> int:
-    """The first transaction that a process may not have seen whose look at the log still counts."""
+    """The first transaction that a process with a valid look at the log may not have seen."""
     partition.read_head()
     head, now = partition.head, partition.freshness.now()
     if now is None:
@@ -53,7 +53,7 @@ def _first_unseen(partition: Partition) -> int:
 
 
 def _end(partition: Partition) -> int:
-    """Write the empty transaction after the last one, if it is not there. Its number."""
+    """Write the empty transaction after the last one, if it is not there. Returns its number."""
     for _ in attempts(partition.clock, _TRIES):
         try:
             number = partition.refresh() + 1
@@ -69,7 +69,7 @@ def _end(partition: Partition) -> int:
 
 
 def _last(partition: Partition) -> int:
-    """The last transaction of a log that has ended; what is known of it may end at an earlier empty one."""
+    """The last transaction of a log that has ended. The known state may end at an earlier empty transaction."""
     start, end = partition.transaction_key(partition.number + 1), partition.transaction_key(1 << 64)
     *_, row = partition.backend.scan(partition.key, start, end, values=False)
     return transaction_number(row.key)

@@ -1,4 +1,4 @@
-"""What was erased of a partition, kept beside its log.
+"""The erasures of a partition, kept beside its log.
 
 The transaction that erases leaves the log once it is archived or trimmed. A backup must know of it nevertheless, so
 that no older point brings the entries back.
@@ -24,7 +24,7 @@ _TOGETHER = 5000
 
 
 def put_erasures(partition: Partition, erasures: Sequence[Erasure]) -> None:
-    """A row for each of their transactions; twice is as once."""
+    """Write a row for each of their transactions. Twice is the same as once."""
     prefix = erased_prefix(partition.settings.incarnation)
     by_number = attrgetter("number")
     for number, group in groupby(sorted(erasures, key=by_number), by_number):
@@ -43,7 +43,7 @@ def earlier_rows(incarnation: bytes, erasures: Sequence[Erasure]) -> Iterator[tu
 
 
 def erasures_of(partition: Partition) -> Iterator[Erasure]:
-    """All that have a row, in the order of their transactions. CorruptData for a damaged row."""
+    """All erasures that have a row, in the order of their transactions. CorruptData for a damaged row."""
     prefix = erased_prefix(partition.settings.incarnation)
     start, end = transaction_key(prefix, 0), transaction_key(prefix, 1 << 64)
     for row in partition.backend.scan(partition.key, start, end):

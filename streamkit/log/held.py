@@ -1,4 +1,4 @@
-"""What the log still holds of what is archived: it lets go of it after the grace."""
+"""Archived transactions that are still in the log. They are removed from it after the grace."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from .view import LogView
 __all__ = ["TOGETHER", "archive_row", "grace_row", "held_from", "put_grace_row", "whole_from"]
 
 TOGETHER = 64
-"""Partitions that one archiver's lease is for, and one row that tells since when what is archived has been so."""
+"""Partitions that share an archiver's lease, and a row with the times of archiving."""
 
 
 def archive_row(partition: Partition) -> ArchiveRow:
-    """What became of the partition's archived transactions. CorruptData for a damaged row."""
+    """The row about the partition's archived transactions. CorruptData for a damaged row."""
     value = partition.backend.get(partition.key, [bytes(ARCHIVE)])[0]
     return ArchiveRow() if value is None else decode_row(ArchiveRow, ARCHIVE, value.data)
 
 
 def _grace_partition(partition: Partition) -> bytes:
-    """Where the backend has the row that tells of the partition, and of others, since when what is archived is so."""
+    """The backend's partition of the row with the times of archiving, which several partitions share."""
     return bytes(partition_key(partition.space, partition.partition - partition.partition % TOGETHER))
 
 
 def grace_row(partition: Partition) -> GraceRow:
-    """That row, of the partition's own incarnation. CorruptData for a damaged one."""
+    """That row, of the partition's own incarnation. CorruptData for a damaged row."""
     value = partition.backend.get(_grace_partition(partition), [bytes(GRACE)])[0]
     incarnation = partition.settings.incarnation
     found = None if value is None else decode_row(GraceRow, GRACE, value.data)
@@ -33,20 +33,20 @@ def grace_row(partition: Partition) -> GraceRow:
 
 
 def put_grace_row(partition: Partition, row: GraceRow) -> None:
-    """In its place; twice is as once. The caller holds the archiver's lease, or repairs."""
+    """Write that row; twice is the same as once. The caller holds the archiver's lease, or repairs."""
     partition.backend.put(_grace_partition(partition), bytes(GRACE), encode_row(GRACE, row))
 
 
 def held_from(partition: Partition, first: int, last: int) -> int | None:
-    """From which transaction on the log holds all of first..last; None if not even the last.
+    """The first transaction from which on the log holds all up to `last`; None if it lacks the last one.
 
-    What it holds up to where it was removed counts for nothing: a writer that slept may have left it.
+    Rows below the last removal do not count, because a late writer may have left them.
     """
     return whole_from(partition, max(first, archive_row(partition).removed + 1), last)
 
 
 def whole_from(partition: Partition, first: int, last: int) -> int | None:
-    """From which transaction on all of first..last are in the log; None if not even the last."""
+    """The first transaction from which on the log has all rows up to `last`; None if it lacks the last one."""
     return partition.ask(_whole_from, first, last)
 
 

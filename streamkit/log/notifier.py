@@ -1,4 +1,4 @@
-"""The notifier: tells who waits in this process that a transaction became known here."""
+"""The notifier wakes the threads of this process that wait for new transactions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Notifier(threading.Condition):
     """Notified when a transaction of any partition of a store becomes known here."""
 
     waiting = 0
-    """Who waits counts itself before its last look: so the writer need not take the lock if nobody does."""
+    """The number of waiting threads. Each counts itself before its last look: a writer takes no lock if it is 0."""
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
-        """To be entered instead of the condition, whose `__exit__` is Python: an interrupt there leaves it locked."""
+        """Enter it instead of the condition, whose `__exit__` is Python: an interrupt there leaves it locked."""
         super().__init__(self.mutex)
         self._listeners: tuple[Callable[[], None], ...] = ()
 
@@ -28,7 +28,7 @@ class Notifier(threading.Condition):
             listener()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have it called whenever there is news, from any thread. It is quick, takes no lock and raises nothing."""
+        """Call `listener` after new transactions, from any thread. It is quick, takes no lock and raises nothing."""
         with self.mutex:
             self._listeners = (*self._listeners, listener)
 

@@ -1,7 +1,7 @@
-"""What this process knows of one partition: the index up to a watermark, and the tail of the log after it.
+"""The state of one partition in this process: the index up to a watermark, and the tail of the log after it.
 
-All of it can be learned again from the store. It only ever moves forward, and a write that relies on something stale
-is refused by the precondition that it carries.
+It can be read again from the store. It only moves forward. The precondition of a write refuses a write that relies on
+old state.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SHARE = 8
 
 
 def seed_of(settings: Settings, partition: bytes) -> int:
-    """What the checksums of a partition's rows begin with."""
+    """The start value of the checksums of a partition's rows."""
     return crc32(settings.incarnation, crc32(partition))
 
 
@@ -82,10 +82,10 @@ class Partition:
         """The head row as last read or written."""
         self.index: Index = self.open_index(self.head)
         self.packs: Packs = self.open_packs(self.head)
-        """The packed part of the log. Both are what the head names."""
+        """The packed part of the log. The head names the index and the packs."""
         self.head_etag: Etag | None = None
         self.foreign_head: Etag | None = None
-        """Of a head that an upkeep left here which was late: the store was deleted and made again meanwhile."""
+        """The etag of a head that a late upkeep of a deleted store of the same id left here."""
         self._partitions: Sequence[Partition] = ()
         self.number = 0
         self.timestamp = 0
@@ -99,7 +99,7 @@ class Partition:
         self.thinned = 0
         """As in the head: the transaction that removed entries of segments last, or 0."""
         self.erasing: tuple[Erasure, ...] = ()
-        """Gone for every reader, and not yet everywhere: of the head, and of the tail."""
+        """Erasures in head and tail whose entries readers no longer get, and which may still be stored."""
         self._counted = (0, 0)
         """A transaction's number, and how many entries it has."""
         self.tail = Tail(0)
@@ -107,22 +107,22 @@ class Partition:
         self._fences = Fences()
         self.answers = Answers()
         self.ended = False
-        """The store was deleted: nothing is committed any more."""
+        """The store was deleted, so nothing can be committed."""
         self.lost = False
-        """It was found that the space, or the store, was deleted since it was opened: another one is to be opened."""
+        """The space, or its store, was deleted since it was opened. It must be opened again."""
         self.cached: dict[str, SegmentRow] = {}
         """Segments' statuses as of `number`."""
         self._most_known = _KNOWN
         self.generation = 0
-        """Changes whenever rows that were read before can no longer be combined with what is known."""
+        """Changes when rows that were read before cannot be combined with the present state."""
         self.freshness = Freshness(self.backend, self.clock)
         self.looked: Look | None = None
-        """The latest look, by which nothing above `number` had been removed from the log."""
+        """The latest look at the log. At that time no transaction above `number` had been removed."""
         self._confirmed: Look | None = None
         """The latest look at `head`."""
         self._refresher = Refresher(self)
         self.check_reentry = self._refresher.check_reentry
-        """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
+        """Raise Reentered if this thread holds a lock of the partition, because it could wait for itself."""
 
     def _set(self, settings: Settings) -> None:
         self.settings = settings
@@ -153,7 +153,7 @@ class Partition:
         return f"space {self.space!r}, partition {self.partition}, transaction {number}"
 
     def with_location(self, error: StreamkitError, number: int) -> StreamkitError:
-        """The same error, saying where; and what to do if it is damage."""
+        """The same error with the place, and with the remedy if it is damage."""
         return type(error)(self._with_remedy(f"{self.where(number)}: {error}", error))
 
     def _with_remedy(self, text: str, error: StreamkitError) -> str:
@@ -202,7 +202,7 @@ class Partition:
     # -- views ------------------------------------------------------------------------------------------------
 
     def view(self) -> LogView:
-        """What is known at this moment."""
+        """A view of the present state."""
         with self._lock:
             return LogView(
                 self,
@@ -273,29 +273,25 @@ class Partition:
         """The state that a commit builds on."""
         completed = self._refresher.completed
         with self._lock:
-            return self._commit_base(completed)
-
-    def _commit_base(self, completed: int) -> CommitBase:
-        return CommitBase(
-            completed,
-            self.generation,
-            self.number,
-            self.timestamp,
-            self.position,
-            self.size,
-            self.retention,
-            self.looked,
-        )
+            return CommitBase(
+                completed,
+                self.generation,
+                self.number,
+                self.timestamp,
+                self.position,
+                self.size,
+                self.retention,
+                self.looked,
+            )
 
     def lone_base(self, segment: str) -> tuple[CommitBase, SegmentRow] | None:
         """The state that a commit to one segment builds on; None if the segment's status is not known."""
-        completed = self._refresher.completed
         with self._lock:
             row = self.cached.get(segment)
-            return None if row is None else (self._commit_base(completed), row)
+            return None if row is None else (self.commit_base(), row)
 
     def unindexed(self) -> Unindexed:
-        """What the head and the index lack. It may look up segments in the index."""
+        """The transactions that the index lacks. It may look up segments in the index."""
         asked = False
         while True:
             with self._lock:
@@ -400,11 +396,10 @@ class Partition:
     # -- bringing it up to date ---------------------------------------------------------------------------------
 
     def refresh(self, segments: Sequence[str] = (), since: int | None = None, *, load: bool = False) -> int:
-        """See every transaction that was committed before this call, and the statuses of `segments`; what that takes
-        is read together. `load`: the segments are to be read, too.
+        """See every transaction that was committed before this call, and read the statuses of `segments` with it.
 
-        Returns the number of the last transaction that is seen. `since` 0: a look that was completed by anyone at any
-        time is late enough, as the caller began before the partition was opened.
+        `load`: the caller is going to read the segments, too. `since` 0: any completed look is late enough, because
+        the call began before the partition was opened. Returns the number of the last known transaction.
         """
         try:
             return self._refresher.refresh(segments, since, load=load)
@@ -432,9 +427,9 @@ class Partition:
         self._refresher.accept(record, number, look)
 
     def catch_up(self, single: int = 2) -> None:
-        """Take what others have written since. Where that is much the head is faster, which has passed it over.
+        """Read the transactions that others have written since. If there are many, read the head instead of some.
 
-        `single`: transactions that are asked for one by one; of those after them more and more are at once.
+        `single`: the number of transactions to ask for one by one. After them more and more are read together.
         """
         self._refresher.catch_up(single)
 
@@ -443,8 +438,7 @@ class Partition:
         self._refresher.shorten_tail()
 
     def read_head(self) -> None:
-        """Learn how far the index is by now, whoever brought it there. Where that is further than what is known here,
-        go on from there."""
+        """Read the head. If its index is ahead of the present state, continue from there."""
         try:
             self._refresher.read_head()
         except CorruptData as error:
@@ -454,7 +448,7 @@ class Partition:
             raise CorruptData(self._with_remedy(f"{where}: {error}", error)) from error
 
     def check_space(self) -> None:
-        """CorruptData if the space was deleted, or made again: for who is to write rows that no precondition guards."""
+        """CorruptData if the space was deleted or made again. Call it before a write that no precondition guards."""
         self._refresher.check_space()
 
     def is_fresh(self, look: Look | None) -> bool:
@@ -466,7 +460,7 @@ class Partition:
         self.lost = True
 
     def missing_head(self) -> CorruptData:
-        """The head was there once, and is not, or is that of another space of this name."""
+        """The error for a head that is gone, or that belongs to another space of this name."""
         self.lost = True
         return CorruptData(
             f"space {self.space!r}, partition {self.partition}: its head is gone; if it or its store was deleted, open "
@@ -474,24 +468,24 @@ class Partition:
         )
 
     def saw(self, look: Look) -> None:
-        """`look` has found nothing that is not known by now."""
+        """`look` has found nothing new."""
         self.looked = self.freshness.complete(look)
 
     def saw_head(self, look: Look) -> None:
-        """`look`, at the head, has found nothing that is not known by now."""
+        """`look`, at the head, has found nothing new."""
         self.looked = self._confirmed = self.freshness.complete(look)
 
     def saw_foreign(self, etag: Etag, look: Look) -> None:
-        """`look` has found a head with this etag that an upkeep left here which was late."""
+        """`look` has found a head with this etag, which a late upkeep of a deleted store left here."""
         self.foreign_head = etag
         self.saw_head(look)
 
     def adopt(self, head: Head, etag: Etag, look: Look) -> None:
-        """`look` has found this head: where the index is ahead of what is known, go on from there; where it has caught
-        up, forget the tail."""
+        """`look` has found this head. If its index is ahead of the present state, continue from there; else drop the
+        part of the tail that the index holds."""
         with self._lock:
             if self.head_etag is None and self.partition == 0:
-                # The first head says what the space is made of; until now nothing was known.
+                # The first head has the settings of the space.
                 self._set(head.settings)
             elif head.settings.incarnation != self.settings.incarnation:
                 raise self.missing_head()
@@ -514,7 +508,7 @@ class Partition:
         self.head_etag = etag
 
     def _adopt_removed(self, head: Head) -> None:
-        """What the head says of what was removed; what is in the tail comes later. The caller holds the lock."""
+        """Take the removals that the head knows. Those in the tail are later. The caller holds the lock."""
         if head.floor.number > self.floor.number:
             self.floor = head.floor
         if self.thinned <= head.watermark:
@@ -523,7 +517,7 @@ class Partition:
         self.erasing = head.erasing + later
 
     def _start_from(self, head: Head) -> None:
-        """Forget what was applied, and go on from the index, which is ahead of it; the caller holds the lock."""
+        """Forget the applied transactions and continue from the index, which is ahead. The caller holds the lock."""
         self.tail = Tail(head.watermark)
         self.cached.clear()
         self.generation += 1
@@ -540,10 +534,7 @@ class Partition:
     # -- applying -----------------------------------------------------------------------------------------------
 
     def apply(self, record: bytes, number: int) -> None:
-        """Take the record of transaction `number` into what is known, or its start if frames are not kept.
-
-        One that is known already is fine.
-        """
+        """Apply the record of transaction `number`. One that is applied already is fine."""
         with self._lock:
             if number <= self.number:
                 return
@@ -558,14 +549,14 @@ class Partition:
             self.advance(header, record)
 
     def has_ended(self, number: int) -> StoreClosed:
-        """What to raise where transaction `number` is the end of the log."""
+        """The error for a log that ends with transaction `number`."""
         self.ended = self.lost = True
         return StoreClosed(
             f"{self.where(number)}: the space, or its store, was deleted; open the store again with client.store(…)"
         )
 
     def advance(self, header: Header, record: bytes) -> int:
-        """Apply a transaction that follows on what is known; the caller holds the lock. How many entries it has."""
+        """Apply the next transaction, and return the number of its entries. The caller holds the lock."""
         number, timestamp = header.number, header.timestamp
         known = self.cached
         count = size = 0
@@ -595,7 +586,7 @@ class Partition:
         return count
 
     def _apply_control(self, control: Control, number: int) -> None:
-        """What a transaction that is applied removes; the caller holds the lock. Twice is as once."""
+        """Apply the removals of a transaction. Twice is the same as once. The caller holds the lock."""
         for removal in control.removals:
             row = self.cached.get(removal.segment)
             if row is not None:
@@ -646,11 +637,11 @@ class Partition:
                 self._advance_to(head, etag)
 
     def open_index(self, head: Head) -> Index:
-        """The index that `head` names; asks nothing."""
+        """The index that `head` names. No request is made."""
         return self._context.make_index(self, head.manifest)
 
     def open_packs(self, head: Head) -> Packs:
-        """The packs that `head` names; asks nothing."""
+        """The packs that `head` names. No request is made."""
         return Packs(self.backend, self.key, self.seed, head.packs, head.pack, self._context.tables)
 
     def fence(self, name: str) -> int:
@@ -670,7 +661,7 @@ class Partition:
     # -- segments -----------------------------------------------------------------------------------------------
 
     def load_statuses(self, segments: Iterable[str]) -> dict[str, SegmentRow]:
-        """The statuses of `segments`, fetched if they are not known yet; NOTHING for one that does not exist."""
+        """The statuses of `segments`; NOTHING for one that does not exist. Unknown ones are read from the index."""
         found: dict[str, SegmentRow] = {}
         missing: list[str] = []
         for name in segments:
@@ -718,7 +709,7 @@ class Partition:
         return found
 
     def resolved(self, segment: str, row: SegmentRow, now: SegmentRow) -> bool:
-        """Remember that `row` is `now` by what was removed of the space. False if it has changed meanwhile."""
+        """Replace the cached `row` by `now`, which lacks trimmed entries. False if it has changed meanwhile."""
         with self._lock:
             if self.cached.get(segment, row) != row:
                 return False

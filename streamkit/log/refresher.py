@@ -1,6 +1,6 @@
-"""How a partition comes to know what is in the log: by its head, and by asking for what follows on what is known.
+"""The refresher reads new transactions of a partition from its head and its log.
 
-It does the I/O; what is found is applied to the partition, which alone knows what it means.
+It does the I/O. The partition applies the records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WHOLE = 256 << 20
 
 
 class Refresher:
-    """Of one partition. One thread at a time looks; the others share what it has seen, where that is late enough."""
+    """One partition's refresher. One thread at a time reads. The others share its result if it is late enough."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -51,19 +51,14 @@ class Refresher:
         self._shortened = (0, 0)
         """`number` and `tail.bytes` when the head was last looked at for the length of the tail."""
         self._looking = False
-        """Somebody is in there, or was stopped in there."""
+        """A thread is refreshing, or was stopped while it refreshed."""
         self.begun = 0
-        """Looks at the end of the log; they are counted from 1."""
+        """The number of looks at the end of the log that have begun."""
         self.completed = 0
-        """The last look that has seen it: all is known that was committed before that look."""
+        """The last look that has reached the end: every transaction that was committed before it is known."""
 
     def refresh(self, segments: Sequence[str] = (), since: int | None = None, *, load: bool = False) -> int:
-        """See every transaction that was committed before this call, and the statuses of `segments`; what that takes
-        is read together. `load`: the segments are to be read, too.
-
-        Returns the number of the last transaction that is seen. `since` 0: a look that was completed by anyone at any
-        time is late enough, as the caller began before the partition was opened.
-        """
+        """See `Partition.refresh`."""
         arrived = self.begun if since is None else since
         self.check_reentry()
         if self._looking and inside_backend():
@@ -96,12 +91,12 @@ class Refresher:
         return self.begun
 
     def check_reentry(self) -> None:
-        """Reentered if this thread holds a lock of the partition: it could come to wait for itself."""
+        """Raise Reentered if this thread holds a lock of the partition, because it could wait for itself."""
         if self._refreshing._is_owned() or self._partition.holds_lock():  # type: ignore[attr-defined]
             raise refused()
 
     def _read_log(self, segments: Sequence[str], load: bool) -> None:
-        """Apply what is in the log, one key at a time: is there a transaction after the last one that we know?"""
+        """Apply the transactions that follow the last known one."""
         partition = self._partition
         listing = not self._loaded
         if listing:
@@ -121,7 +116,7 @@ class Refresher:
                 if at_end:
                     partition.saw(look)
             else:
-                # What was not there may have been archived and removed.
+                # The missing transaction may have been archived and removed.
                 self.read_head()
                 if partition.number > number:
                     listing = True
@@ -136,8 +131,8 @@ class Refresher:
             listing = True
 
     def _is_gap(self) -> bool:
-        """Whether something is there behind a transaction that is not. Where no writer can come too late, what is
-        trimmed leaves the log at once, however fresh the last look is; the transaction that trims it stays."""
+        """True if transactions follow after a missing one. On a local disk, trimmed transactions leave the log at once,
+        however fresh the last look is. The transaction that trims them stays."""
         partition = self._partition
         if partition.remote:
             return False
@@ -145,7 +140,7 @@ class Refresher:
         return any(partition.backend.scan(partition.key, start, partition.last_key, limit=1, values=False))
 
     def poll(self, ahead: int = 1) -> bool:
-        """Take the next transactions, as many as `ahead`, if they are there. Whether there may be more."""
+        """Apply the next `ahead` transactions, if they are there. True if there may be more."""
         partition = self._partition
         self.check_reentry()
         if self._looking and inside_backend():
@@ -192,8 +187,7 @@ class Refresher:
             self._notify(known)
 
     def catch_up(self, single: int) -> None:
-        """It ends although others commit all the time, as fast as one transaction is read after the other; and where
-        somebody leads by now, as this process is to wait then."""
+        """See `Partition.catch_up`. It ends although others commit all the time, and when another process leads."""
         if self._partition.looked is None:
             self.read_head()  # nothing is known of it yet
         looks, ahead = 0, 1
@@ -211,7 +205,7 @@ class Refresher:
         self._loaded = True
 
     def shorten_tail(self) -> None:
-        """A reader learns in this way how far others have brought the index, and forgets the tail up to there."""
+        """Read the head if the tail has become long, because others may have indexed it."""
         partition = self._partition
         number, size = self._shortened
         if partition.number - number >= 2 * partition.policy.upkeep or partition.tail.bytes - size >= _TAIL_BYTES:
@@ -219,7 +213,7 @@ class Refresher:
             self._shortened = partition.number, partition.tail.bytes
 
     def _apply_next(self) -> bool:
-        """Apply a few transactions after `number`; whether there is none after them."""
+        """Apply a few transactions after `number`. True if none follows them."""
         partition = self._partition
         for ahead in (1, 8):
             known, number = partition.looked, partition.number
@@ -237,8 +231,8 @@ class Refresher:
         return False
 
     def _confirm(self, look: Look | None) -> None:
-        """Before anything is applied that was read since `look`: a number that was archived and removed is free, and
-        what is found there may be of a writer that came too late. What the head tells is above all such numbers."""
+        """Call it before records are applied that were read since `look`. The number of a removed transaction is free
+        again, so a late writer may have put the record there. The head is above all such numbers."""
         if look is not None and not self._partition.is_fresh(look):
             self.read_head()
 
@@ -247,7 +241,7 @@ class Refresher:
         return [None if value is None else value.data for value in partition.backend.get(partition.key, keys)]
 
     def read_head(self) -> None:
-        """Learn how far the index is by now, whoever brought it there."""
+        """See `Partition.read_head`."""
         partition = self._partition
         look = partition.freshness.begin()
         known, least = partition.head_etag is not None, partition.head.watermark
@@ -266,7 +260,7 @@ class Refresher:
             partition.saw_head(look)
 
     def _is_foreign(self, head: Head) -> bool:
-        """Whether the head of this partition is of a space that is gone, and not this process itself."""
+        """True if this head is of a deleted space of the same name, and not this process's own space is gone."""
         partition = self._partition
         if (
             not partition.partition
@@ -278,15 +272,15 @@ class Refresher:
         return True
 
     def check_space(self) -> None:
-        """CorruptData if the space was deleted, or made again: for who is to write rows that no precondition guards."""
+        """See `Partition.check_space`."""
         partition = self._partition
         value = partition.backend.get(bytes(partition_key(partition.space, 0)), [bytes(HEAD)])[0]
         if value is None or decode_row(Head, HEAD, value.data).settings.incarnation != partition.settings.incarnation:
             raise partition.missing_head()
 
     def _apply_tail(self, segments: Sequence[str], load: bool) -> None:
-        """Apply what is in the log after `number`. Where calls are requests, that is one of them for all that is
-        probably there, and for what must be known to look up `segments`, or to `load` them."""
+        """Apply the transactions after `number`. On a remote service one request reads all that are probably there,
+        together with the parts of the index that `segments` need."""
         partition = self._partition
         known, head = partition.looked, partition.head
         ahead = partition.policy.upkeep
@@ -312,7 +306,7 @@ class Refresher:
                 assert record is not None
                 partition.apply(record, at)  # others may have applied it meanwhile
             if end == ahead:
-                # Where many begin at once, nobody reads in vain, or what others have indexed meanwhile.
+                # If many processes begin at once, they make no vain reads, nor read what others have indexed.
                 strained = strained or slow
                 ahead = _FEW if strained else partition.policy.upkeep
                 batches += 1
@@ -325,7 +319,7 @@ class Refresher:
         self._apply_listed()
 
     def _read_on(self, ranges: Sequence[Range], keys: Sequence[bytes]) -> list[bytes | None]:
-        """What is at `ranges`, and the rows at `keys`. The latter may end with the first that is not there."""
+        """The bytes at `ranges`, and the rows at `keys`. The rows may end with the first missing one."""
         partition = self._partition
         backend = partition.backend
         wanted = [*ranges, *(Range(key, 0, _WHOLE) for key in keys)]
@@ -334,14 +328,14 @@ class Refresher:
         return backend.read(partition.key, wanted)
 
     def _apply_listed(self) -> None:
-        """Apply what a list of the log names after `number`."""
+        """Apply the listed transactions after `number`."""
         partition = self._partition
         known = partition.looked
         for batch in self._list():
             self._confirm(known)
             for number, record in batch:
                 if number > partition.number + 1 or record is None:
-                    # What is not there may have been archived and removed since it was listed.
+                    # It may have been archived and removed since it was listed.
                     self.read_head()
                 if number <= partition.number:
                     continue
@@ -354,7 +348,7 @@ class Refresher:
                     raise
 
     def _check_ended(self) -> None:
-        """StoreClosed if this is what is left of a log whose deletion was interrupted."""
+        """StoreClosed if this is the rest of a log whose deletion was interrupted."""
         partition = self._partition
         number, record = 0, None
         for batch in self._list():

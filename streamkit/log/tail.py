@@ -5,16 +5,16 @@ from __future__ import annotations
 from .floors import Removal
 from .idempotency import key_row
 from .pack_format import MOST
-from .record_format import Header, frames_start
-from .rows import KeyRow, Piece
+from .record_format import FrameRef, Header, frames_start
+from .rows import KeyRow, Piece, SegmentRow
 
-__all__ = ["Tail"]
+__all__ = ["Tail", "piece_of"]
 
 
 class Tail:
-    """It only grows. When the index takes over its beginning, what is left becomes a new Tail: see `after`.
+    """It only grows. When the index takes over its beginning, the rest becomes a new Tail: see `after`.
 
-    The partition's lock guards `add`. Views need no lock: each passes over what came after its own end.
+    The partition's lock guards `add`. A view needs no lock, because it ignores transactions after its own end.
     """
 
     __slots__ = ("bytes", "frames", "keys", "pieces", "records", "removals", "watermark")
@@ -25,7 +25,7 @@ class Tail:
         self.pieces: dict[str, list[Piece]] = {}
         """The pieces of each segment, in order."""
         self.removals: dict[str, list[tuple[int, Removal]]] = {}
-        """(transaction, what it removes) of each segment, in order."""
+        """(transaction, removal) of each segment, in order."""
         self.records: dict[int, bytes] = {}
         """The transactions by number, except those that are too large for a pack."""
         self.keys: dict[bytes, KeyRow] = {}
@@ -40,27 +40,39 @@ class Tail:
 
     def add(self, header: Header, record: bytes, copied: int) -> None:
         """Take the next transaction. Twice is the same as once. Frames of up to `copied` bytes are copied."""
-        number, timestamp, pieces = header.number, header.timestamp, self.pieces
+        number, pieces = header.number, self.pieces
         for removal in header.control.removals if header.control is not None else ():
             removals = self.removals.setdefault(removal.segment, [])
             if not removals or removals[-1][0] < number or (number, removal) not in removals:
                 removals.append((number, removal))
         base = frames_start(record)
         for ref in header.frames:
-            start, length, first = base + ref.start, ref.length, ref.first_sequence
-            frame = record[start : start + length] if length <= copied else None
-            piece = Piece(number, timestamp, first, ref.count, start, length, frame, ref.before, ref.size)
             known = pieces.get(ref.segment)
             if known is None:
-                pieces[ref.segment] = [piece]
-            elif known[-1].last_sequence < first:
-                known.append(piece)
+                pieces[ref.segment] = [piece_of(header, ref, record, base, copied)]
+            elif known[-1].last_sequence < ref.first_sequence:
+                known.append(piece_of(header, ref, record, base, copied))
         if len(record) <= MOST:
             self.records[number] = record
             self.bytes += len(record)
         self.frames += len(header.frames)
         for use in header.keys:
             self.keys[use.key] = key_row(header, use)
+
+    def pieces_until(self, segment: str, end: int) -> list[Piece]:
+        """The pieces of a segment in transactions up to `end`, in order."""
+        pieces = list(self.pieces.get(segment, ()))
+        while pieces and pieces[-1].number > end:
+            pieces.pop()
+        return pieces
+
+    def status(self, segment: str, row: SegmentRow, end: int) -> SegmentRow:
+        """The status of a segment after transaction `end`, from its `row` before the tail."""
+        pieces = self.pieces_until(segment, end)
+        for number, removal in list(self.removals.get(segment, ())):
+            if number <= end:
+                row = row.with_pieces([piece for piece in pieces if piece.number < number]).without(removal)
+        return row.with_pieces(pieces)
 
     def after(self, watermark: int) -> Tail:
         """The part after transaction `watermark`."""
@@ -78,3 +90,11 @@ class Tail:
         left.bytes = sum(map(len, left.records.values()))
         left.frames = sum(map(len, left.pieces.values()))
         return left
+
+
+def piece_of(header: Header, ref: FrameRef, record: bytes, base: int, copied: int) -> Piece:
+    """The piece of a frame, in a record whose frames begin at `base`. A frame of up to `copied` bytes is copied."""
+    start, length = base + ref.start, ref.length
+    frame = record[start : start + length] if length <= copied else None
+    first = ref.first_sequence
+    return Piece(header.number, header.timestamp, first, ref.count, start, length, frame, ref.before, ref.size)

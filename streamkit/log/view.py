@@ -1,4 +1,4 @@
-"""What a partition's log is at one moment, as a value: readers walk it without a lock."""
+"""A view: the value of a partition's log at one moment. Readers walk it without a lock."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LogView(msgspec.Struct, frozen=True):
     """
 
     log: Partition
-    """The partition, for what never changes of it. Its state is no business of a walk."""
+    """The partition, for its constants. A walk does not look at its state."""
     head: Head
     index: Index
     packs: Packs
@@ -72,7 +72,7 @@ class LogView(msgspec.Struct, frozen=True):
     # -- transactions -------------------------------------------------------------------------------------------
 
     def check_row(self, number: int) -> None:
-        """Moved if the row of transaction `number`, which was just read from the log, may not be what was committed.
+        """Moved if the row of transaction `number`, just read from the log, may not be the committed transaction.
 
         A transaction that is in a pack or in the archive is removed from the log after a grace. Its key is free then,
         and a writer that was stopped for all that time may have left another transaction there. So the head must be
@@ -105,7 +105,7 @@ class LogView(msgspec.Struct, frozen=True):
         return self.log.decode_header(record, number)
 
     def missing(self, number: int) -> Moved:
-        """What to raise if a transaction is not where the view says."""
+        """The error for a transaction that is not at its place."""
         return Moved(str(self.log.missing(number)))
 
     def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
@@ -177,10 +177,7 @@ class LogView(msgspec.Struct, frozen=True):
 
     def tail_of(self, segment: str) -> list[Piece]:
         """The pieces of a segment in the tail, in order."""
-        pieces = list(self.tail.pieces.get(segment, ()))
-        while pieces and pieces[-1].number > self.end:
-            pieces.pop()
-        return pieces
+        return self.tail.pieces_until(segment, self.end)
 
     def look_again(self) -> None:
         """Moved if a later look at the log shows that something was removed or archived since."""
@@ -201,12 +198,7 @@ class LogView(msgspec.Struct, frozen=True):
 
     def with_tail(self, segment: str, row: SegmentRow) -> SegmentRow:
         """The status of a segment, from its `row` in the index."""
-        pieces = self.tail_of(segment)
-        for number, removal in list(self.tail.removals.get(segment, ())):
-            if number <= self.end:
-                before = [piece for piece in pieces if piece.number < number]
-                row = row.with_pieces(before).without(removal)
-        return row.with_pieces(pieces)
+        return self.tail.status(segment, row, self.end)
 
     def pieces(self, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
         """The pieces that hold first..last, as far as one follows on the other, in groups that are worth one read."""

@@ -1,4 +1,4 @@
-"""What of a partition can still be read: floors that were set, and those that a retention draws."""
+"""The readable part of a partition: its floors, and the limits of its retention."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _past_floor(view: LogView, segment: str, row: SegmentRow, floor: Floor) -> S
 
 
 def _from(row: SegmentRow, segment: str, reason: str, place: Place | None) -> SegmentRow:
-    """`row` without what is before `place`; None: without anything."""
+    """`row` without the entries before `place`; None: without any entry."""
     if place is None:
         return row.without(Removal(segment, row.last_sequence, reason))
     return row.without(Removal(segment, place.sequence - 1, reason, place.timestamp, place.number, place.before))
@@ -378,7 +378,7 @@ _EMPTY = 64
 
 
 def sequence_gaps(view: LogView, segment: str, row: SegmentRow, first: int, until: int) -> list[Gap]:
-    """What is missing of a segment from sequence `first` on up to its first entry, or to `until`."""
+    """The gaps of a segment from sequence `first` up to its first entry, or to `until`."""
     gaps: list[Gap] = []
     until = min(until, row.first_sequence - 1)
     for last, reason in row.gaps:
@@ -389,7 +389,7 @@ def sequence_gaps(view: LogView, segment: str, row: SegmentRow, first: int, unti
 
 
 def number_gap(space: str, start: tuple[int, int], floor: Floor) -> Gap | None:
-    """What is missing of a partition from (number, index) `start` on; None if nothing is."""
+    """The gap of a partition after (number, index) `start`, or None."""
     if start[0] >= floor.number or start >= floor.end:
         return None
     return Gap(space, "", start[0], floor.number - 1, floor.reason)
@@ -397,14 +397,14 @@ def number_gap(space: str, start: tuple[int, int], floor: Floor) -> Gap | None:
 
 def missing_error(gap: Gap) -> EntriesRemoved:
     return EntriesRemoved(
-        f'{gap}: what comes after the place that was named is not all there. Read on with gaps="skip", or with '
-        'gaps="yield" to be told where',
+        f'{gap}: entries after the named position were removed. Read on with gaps="skip", or with gaps="yield" to get '
+        "the gaps as well",
         gap,
     )
 
 
 def raises(gap: Gap) -> bool:
-    """Whether the reader is to be stopped: by what was lost to a limit, not by what somebody took back."""
+    """True if the gap stops a reader: a limit removed the entries, and no person erased or deleted them."""
     return gap.reason in ("trimmed", "expired")
 
 

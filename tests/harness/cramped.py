@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from streamkit.index import compaction, merge, repair, run_format, upkeep
+from streamkit.index import compaction, merge, run_format, upkeep
 from streamkit.log import policy, tail
 
 __all__ = ["CLEAR", "LARGE", "cramped"]
@@ -38,7 +38,6 @@ def cramped(*, upkeep_after: int = 2, inline: int = 700) -> Iterator[None]:
             (upkeep, "_PACK", 256),
             (upkeep, "_CLEAR", 2),
             (tail, "MOST", LARGE),
-            (repair, "MOST", LARGE),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield
