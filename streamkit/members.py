@@ -19,7 +19,7 @@ from .errors import (
     SequenceMismatch,
     StreamkitError,
 )
-from .leases import Lease, LeaseGrant, is_held
+from .leases import Lease, LeaseGrant, check_grant, is_held
 from .model import Entry, Record
 from .names import check_name, internal_name
 from .seconds import check_seconds
@@ -132,8 +132,8 @@ class Members:
         self._store.release_lease(grant)
 
     def check_grant(self, name: str, grant: LeaseGrant) -> None:
-        """ValueError if the grant is not of the member `name`."""
-        if grant.key != self._lease_name(check_name(name, "member")):
+        """Refuse a grant that is not of the member `name`: ValueError, or TypeError if it is no grant."""
+        if check_grant(grant).key != self._lease_name(check_name(name, "member")):
             raise ValueError(f"the grant is not of the member {name!r} of {self.group!r}: pass what enter() gave")
 
     def list(self) -> list[Member]:

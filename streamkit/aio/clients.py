@@ -16,10 +16,11 @@ from ..members import Member, Members, Membership
 from .threads import Calls
 
 if TYPE_CHECKING:
+    from ..routes import RouteControl, RouteStatus
     from ..routes.route import Route
     from ..views.open_view import OpenView
 
-__all__ = ["AsyncMembers", "AsyncMembership", "AsyncRoute", "AsyncView"]
+__all__ = ["AsyncMembers", "AsyncMembership", "AsyncRoute", "AsyncRouteControl", "AsyncView"]
 
 
 class _Client:
@@ -89,6 +90,31 @@ class AsyncView(_Client):
 
 class AsyncRoute(_Client):
     """From `await store.route(…)`: `await route.catch_up()`, `await route.status()`."""
+
+
+class AsyncRouteControl:
+    """From `await store.find_route(name)`: `await control.status()`, `.pause()`, `.resume()`, `.delete()`."""
+
+    def __init__(self, sync: RouteControl, calls: Calls) -> None:
+        self.name = sync.name
+        self._sync = sync
+        self._calls = calls
+
+    async def status(self) -> RouteStatus:
+        """See Route.status."""
+        return await self._calls.call(self._sync.status)
+
+    async def pause(self) -> None:
+        """See Route.pause."""
+        await self._calls.call(self._sync.pause)
+
+    async def resume(self, *, skip: bool = False) -> None:
+        """See Route.resume."""
+        await self._calls.call(partial(self._sync.resume, skip=skip))
+
+    async def delete(self) -> None:
+        """See Route.delete."""
+        await self._calls.call(self._sync.delete)
 
 
 class AsyncMembers:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..types.aio import AsyncTypedStore
     from ..types.registry import Registry, Unknown
     from ..views.view import View
-    from .clients import AsyncMembers, AsyncRoute, AsyncView
+    from .clients import AsyncMembers, AsyncRoute, AsyncRouteControl, AsyncView
     from .groups import AsyncGroup, AsyncQueue
 
 __all__ = ["AsyncStore"]
@@ -266,6 +266,13 @@ class AsyncStore:
         from .clients import AsyncRoute
 
         return AsyncRoute(found, self.calls)
+
+    async def find_route(self, name: str) -> AsyncRouteControl | None:
+        """The controls of the route `name` if it exists. See Store.find_route."""
+        found = await self.calls.call(partial(self.sync.find_route, name))
+        from .clients import AsyncRouteControl
+
+        return None if found is None else AsyncRouteControl(found, self.calls)
 
     async def get_routes(self) -> list[RouteStatus]:
         """Return the status of each route of this store, by name. Their sources are not asked."""

@@ -12,8 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
@@ -169,7 +170,7 @@ class Processes:
                 try:
                     task = waiting.get_nowait()
                 except Empty:
-                    process.stdin.close()
+                    _close(process.stdin)
                     return
                 try:
                     process.stdin.write(msgspec.json.encode(task) + b"\n")
@@ -178,11 +179,18 @@ class Processes:
                 except OSError:
                     answer = b""
                 if not answer.endswith(b"\n"):
+                    _close(process.stdin)
                     raise Unavailable(f"a process that wrote files of the space {task.space!r} ended: run it again")
                 found = msgspec.json.decode(answer, type=Wrote | Rewritten | str)
                 if isinstance(found, str):
                     raise _error(found)
                 done.put(found)
+
+
+def _close(pipe: IO[bytes]) -> None:
+    """Close a pipe whose reader may have ended. That is no error, as its answers tell."""
+    with suppress(OSError):
+        pipe.close()
 
 
 def _error(said: str) -> StreamkitError:

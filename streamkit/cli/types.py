@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from streamkit.terminal import json_escaped
 from streamkit.types import Registry
 from streamkit.types.schemas import breaking_changes, schemas_of
 
@@ -23,7 +24,7 @@ _Named = Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A Registry, 
 @types.command()
 def export(registry: _Named) -> None:
     """Print the types as a JSON document: each with its version and its JSON Schema. Keep it with a release."""
-    print_line(msgspec.json.format(msgspec.json.encode(schemas_of(_registry(registry)))))
+    print_line(msgspec.json.format(json_escaped(msgspec.json.encode(schemas_of(_registry(registry))))))
 
 
 @types.command()

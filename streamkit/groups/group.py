@@ -478,6 +478,8 @@ class Group:
         found: list[Delivery] = []
         caught_up: set[int] = set()
         for delivery in deliveries:
+            if not isinstance(delivery, Delivery):
+                raise TypeError(f"deliveries are what receive() gave, not {type(delivery).__name__}")
             chain = self.core.lane(delivery.lane).chain
             if delivery.lane not in caught_up:
                 caught_up.add(delivery.lane)

@@ -38,6 +38,13 @@ def test_a_view_a_route_and_members(tmp_path: Path) -> None:
             await latest.catch_up()
             assert (await latest.get("s")).payload == b"2"
             assert [status.name for status in await store.get_routes()] == ["copy"]
+            control = await store.find_route("copy")
+            assert control is not None
+            assert await store.find_route("another") is None
+            await control.pause()
+            assert (await control.status()).state == "paused"
+            await control.resume()
+            assert (await control.status()).state == "current"
             running[0].cancel()
             await asyncio.wait([running[0]])
             assert running[0].cancelled()

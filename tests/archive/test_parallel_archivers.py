@@ -81,7 +81,7 @@ def test_a_process_that_ends_is_an_error_and_the_next_run_archives_the_rest(
         before = readers(store)
         with monkeypatch.context() as patch:
             patch.setattr(spread.sys, "executable", "/bin/true")
-            with pytest.raises(Unavailable, match="archive again"):
+            with pytest.raises(Unavailable, match="ended: run it again"):
                 store.archive(SPACE, spread=Processes(url, 2))
         assert readers(store) == before
         store.archive(SPACE, spread=Processes(url, 2))

@@ -50,6 +50,7 @@ ARGUMENTS = {
     "work": [SPACE, SEGMENT, "--drain", "--", sys.executable, "-c", ""],
     "run": ["a_program:views", "--seconds", "0.01"],
     "view": ["show", SEGMENT],
+    "types": ["export", "a_program:types"],
     "stores": [],
     "spaces": [],
     "routes": [],
@@ -58,10 +59,13 @@ ARGUMENTS = {
 """All the others take a space."""
 PROGRAM = f"""
 import os
+import msgspec
 import streamkit
+from streamkit.types import Registry
 from streamkit.views import Latest
 
 store = streamkit.connect().store(os.environ["STREAMKIT_STORE"])
+types = Registry([type("Named", (msgspec.Struct,), {{"__doc__": {HARMFUL!r}, "__annotations__": {{"at": int}}}})])
 views = [store.view({SEGMENT!r}, Latest(lambda entry: entry.segment), [{SPACE!r}])]
 """
 TESTED = sorted(set(COMMANDS) - {"demo", "serve"})

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from streamkit.client import Client
 from streamkit.eventsourcing import Aggregate, Repository, event
 from streamkit.groups import Settlement
 from streamkit.testing import Fault, FaultyDriver, ManualClock, Plan
+from streamkit.types import Registry
 from streamkit.views import Latest
 from streamkit_memory import MemoryDriver
 
@@ -48,6 +50,11 @@ class Order(Aggregate):
     @event
     def pay(self, amount: int) -> None:
         self.paid += amount
+
+
+@dataclass
+class Paid:
+    amount: int
 
 
 def nothing(*_: Any) -> None:
@@ -82,6 +89,11 @@ STORE: dict[str, Arguments] = {
     "delete_segment": {"space": "s", "segment": "a"},
     "delete_space": {"space": "s"},
     "end_offset": {"space": "s"},
+    "find_group": {"space": "s", "name": "g"},
+    "find_queue": {"name": "q"},
+    "find_route": {"name": "r"},
+    "get_queues": {},
+    "typed": {"registry": Registry([Paid]), "unknown": "raise"},
     "erase": {"space": "s", "segment": "a", "first": 1, "last": 2, "metadata": None, "dry_run": False},
     "follow_segment": {"space": "s", "segment": "a", "after": 0, "timeout": 0.0, "gaps": "skip"},
     "follow_space": {"space": "s", "offset": None, "timeout": 0.0, "gaps": "skip"},
@@ -116,6 +128,7 @@ STORE: dict[str, Arguments] = {
     "with_lease": {"key": "k", "fn": nothing, "ttl": 30.0},
 }
 RUN = {"handler": nothing, "consumer": None, "concurrency": 1, "batch": 1, "seconds": 0.0, "drain": True}
+RECEIVE = {"limit": 1, "wait": 0.0, "consumer": None, "auto_ack": False}
 PUT = {"metadata": None, "key": None, "delay": 0.0, "priority": 0, "idempotency_key": None}
 CALLS: dict[str, dict[str, Arguments]] = {
     "Client": {
@@ -134,11 +147,15 @@ CALLS: dict[str, dict[str, Arguments]] = {
         "delete": {},
         "delivery": {"receipt": "x"},
         "pending": {"consumer": None, "limit": 1},
+        "receipts": {"consumer": "c"},
+        "receive": RECEIVE,
         "redrive": {"deliveries": None},
         "run": RUN,
         "seek": {"offset": "end"},
         "settle": {"settlements": [Settlement(receipt="x", action="ack")]},
         "status": {},
+        "still_pending": {"deliveries": []},
+        "unfinished": {"segment": "a"},
     },
     "Queue": {
         "consumer": {"name": "c", "linger": 0.0, "prefetch": 1},
@@ -146,8 +163,10 @@ CALLS: dict[str, dict[str, Arguments]] = {
         "pending": {"consumer": None, "limit": 1},
         "put": {"payload": b"1", **PUT},
         "put_many": {"payloads": [b"1"], **PUT},
+        "receive": RECEIVE,
         "redrive": {"deliveries": None},
         "run": RUN,
+        "settle": {"settlements": [Settlement(receipt="x", action="ack")]},
         "status": {},
     },
     "Consumer": {
@@ -164,6 +183,9 @@ CALLS: dict[str, dict[str, Arguments]] = {
         "until_change": {},
     },
     "Members": {
+        "check_grant": {"name": "me", "grant": None},
+        "enter": {"name": "me", "metadata": None, "ttl": 15.0},
+        "exit": {"name": "me", "grant": None},
         "join": {"name": "me", "metadata": None, "ttl": 15.0},
         "list": {},
         "watch": {"timeout": 0.0, "every": 1.0},
@@ -206,7 +228,7 @@ CALLS: dict[str, dict[str, Arguments]] = {
 OF_ITS_ROOM = {
     "AsyncStore": {"commit"},
     "AsyncTransaction": {"encode"},
-    "Consumer": {"leave"},
+    "Consumer": {"leave", "look_until"},
     "Members": {"note_gone"},
 }
 """What is called by the same room alone, with values that no user has."""
@@ -295,7 +317,7 @@ class World:
         if name == "wait_for":
             found["offset"] = self.another().end_offset("s")
         if "grant" in found and not is_twin:
-            found["grant"] = subject.acquire_lease("k")
+            found["grant"] = subject.enter("me") if kind == "Members" else subject.acquire_lease("k")
         if "entry" in found:
             found["entry"] = next(self.another().consume_space("orders"))
         if "gap" in found:
