@@ -14,6 +14,7 @@ from fix_covered import KINDS
 from streamkit import Client, Record, Store
 from streamkit.backend import Ambiguous, Etag, Expect
 from streamkit.errors import CorruptData, StoreClosed, Unavailable
+from streamkit.index import sweep as sweeping
 from streamkit.index import upkeep
 from streamkit.log.keys import HEAD, RUNS, partition_key, run_key
 from streamkit.log.partition import Partition
@@ -324,3 +325,25 @@ def test_a_follower_forgets_what_others_have_indexed(world: World) -> None:
         next(following)
         tail = reader._shared.spaces["sp"].partitions[0].tail
         assert max(len(part) for part in (tail.records, tail.pieces, tail.keys)) <= most
+
+
+def test_a_sweep_that_comes_second_removes_no_file_of_an_upkeep(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sweeps of one head put equal heads, so the second one must not take the first one's head for its own."""
+    first, second = world.open(), world.open()
+    write(first, 20, 6000)
+    first.maintain()
+    partition, other = partition_of(second), partition_of(first)
+    world.backend.put(P, run_key(os.urandom(16)), b"of a stopped upkeep")
+    new = run_key(os.urandom(16))
+    listed = sweeping._files
+
+    def late(partition: Partition) -> list[bytes]:
+        with monkeypatch.context() as patch:
+            patch.setattr(sweeping, "_files", listed)
+            assert sweeping.sweep(other) == 1
+        world.backend.put(P, new, b"of an upkeep that builds on the head of the first sweep")
+        return listed(partition)
+
+    monkeypatch.setattr(sweeping, "_files", late)
+    assert sweeping.sweep(partition) is None
+    assert world.backend.get(P, [new])[0] is not None
