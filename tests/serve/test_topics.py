@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fix_serve import Events, Reply, Served
 
@@ -278,6 +279,20 @@ def test_the_stream_of_a_watch_is_opened_by_its_own_key_only(guarded: Guarded) -
     assert guarded.ask(other, "GET", url.removeprefix("/v0/")).status == 401
     assert guarded.ask(None, "GET", url.removeprefix("/v0/")).status == 401
     assert guarded.served.events(url, {"Authorization": f"Bearer {mine}"}).until("caught-up")
+
+
+def test_the_stream_of_a_watch_has_no_topics_that_its_key_has_lost(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens of one subject have one id, also if they are for different topics."""
+    key = guarded.fresh("read", segments=["t", "other"])
+    url = guarded.ask(key, "POST", "watch", {"topics": {"t": {}, "other": {}}}).json["stream_url"]
+    assert guarded.served.events(url, {"Authorization": f"Bearer {key}"}).until("caught-up")
+    keys = guarded.served.application.service.keys
+    assert keys is not None
+    lessened = msgspec.structs.replace(keys.access(key), segments=("t",))  # type: ignore[type-var]
+    monkeypatch.setattr(keys, "access", lambda _: lessened)
+    assert guarded.ask(key, "GET", url.removeprefix("/v0/")).status == 403
 
 
 def test_a_server_without_the_option_has_no_topics(serve: Callable[..., Served]) -> None:

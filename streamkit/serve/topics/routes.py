@@ -489,6 +489,8 @@ class TopicRoutes:
         store, topics, routers = self._opened(request)
         wid, key = request.name(0), request.access.id
         watch = await store.calls.call(opened, store.sync, wid, key)
+        for name in watch.topics:
+            request.access.check_segment(name)  # a key may have lost some since, and tokens of one id differ
         await stream(request, topics, routers, watch)
 
     # -- the server ---------------------------------------------------------------------------------------------
