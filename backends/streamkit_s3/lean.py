@@ -34,8 +34,6 @@ _QUERY: Final = {
     "StartAfter": "start-after",
 }
 _SAFE = "-._~"
-_TEXTS = {"Key", "Prefix"}
-"""Elements of a list whose text is encoded as in a URL."""
 
 
 class Lean:
@@ -79,13 +77,15 @@ class Lean:
         query = "&".join(f"{name}={quote(asked[name], safe=_SAFE)}" for name in sorted(asked))
         root = _parsed(answer := self._send("LIST", "GET", self._root(), query, {}, b""))
         texts = {child.tag: child.text or "" for child in root if len(child) == 0}
+        # A service that does not know the encoding ignores it, and does not name it in its answer.
+        decoded = unquote_plus if texts.get("EncodingType") == "url" else str
         found: dict[str, Any] = {
             "Contents": [
-                {"Key": unquote_plus(item["Key"]), "Size": int(item["Size"]), "ETag": item["ETag"]}
+                {"Key": decoded(item["Key"]), "Size": int(item["Size"]), "ETag": item["ETag"]}
                 for item in (_texts(child) for child in root if child.tag == "Contents")
             ],
             "CommonPrefixes": [
-                {"Prefix": unquote_plus(_texts(child)["Prefix"])} for child in root if child.tag == "CommonPrefixes"
+                {"Prefix": decoded(_texts(child)["Prefix"])} for child in root if child.tag == "CommonPrefixes"
             ],
         }
         if "IsTruncated" in texts:

@@ -93,7 +93,8 @@ class Reception:
         with self._changed:
             while not self._free:
                 if self._left:
+                    claimer = self._make()
                     self._left -= 1
-                    return self._make()
+                    return claimer
                 self._changed.wait()
             return self._free.pop()  # the one that was used last: few calls need few lanes

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -28,7 +29,7 @@ from streamkit_s3.failures import Cut, Target, Unreached
 from streamkit_s3.lean import Lean
 from streamkit_s3.sdk import client_of_sdk
 from streamkit_s3.service import find
-from streamkit_s3.wire import Wire
+from streamkit_s3.wire import Answer, Wire
 
 pytestmark = pytest.mark.s3
 
@@ -521,6 +522,23 @@ def test_no_connection_is_told_from_no_answer() -> None:
         port = free.getsockname()[1]
     with pytest.raises(Unreached):
         Wire("127.0.0.1", port, None, connect=5.0, read=5.0).exchange(b"GET / HTTP/1.1\r\n\r\n", b"")
+
+
+@pytest.mark.parametrize(("encoding", "key"), [("<EncodingType>url</EncodingType>", "a b"), ("", "a+b")])
+def test_names_of_a_list_are_decoded_if_the_service_says_that_it_has_encoded_them(
+    monkeypatch: pytest.MonkeyPatch, s3_credentials: None, encoding: str, key: str
+) -> None:
+    item = "<Contents><Key>a+b</Key><Size>1</Size><ETag>x</ETag></Contents>"
+    prefix = "<CommonPrefixes><Prefix>a+b</Prefix></CommonPrefixes>"
+    body = f"<ListBucketResult>{encoding}<IsTruncated>false</IsTruncated>{item}{prefix}</ListBucketResult>".encode()
+    monkeypatch.setattr(Wire, "exchange", lambda *_: Answer(200, {}, body))
+    service = find(Target("bucket", "us-east-1", "http://127.0.0.1:9"))
+    assert service is not None
+    counts = Counts()
+    counts.thread.meter = Counter()
+    found = Lean(service, counts, connect=1.0, read=1.0).list_objects_v2(Bucket="bucket")
+    assert [one["Key"] for one in found["Contents"]] == [key]
+    assert [one["Prefix"] for one in found["CommonPrefixes"]] == [key]
 
 
 # Secrets, and what is loaded
