@@ -69,6 +69,7 @@ UPWARD = {
     ("streamkit.aio.groups", "streamkit.groups"): "the same for coroutines; imported when it is asked for",
     ("streamkit.aio.groups", "streamkit.groups.run"): "the same for coroutines; imported when it is asked for",
     ("streamkit.aio.clients", "streamkit.members"): "presence for coroutines",
+    ("streamkit.aio.clients", "streamkit.routes"): "for the type checker",
     ("streamkit.aio.clients", "streamkit.routes.route"): "for the type checker",
     ("streamkit.aio.clients", "streamkit.views.open_view"): "for the type checker",
     ("streamkit.aio.store", "streamkit.routes"): "for the type checker",
