@@ -1,4 +1,5 @@
-"""What the log says of posted requests (see inbox.py): which are settled, and who leads. A view of the headers."""
+"""The log's answers to posted requests (see inbox.py): the settled requests, and the process that leads. Built from
+headers."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ class Answers:
         self.since = 0
         """Every header above this number was seen, and is remembered."""
         self.taken = 0
-        """The last transaction that another one wrote than who was to lead."""
+        """The last transaction that the named lead did not write."""
         self.round = (0, 0.0)
-        """The last transaction that who was to lead wrote after one of its own, and seconds between the two."""
+        """(number, seconds): the last transaction that the lead wrote after one of its own, and the time between the
+        two."""
         self._last: Header | None = None
         self._found: dict[bytes, tuple[Header, int]] = {}
         self._headers: deque[Header] = deque()
@@ -33,7 +35,7 @@ class Answers:
         return self._found.get(id)
 
     def apply(self, header: Header) -> None:
-        """The next transaction of the log, if it says anything. One that was applied already is fine."""
+        """Apply the next header of the log. Twice is the same as once."""
         lead, last = self.lead.name, self._last
         if lead and lead != header.node and all(id != lead for id, _ in header.answers):
             self.taken = header.number
@@ -58,7 +60,7 @@ class Answers:
                 self._found.pop(id, None)
 
     def restart(self, number: int, lead: Lead) -> None:
-        """Headers up to `number` were passed over, by which it was `lead`."""
+        """Continue after transaction `number`, where `lead` leads. Earlier answers are forgotten."""
         self.lead, self.since = lead, number
         self._found.clear()
         self._headers.clear()

@@ -15,7 +15,7 @@ __all__ = ["Amount", "ArchiveReader", "Contents"]
 
 
 class Amount(NamedTuple):
-    """What one transaction has in an archive. An erased entry has no bytes there any more."""
+    """The entries and bytes of one transaction in an archive. An erased entry has no bytes there."""
 
     number: int
     timestamp: int
@@ -24,20 +24,20 @@ class Amount(NamedTuple):
 
 
 class Contents:
-    """What an archive holds of the first transactions of a partition, and what is wrong with it."""
+    """The archived content of a partition's first transactions, and its problems."""
 
     def __init__(self) -> None:
         self.last = 0
-        """The last transaction that the table has, of all."""
+        """The last transaction in the table."""
         self.entries = 0
         self.position = 0
         """Entries in the partition up to there, those of them that were trimmed before they were archived too."""
         self.timestamp = 0
         self.segments: dict[str, SegmentRow] = {}
         self.sparse = False
-        """Whether rows of trimmed entries may have left it: it tells less of segments than there was."""
+        """True if rows of trimmed entries may have left the table. Then `segments` may show less than was archived."""
         self.elsewhere = False
-        """Whether it may only be that the archive is not where it was looked for."""
+        """True if the archive may only be at another location than the one that was read."""
         self.problems: list[tuple[str, str]] = []
         """(file, what is wrong with it); of the table itself with an empty name."""
 
@@ -80,7 +80,8 @@ class ArchiveReader(Protocol):
         ...
 
     def place(self, partition: Partition, number: int) -> tuple[int, int, int]:
-        """Of a transaction: entries up to it, as far as they are there, its own, its timestamp; 0 if it has none."""
+        """(entries before a transaction, its own entries, its timestamp), as far as they are archived; (…, 0, 0) if it
+        has no entry there."""
         ...
 
     def number_of(self, partition: Partition, position: int) -> int | None:
@@ -97,11 +98,12 @@ class ArchiveReader(Protocol):
         ...
 
     def amounts_backwards(self, partition: Partition, first: int, last: int, sized: bool) -> Iterator[Amount]:
-        """Of transactions first..last that have entries, the last first. Sizes are 0 without `sized`."""
+        """The amounts of the transactions first..last that have entries, the last first. Sizes are 0 without
+        `sized`."""
         ...
 
     def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> tuple[int, int]:
-        """How many of the entries `first` to `last` of a segment are there, and bytes of their payloads."""
+        """(entries, bytes of their payloads) that the archive has of the sequences `first` to `last` of a segment."""
         ...
 
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
@@ -109,7 +111,7 @@ class ArchiveReader(Protocol):
         ...
 
     def has(self, partition: Partition, id: bytes, number: int | None, made: int) -> bool:
-        """Whether transaction `id`, made at `made` (ms), is there; at `number`, if that is given."""
+        """True if the archive has transaction `id`, made at `made` (ms); at `number`, if that is given."""
         ...
 
     def examine(self, partition: Partition, last: int) -> Contents:

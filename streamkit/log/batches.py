@@ -1,4 +1,4 @@
-"""What readers yield: batches, the entries of one frame, and what of them a caller is given.
+"""Batches: the entries of one frame, as readers yield them, or a gap before the next one.
 
 What is decided once for a batch is not decided for every entry.
 """
@@ -66,7 +66,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 def told(gap: Gap, gaps: Gaps) -> Batch | None:
-    """What a reader is told of a gap. EntriesRemoved if it is to be stopped."""
+    """The batch that reports a gap; None if the reader gets no gaps. EntriesRemoved if the gap stops it."""
     if gaps == "raise" and raises(gap):
         raise missing_error(gap)
     return Batch(0, 0, NOWHERE, [], gap) if gaps == "yield" else None

@@ -58,14 +58,14 @@ _HEARTBEAT = 0.1
 
 _ID = struct.Struct(">QQ")
 _chance = random.Random()
-"""Of this module alone, so that a program that seeds the common one makes no id twice."""
+"""The generator of this module alone, so that a program that seeds the common one makes no id twice."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_chance.seed)
 
 
 def new_id(milliseconds: int, tag: int, *, posted: bool = False) -> bytes:
-    """A version 7 UUID: unique, and it tells when it was made, by its tag of 24 bits for which partition, and by one
-    bit whether it is of a posted request or of a transaction."""
+    """A version 7 UUID. It holds its time, the partition's tag of 24 bits, and a bit that is set for a posted
+    request."""
     bits = _chance.getrandbits(49)
     high, middle, low = bits >> 37, bits >> 32 & 0x1F | posted << 5, bits & 0xFFFFFFFF
     return _ID.pack(milliseconds << 16 | 0x7 << 12 | high, 0b10 << 62 | middle << 56 | tag << 32 | low)
@@ -113,7 +113,7 @@ class Flight:
         self.header = header
         self.record = record
         self.count = count
-        """Of entries."""
+        """The number of its entries."""
         self.key = key
         self.failed: StreamkitError | None = None
         self.winner: bytes | None = None
@@ -156,11 +156,11 @@ class Committer:
         self._leader = Request(())
         """Leads while it is alive; then anybody may."""
         self._flight: Flight | None = None
-        """Not settled yet. Only who leads touches it."""
+        """The transaction whose outcome is not known yet. Only the leading thread touches it."""
         self._submitted = False
         """There are, or were, requests without a thread."""
         self._taken: Sequence[Request] = ()
-        """What goes into the next flight. Only who leads touches it."""
+        """The requests of the next flight. Only the leading thread touches it."""
         self._upkeep = threading.Lock()
         """Held by whoever brings the index forward."""
         self._next_upkeep = 0
@@ -257,7 +257,7 @@ class Committer:
                     request.wake()
 
     def _join(self, request: Request) -> bool:
-        """Queue it; whether its thread leads."""
+        """Queue `request`. True if its thread leads."""
         request.thread = thread = get_ident()
         request.arrived = self.partition.begun
         self.partition.check_reentry()
@@ -292,7 +292,7 @@ class Committer:
         return True
 
     def _wait(self, request: Request) -> bool:
-        """Until it is done, or nobody leads any more; whether its own thread leads then."""
+        """Wait until `request` is done, or no thread leads. True if its own thread leads then."""
         assert request.turn is not None
         # Signal handlers run in the main thread, finalizers in any.
         handles = request.thread == main_thread().ident
@@ -317,7 +317,7 @@ class Committer:
             raise refused()
 
     def _pass_on(self, request: Request) -> None:
-        """The first that waits leads from now on, if it has a thread; whoever comes meanwhile waits behind it."""
+        """Make the first waiting request lead, if it has a thread. Requests that arrive meanwhile wait behind it."""
         with self._mutex:
             if self._leader is not request:
                 return
@@ -732,7 +732,7 @@ class Committer:
     # -- lost answers -------------------------------------------------------------------------------------------
 
     def outcome(self, id: bytes) -> Outcome:
-        """What became of a transaction, finally. For the rest see `outcome_of`."""
+        """The final outcome of a transaction. For the rest see `outcome_of`."""
 
         def take_place() -> None:
             taker = Request(())

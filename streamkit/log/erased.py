@@ -20,7 +20,7 @@ from .rows import ErasedRow, decode_row, encode_row
 __all__ = ["earlier_rows", "erasures_of", "put_erasures"]
 
 _TOGETHER = 5000
-"""As many as one transaction erases at most: a row has room for them."""
+"""The most erasures of one transaction: a row has room for them."""
 
 
 def put_erasures(partition: Partition, erasures: Sequence[Erasure]) -> None:

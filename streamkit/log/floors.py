@@ -1,4 +1,4 @@
-"""What was removed from a partition: what control records say, and how far it has come. Values only.
+"""Removed entries: control records, and the floors that follow from them. Values only.
 
 A removal is a transaction like any other, so everybody learns of it at its place in the order. It says from where on a
 segment, or the whole partition, can still be read; a reader goes by that at once, and storage follows.
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Gaps = Literal["raise", "skip", "yield"]
-"""What a reader does about what is missing."""
+"""The reaction of a reader to missing entries."""
 Reason = str
 """ "trimmed", "expired", "erased" or "deleted"."""
 _MOST_GAPS = 8
@@ -49,7 +49,7 @@ class _Trimmed(Removed):
 
 
 REMOVED: dict[Reason, Removed] = {"erased": _Erased(), "trimmed": _Trimmed()}
-"""What a record says in the place of a payload: a removed one, or one that is below a floor."""
+"""The payload of a removed entry, by reason. "trimmed": it is below a floor."""
 
 
 class Removal(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -59,9 +59,9 @@ class Removal(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: int
     reason: Reason
     timestamp: int = 0
-    """Of the first entry that is left; 0 if none is."""
+    """The timestamp of the first entry that is left; 0 if none is."""
     number: int = 0
-    """Of the transaction that holds it."""
+    """The transaction of that entry."""
     size: int = 0
     """Bytes of payload that the segment was given before it."""
 
@@ -78,9 +78,9 @@ class Floor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     size: int = 0
     """Bytes of payload before it."""
     timestamp: int = 0
-    """Of the transaction before it,"""
+    """The timestamp of the transaction before it."""
     timestamp_at: int = 0
-    """and of itself, as far as it is known."""
+    """The timestamp of the transaction `number`, as far as it is known."""
 
 
 class Erasure(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -108,7 +108,7 @@ class Changed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     idempotency_window: float = 0.0
     archive_grace: float = 0.0
     trimmed_rows: str = ""
-    """Whether the archive's table keeps rows of trimmed entries ("keep", the default) or loses them ("remove")."""
+    """The archive's table keeps rows of trimmed entries ("keep", the default) or loses them ("remove")."""
 
     def then(self, later: Changed) -> Changed:
         return Changed(
@@ -119,7 +119,7 @@ class Changed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a transaction says of the partition itself. It holds before the entries of the same transaction."""
+    """A transaction's changes to the partition itself. They apply before the entries of the same transaction."""
 
     removals: tuple[Removal, ...] = ()
     floor: Floor | None = None

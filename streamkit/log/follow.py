@@ -41,12 +41,12 @@ class PollTimer:
         self._least, self._most = poll
         self._timeout = timeout
         self.known = known
-        """What this process knows of the logs that are followed; does no I/O."""
+        """Returns how far this process knows the followed logs. It does no I/O."""
         self.space = space
         self.refresh = refresh
-        """Learns what is in the logs by now; for who looks only where more is known."""
+        """Reads the new transactions of the logs, for a caller that looks only where more is known."""
         self.since: int | None = None
-        """How old the look of a follower may be: None, it begins with the call; 0, what is known will do."""
+        """The earliest look that a follower accepts. None: one that begins with the call. 0: any completed look."""
         self.pause = self._least
         """Seconds until the next look."""
         self._heard = clock.monotonic()
@@ -91,7 +91,7 @@ class PollTimer:
 
 
 class Following(Generic[T]):
-    """What `look` finds, in batches, again and again: it finds what was not there the last time.
+    """An iterator over the items that `look` finds, call after call. Each call finds only new items.
 
     An iterator that waits in its caller's thread. Who waits in another way takes `timer` and `look` from it.
     """

@@ -1,4 +1,4 @@
-"""Whether what is known of a partition's head is new enough to rely on, though archived transactions are removed.
+"""Freshness: a look at a partition's head counts only for a while, because archived transactions are removed.
 
 A transaction's number is free again once the transaction was archived and, a grace later, removed from the log. So a
 look at the head counts for a small part of the grace only. Everything is told by one clock, the service's: the look is
@@ -21,7 +21,7 @@ from ..clock import Clock
 __all__ = ["MARGIN", "Freshness", "Look"]
 
 _SHARE = 1 / 30
-"""Of the grace."""
+"""The part of the grace for which a look counts."""
 MARGIN = 1.0
 """Seconds: a service's answers are dated in whole ones."""
 
@@ -30,7 +30,7 @@ class Look(NamedTuple):
     """When a look at the store was sent, at the latest."""
 
     told: float | None
-    """By the service's clock; None if it never told the time."""
+    """Seconds of the service's clock; None if it never told the time."""
     monotonic: float
     wall: int
 
@@ -75,7 +75,7 @@ class Freshness:
         return grace * _SHARE + self.margin
 
     def holds(self, look: Look | None, grace: float) -> bool:
-        """Whether nothing that was in the log at `look` can have been removed before the service's latest answer."""
+        """True if nothing that was in the log at `look` can have been removed before the service's latest answer."""
         limit = grace * _SHARE
         if look is None or self._clock.monotonic() - look.monotonic >= limit:
             return False

@@ -25,7 +25,7 @@ def _grace_partition(partition: Partition) -> bytes:
 
 
 def grace_row(partition: Partition) -> GraceRow:
-    """That row, of the partition's own incarnation. CorruptData for a damaged row."""
+    """The row with the times of archiving, of the partition's own incarnation. CorruptData for a damaged row."""
     value = partition.backend.get(_grace_partition(partition), [bytes(GRACE)])[0]
     incarnation = partition.settings.incarnation
     found = None if value is None else decode_row(GraceRow, GRACE, value.data)
@@ -33,7 +33,8 @@ def grace_row(partition: Partition) -> GraceRow:
 
 
 def put_grace_row(partition: Partition, row: GraceRow) -> None:
-    """Write that row; twice is the same as once. The caller holds the archiver's lease, or repairs."""
+    """Write the row with the times of archiving. Twice is the same as once. The caller holds the archiver's lease, or
+    repairs."""
     partition.backend.put(_grace_partition(partition), bytes(GRACE), encode_row(GRACE, row))
 
 

@@ -23,18 +23,19 @@ __all__ = ["LASTING", "all_uses", "digest_of", "find_use", "first_result", "key_
 _DIGEST = 16
 _LASTS = 0x80
 LASTING = "spark/"
-"""What the keys begin with of those who may repeat a write at any time: a stream goes on from an old checkpoint."""
+"""The prefix of keys that outlive the window: a stream that continues from an old checkpoint repeats a write at any
+time."""
 
 
 def digest_of(key: str) -> bytes:
-    """What stands for an idempotency key in the log. Its first bit says whether it outlives the window."""
+    """The digest that the log keeps of an idempotency key. Its first bit is set if the key outlives the window."""
     digest = hashlib.blake2b(key.encode(), digest_size=_DIGEST).digest()
     first = digest[0] | _LASTS if key.startswith(LASTING) else digest[0] & ~_LASTS
     return bytes((first,)) + digest[1:]
 
 
 def lasts(digest: bytes) -> bool:
-    """Whether the key is remembered beside the window."""
+    """True if the key outlives the window."""
     return digest[0] & _LASTS != 0
 
 
@@ -70,7 +71,7 @@ def all_uses(partition: Partition) -> list[tuple[bytes, KeyRow]]:
 
 
 def first_result(partition: Partition, use: KeyRow) -> tuple[dict[str, SegmentRow], TRX]:
-    """What the first caller with the key was given."""
+    """The result that the first caller with the key got."""
     now = partition.load_statuses(segment for segment, _ in use.segments)
     rows = {
         segment: replace(now[segment], last_sequence=last, last_timestamp=use.timestamp)

@@ -60,7 +60,7 @@ _GATHER = 0.002
 
 
 class Inbox:
-    """One process's dealings with a partition's inbox. Only who leads its threads uses it."""
+    """One process's use of a partition's inbox. Only the leading thread of the process calls it."""
 
     def __init__(self, partition: Partition, node: bytes, new_id: Callable[[], bytes]) -> None:
         self._partition = partition
@@ -75,23 +75,23 @@ class Inbox:
         """One of them was lost."""
         self._looked = partition.clock.monotonic()
         self._letters: dict[bytes, Letter] = {}
-        """What was read and is still there, by key."""
+        """The letters that were read and are still there, by key."""
         self._unsettled: list[Letter] | None = None
         """Just read, for the next transaction."""
         self._spent: list[bytes] = []
         self._empty = 0
-        """How often it was, one time after the other."""
+        """Looks in a row that found the inbox empty."""
         self._bid = b""
         """Posted, and not named yet."""
         self._bid_since = 0
         self._late = 0
-        """How often more was in the log already; 0 if nothing was."""
+        """Waits in a row after which a transaction was there already."""
         self._passes = 0
         """Transactions of who leads that came while this process waited, and passed it by."""
         self._nodes: set[bytes] = set()
-        """Of the letters that are not settled."""
+        """The processes whose letters are not settled."""
         self._complete = False
-        """They are of all that wait: the log had stood still before they were listed."""
+        """`_nodes` has every waiting process, because the log stood still before the letters were listed."""
         self._unread: list[bytes] = []
         """Ids of those that there was no room for."""
         self._seen: dict[bytes, float] = {}
@@ -102,9 +102,9 @@ class Inbox:
         self._left = float("-inf")
         """When the callers of the last transaction were answered."""
         self._returns = False
-        """They came back at once."""
+        """The callers of the last transaction came back at once."""
         self._crowd = 0
-        """How many they were."""
+        """The number of requests that the last transaction answered."""
         self._gathered = True
 
     def arrive(self) -> None:
@@ -165,7 +165,7 @@ class Inbox:
         return False
 
     def _looks(self) -> bool:
-        """Whether it is time to look into the inbox for once."""
+        """True if it is time for an occasional look into the inbox."""
         most, seconds = _LOOK
         if self._partition.answers.lead.name and self._unlooked > 1:
             return True  # somebody may wait for one that leads no more
@@ -250,7 +250,7 @@ class Inbox:
             self._passes = 0
 
     def _is_bidding(self) -> bool:
-        """Whether its bid is still there, and was not passed over."""
+        """True if this process's bid is not settled, and not out of date."""
         partition = self._partition
         return (
             self._bid != b""
@@ -314,7 +314,7 @@ class Inbox:
         return False
 
     def _count(self) -> int:
-        """How many processes post, of late."""
+        """The number of processes that have posted recently."""
         now = self._partition.clock.monotonic()
         for node in self._nodes:
             self._seen[node] = now

@@ -22,12 +22,12 @@ class Index(Protocol):
         ...
 
     def needed(self, segments: Sequence[str], load: bool) -> Mapping[bytes, Range]:
-        """What must be read before the rows of `segments` can be looked up, each by a name of its own; with `load` also
-        before a scan of their data rows begins."""
+        """The ranges to read before the rows of `segments` can be looked up, each by a unique name; with `load`, also
+        those for a scan of their data rows."""
         ...
 
     def receive(self, id: bytes, data: bytes) -> None:
-        """What was read of it."""
+        """Take the bytes of the range with this name."""
         ...
 
     def scan(self, start: bytes, end: bytes, subject: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:

@@ -44,7 +44,7 @@ def _pieces(value: bytes) -> tuple[int, int]:
 
 
 def piece_count(value: bytes) -> int:
-    """How many pieces an encoded DataRow holds; it is not decoded."""
+    """The number of pieces in an encoded DataRow, which is not decoded."""
     return _pieces(value)[0]
 
 

@@ -96,7 +96,7 @@ def partition_key(space: str, partition: int) -> LexKey:
 
 
 def inbox_key(space: str, partition: int) -> LexKey:
-    """What it takes of a service that limits each partition is not taken from the log."""
+    """The inbox has its own backend partition, so that a limit on each partition does not slow the log down."""
     return LexKey.encode(space, Unsigned(partition), "INB")
 
 
@@ -132,12 +132,12 @@ def run_key(id: bytes) -> bytes:
 
 
 def transaction_prefix(incarnation: bytes) -> bytes:
-    """What the keys of all transactions of a partition begin with."""
+    """The prefix of the keys of a partition's transactions."""
     return _TRANSACTION + incarnation
 
 
 def erased_prefix(incarnation: bytes) -> bytes:
-    """What the keys begin with of the rows that tell what was erased of a partition; a number follows, as there."""
+    """The prefix of the keys of a partition's erasures. The number of the transaction follows."""
     return _ERASED + incarnation
 
 

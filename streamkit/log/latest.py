@@ -11,20 +11,20 @@ __all__ = ["Latest"]
 _BYTES = 8 << 20
 """For a space: ten thousand small entries. A small function has 128 MB in all."""
 _ENTRY = 600
-"""What an entry takes beside its payload and its metadata."""
+"""Bytes of an entry beside its payload and its metadata."""
 
 
 class Latest:
     """The entries that were kept last stay. Safe between threads; looking one up takes no lock."""
 
     def __init__(self, partitions: int) -> None:
-        """Of one of a space's `partitions`."""
+        """The cache of one partition of a space that has `partitions`."""
         self._lock = threading.RLock()
         self._entries: dict[str, Entry] = {}
         self._bytes = 0
         self._most = _BYTES // partitions
         self.drops = 0
-        """How often something was dropped: what was read before that is not kept any more."""
+        """The number of drops. An entry that was read before a drop is not kept after it."""
 
     def get(self, segment: str) -> Entry | None:
         return self._entries.get(segment)

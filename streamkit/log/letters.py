@@ -72,7 +72,7 @@ class Letter(msgspec.Struct, frozen=True):
     requests: tuple[Posted, ...]
 
     def ids(self) -> set[bytes]:
-        """What is settled when these are."""
+        """The ids of its requests; for a bid, its own id."""
         return {request.id or self.id for request in self.requests} or {self.id}
 
 
@@ -134,7 +134,7 @@ def _packed(request: Request, id: bytes) -> _Request:
 
 
 def is_in_key(incarnation: bytes, key: bytes) -> bool:
-    """Whether the requests are in the letter's key, and not in its value."""
+    """True if the requests are in the letter's key, False if they are in its value."""
     return len(key) > len(incarnation) + _HEAD.size
 
 

@@ -1,4 +1,5 @@
-"""What a partition's head says of its index: the inline run, the run files, and merges under way. Values only."""
+"""The manifest: the index of a partition, in its head. It lists the inline run, run files and unfinished merges. Values
+only."""
 
 from __future__ import annotations
 

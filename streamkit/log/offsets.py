@@ -139,11 +139,12 @@ class Offset(NamedTuple):
 
     @property
     def _alone(self) -> bool:
-        """Whether it names a position of its own partition only."""
+        """True if it has the position of its own partition only."""
         return not self.whole and len(self.positions) == 1
 
     def position(self, partition: int) -> tuple[int, int]:
-        """What comes next in a partition; for one that is not its own, if it is not `whole`, at the latest."""
+        """The next (number, index) of a partition. If the offset is not `whole`, another partition's is the latest
+        possible one."""
         if not self._alone and self.positions:
             return self.positions[partition]
         return self.positions[0] if self.positions and partition == self.partition else (1, 0)

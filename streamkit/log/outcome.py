@@ -1,4 +1,4 @@
-"""What became of a transaction whose answer was lost: committed, or absent for ever.
+"""The outcome of a transaction whose answer was lost: committed, or absent for ever.
 
 Absent is final only if the place that the transaction could have got is taken by another. Whoever wrote it knows that
 place. For others its id tells the partition, so nothing is ever written to one that cannot hold it; and it tells a
@@ -29,17 +29,17 @@ def tag_of(partition: Partition) -> int:
 
 
 def is_id(id: bytes) -> bool:
-    """Whether it can be a transaction's: a version 7 UUID."""
+    """True if `id` can be a transaction's: a version 7 UUID."""
     return id[6] >> 4 == 7 and id[8] >> 6 == 0b10
 
 
 def _is_of(id: bytes, partition: Partition) -> bool:
-    """Whether the transaction was meant for this partition; of others, one in 16 million seems to be."""
+    """True if `id` has this partition's tag. One in 16 million ids of other partitions has it, too."""
     return int.from_bytes(id[9:12], "big") == tag_of(partition)
 
 
 def is_posted(id: bytes) -> bool:
-    """Whether it is of a request that was posted, or else of a transaction."""
+    """True if `id` is of a posted request, False if it is of a transaction."""
     return id[8] & 0x20 != 0
 
 
@@ -49,7 +49,7 @@ def made_at(id: bytes) -> int:
 
 
 def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: Callable[[], None]) -> Outcome:
-    """What became of transaction `id`, written for `number` (None: not by this process).
+    """The outcome of transaction `id`, written for `number` (None: not by this process).
 
     `take_place` commits an empty transaction; it is called only if the transaction's place may still be free.
     CorruptData if the log does not hold what it must. Safe in several threads at once.
@@ -74,14 +74,14 @@ def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: 
 
 
 def _check_trimmed(partition: Partition, id: bytes, first: int) -> None:
-    """OutcomeUnknown if it may have been below `first`, where the log was trimmed."""
+    """OutcomeUnknown if transaction `id` may have been below `first`, where the log was trimmed."""
     if 1 < first <= partition.floor.number and not _is_sure(partition, first - 1):
         raise _trimmed(partition, id, first - 1)
 
 
 def _is_sure(partition: Partition, number: int) -> bool:
-    """Whether what the log holds there is what was committed. Where packs were trimmed a row that is left may be of
-    one that came too late."""
+    """True if the log's transaction `number` is the committed one. Where packs were trimmed, a row may be of a late
+    writer."""
     return number >= partition.head.floor.number or partition.ask(lambda view: view.packs.holds(number))
 
 
@@ -152,7 +152,7 @@ def _after_removed(partition: Partition, number: int) -> int:
 
 
 def _is_from(partition: Partition, id: bytes, first: int) -> bool:
-    """Whether it is in the log from `first` on, or in the archive."""
+    """True if `id` was committed in the log from transaction `first` on, or is in the archive."""
     last = partition.refresh()
     number = first
     for number, record in partition.records(first, last):

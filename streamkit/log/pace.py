@@ -1,4 +1,4 @@
-"""How fast a contended log goes on, as a process sees that waits for it, and when whoever is to lead does not.
+"""The pace of a contended log, as a waiting process sees it, and the time to take over from a lead that is silent.
 
 The log is the clock. Each process judges for itself, and a wrong judgement costs requests and nothing else.
 """
@@ -51,13 +51,14 @@ class Pace:
         self._found = 0
         """Looks in a row."""
         self._vain = 0
-        """How often this process took over and was not the first."""
+        """Take-overs since this process last had an answer, at most 4."""
         self._retries = 0
         self._strain = 1.0
         """More than 1 while requests are throttled."""
 
     def observe(self, moves: bool = True) -> None:
-        """What has become known since the last time. `moves`: the log goes on just now, it is not only read so late."""
+        """Note what has become known since the last call. `moves`: the log has just moved, and was not only read
+        late."""
         partition, lead = self._partition, self._partition.answers.lead
         number, now = partition.number, partition.clock.monotonic()
         if number == self._number:
@@ -78,14 +79,14 @@ class Pace:
         self._number, self._told = number, lead.told
 
     def is_old(self) -> bool:
-        """Whether nobody has led for so long that it does not matter who was to."""
+        """True if nobody has led for so long that the named lead no longer matters."""
         return self._partition.clock.monotonic() - self._led > self._oldest()
 
     def _oldest(self) -> float:
         return _OLD + 2 * _STANDS * self.between()
 
     def stands(self) -> bool:
-        """Whether the log stands still for so long that all that wait have posted."""
+        """True if the log stands still for so long that every waiting process has posted."""
         return self._partition.clock.monotonic() - self.moved > _STANDS * self.between()
 
     def rest(self) -> float:
@@ -101,7 +102,7 @@ class Pace:
         self._lot = random.random()
 
     def is_passed(self, passes: int, most: int) -> bool:
-        """Whether so many transactions that passed this process by are too many: some more, where many wait."""
+        """True if `passes` transactions that left this process out are too many. More are allowed where many wait."""
         return passes > most + self._lot * self._partition.answers.lead.waiting / 4
 
     def take_over(self) -> None:
@@ -109,7 +110,7 @@ class Pace:
         self._vain = min(self._vain + 1, 4)
 
     def arrive(self) -> None:
-        """What this process waited for is done."""
+        """Note that this process has its answers."""
         self._vain = 0
 
     def due(self) -> float:

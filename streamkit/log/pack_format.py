@@ -63,10 +63,10 @@ _FEW = 16 << 10
 
 class Block(NamedTuple):
     number: int
-    """Of its first record."""
+    """The number of its first record."""
     timestamp: int
     place: int
-    """Where it begins in the pack."""
+    """Its start in the pack."""
     stored: int
     raw: int
     flags: int
@@ -80,12 +80,12 @@ class EncodedPack(NamedTuple):
     first: int
     last: int
     timestamp: int
-    """Of its first transaction."""
+    """The timestamp of its first record; 0 if it has none."""
     records: int
 
 
 class PackTable:
-    """Where the records of a pack are."""
+    """The places of a pack's records."""
 
     def __init__(self, blocks: list[Block], first: int, last: int, lengths: array[int]) -> None:
         self.blocks = blocks
@@ -102,7 +102,7 @@ class PackTable:
         return self.first <= number <= self.last and self.lengths[number - self.first] > 0
 
     def start(self, block: int, number: int) -> int:
-        """Where record `number` begins among the raw bytes of its block."""
+        """The start of record `number` in the raw bytes of its block."""
         first = self.first
         return sum(self.lengths[self._numbers[block] - first : number - first])
 
@@ -142,7 +142,7 @@ class PackBuilder:
         self._records = 0
         self._batch: list[bytes] = []
         self._size = self._begin = self._since = 0
-        """Of the batch: bytes, first number, its timestamp."""
+        """The batch's bytes, its first number, and the timestamp of that record."""
 
     def add(self, number: int, record: bytes) -> None:
         """The numbers ascend."""
@@ -161,7 +161,7 @@ class PackBuilder:
     def add_pack(
         self, table: PackTable, data: bytes, start: int = 0, changed: Mapping[int, bytes] | None = None
     ) -> None:
-        """What is in another pack, from number `start` on; `changed` has other records for some of its numbers.
+        """Add the records of another pack from number `start` on. `changed` replaces the records of some numbers.
 
         Its blocks are taken as they are, but for those of changed records, and for small neighbours. CorruptData if a
         bit of one has changed.

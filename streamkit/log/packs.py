@@ -37,7 +37,7 @@ class PackFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first: int
     last: int
     timestamp: int
-    """Of the first transaction."""
+    """The timestamp of the first record."""
 
 
 class TableCache:
@@ -137,7 +137,7 @@ class Packs:
         return raw
 
     def holds(self, number: int) -> bool:
-        """Whether the record of `number` is in a pack."""
+        """True if the record of `number` is in a pack."""
         found = self._pack(number)
         return found is not None and found[1].holds(number)
 

@@ -97,7 +97,7 @@ class Partition:
         self.retention: Retained | None = None
         self.changed = Changed()
         self.thinned = 0
-        """As in the head: the transaction that removed entries of segments last, or 0."""
+        """The last transaction that removed entries of segments; 0 if none did."""
         self.erasing: tuple[Erasure, ...] = ()
         """Erasures in head and tail whose entries readers no longer get, and which may still be stored."""
         self._counted = (0, 0)
@@ -169,12 +169,12 @@ class Partition:
         return self._context.archive_of(self.space)
 
     def archived_since(self, number: int) -> bool:
-        """Whether `number`, which is not in the log, is in the archive by now."""
+        """True if transaction `number`, which is not in the log, is in the archive by now."""
         self.read_head()
         return self.head.archived >= number
 
     def trimmed_since(self, number: int) -> bool:
-        """Whether `number`, which is not in the log, was trimmed by now."""
+        """True if transaction `number`, which is not in the log, was trimmed by now."""
         self.refresh()
         return self.floor.number > number
 
@@ -260,7 +260,7 @@ class Partition:
             raise Moved(f"space {self.space!r}, partition {self.partition}: entries were removed or archived meanwhile")
 
     def _is_latest(self, view: LogView) -> bool:
-        """Whether nothing that a view names can have moved since, as far as is known."""
+        """True if nothing that `view` names has moved since, as far as this process knows."""
         return (
             self.head is view.head
             and self.packs is view.packs
@@ -382,7 +382,7 @@ class Partition:
             view = self.view()
 
     def _is_packed_since(self, view: LogView, number: int) -> bool:
-        """Whether a transaction that `view` lacks is in a pack by now."""
+        """True if transaction `number`, which `view` lacks, is in a pack by now."""
         if self.packs is view.packs:
             self.read_head()
         return self.packs is not view.packs and self.ask(lambda view: view.packs.holds(number))
@@ -731,7 +731,7 @@ class Partition:
                 self.cached.pop(name, None)
 
     def statuses(self, segments: Sequence[str]) -> tuple[dict[str, SegmentRow], tuple[int, int, int]]:
-        """Of all `segments` at one moment after the last refresh, and the known end at that moment."""
+        """The statuses of all `segments` at one moment after the last refresh, and the known end at that moment."""
         while True:
             self.load_statuses(segments)
             with self._lock:
@@ -740,6 +740,6 @@ class Partition:
                     return rows, self.known_end()
 
     def status(self, segment: str) -> SegmentRow:
-        """As of the last refresh, or later."""
+        """A segment's status, as of the last refresh or later."""
         row = self.cached.get(segment)
         return self.load_statuses((segment,))[segment] if row is None else row

@@ -20,7 +20,7 @@ __all__ = ["Plan", "mismatch"]
 
 
 class Plan:
-    """Which requests go into the next transaction, which wait for its fate, and which are refused or answered."""
+    """The requests of the next transaction, those that wait for its outcome, and those that are refused or answered."""
 
     __slots__ = (
         "_added",
@@ -49,16 +49,16 @@ class Plan:
         self.unconfirmed: list[tuple[Request, StreamkitError]] = []
         """Refused by what is known here, which may be old."""
         self.posted: list[Request] = []
-        """Of those that are ready: what was posted, or may be, as it depends on no neighbour here."""
+        """The ready requests that are posted, or may be, because they depend on no neighbour here."""
         self.behind = False
         """Something was posted, and the log was not read since then."""
         self.lead = b""
-        """What the transaction says of who writes the next one."""
+        """The lead that the transaction names."""
         self.waiting = 0
         self.voids: list[bytes] = []
         """Ids that are settled by it, and name nothing in it."""
         self.given_up: list[tuple[Request, StreamkitError]] = []
-        """What was posted, and is refused by what may change again: it fails when nobody can commit it any more."""
+        """Posted requests that are refused now but could fit later. Each fails once nobody can commit it any more."""
         self.new_fences: dict[str, int] = {}
         self._ids: set[bytes] = set()
         self._last: dict[str, int] = {}
@@ -141,7 +141,7 @@ class Plan:
         self.ready.append(request)
 
     def _is_open(self, request: Request, id: bytes) -> bool:
-        """Whether a posted request is still to be committed; it is answered if it is settled."""
+        """True if a posted request is still to be committed. A settled one is answered."""
         answers = self.partition.answers
         settled = answers.get(id)
         if settled is not None:
@@ -174,7 +174,7 @@ class Plan:
         return True
 
     def is_current(self) -> bool:
-        """Whether all was known that was committed before any of those came that are refused."""
+        """True if the known state includes a look at the log that began after every refused request was queued."""
         refused = (*self.unconfirmed, *self.given_up)
         return all(request.arrived < self.base.completed for request, _ in refused)
 

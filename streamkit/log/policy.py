@@ -1,4 +1,5 @@
-"""What the engine does with the facts that a backend states: how long a tail is, what is copied, how often to look."""
+"""The engine's policy for a backend's limits: the length of the tail, the frames that are copied, the pause between two
+looks."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ __all__ = ["Place", "logged", "logged_backwards", "partition_batches"]
 
 
 class Place:
-    """Where a read goes on: transaction `number`, entry `index`. A read backwards goes on before it."""
+    """The place where a read continues: transaction `number`, entry `index`. A read backwards continues before it."""
 
     __slots__ = ("index", "number")
 

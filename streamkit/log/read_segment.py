@@ -34,7 +34,7 @@ def segment_batches(
 
 
 class _SegmentRead:
-    """What is still to be read of a segment: the sequences first..last. The first view decides which is the last."""
+    """The rest of a read: the sequences first..last of a segment. The first view decides which is the last."""
 
     def __init__(self, segment: str, bounds: Bounds) -> None:
         self._segment = segment
@@ -50,7 +50,7 @@ class _SegmentRead:
         raise NotImplementedError
 
     def _gaps(self, view: LogView) -> list[Batch]:
-        """What the caller is told of entries that were removed; the read goes on after them."""
+        """The batches that report removed entries. The read continues after them."""
         row = row_of(view, self._segment)
         if self._last < 0:
             self._last = min(row.last_sequence, self._bounds.max_sequence or row.last_sequence)
@@ -96,7 +96,7 @@ class _Forwards(_SegmentRead):
                 raise _lost(view, self._segment, self._first)
 
     def _logged(self, view: LogView) -> Iterator[Batch]:
-        """What follows in the log, up to the first entry that is archived or not there."""
+        """The next entries in the log, up to the first one that is archived or not there."""
         bounds, segment = self._bounds, self._segment
         for pieces in view.pieces(segment, self._first, self._last):
             if pieces[0].number <= view.cold_until:

@@ -30,7 +30,8 @@ class Cursor:
         self._watermark = offset.timestamp if offset else 0
 
     def batches(self, bounds: Bounds, since: int | None = None, *, together: bool = False) -> Iterator[Batch]:
-        """What is there from the cursor on; read to its end, the cursor is behind it. For `since` see Partition.
+        """The entries from the cursor on. After the last one, the cursor is behind it. For `since` see
+        Partition.refresh.
 
         `together`: of one partition, small transactions may be one batch.
         """
@@ -80,7 +81,7 @@ class Cursor:
 def space_backwards(
     partitions: Sequence[Partition], offset: Offset | None, bounds: Bounds, since: int | None
 ) -> Iterator[Batch]:
-    """What is there after `offset`, in the reverse of the order in which a Cursor gives it."""
+    """The entries after `offset`, in the reverse of a Cursor's order."""
     if bounds.empty:
         return
     ends = [partition.refresh((), since) for partition in partitions]
@@ -138,8 +139,8 @@ def _after(batch: Batch) -> tuple[int, int]:
 
 
 def is_named(partition: Partition, offset: Offset | None, start: tuple[int, int]) -> bool:
-    """Whether the offset, by which a reading begins at `start`, tells how much of the partition was seen, be it
-    nothing."""
+    """True if `offset`, from which a read begins at `start`, says how much of the partition was read, even if nothing
+    was."""
     if offset is None or not offset.positions:
         return False
     return start > (1, 0) or offset.whole or partition.partition == offset.partition

@@ -58,9 +58,9 @@ VERSION = 2
 ENDED = bytes(16)
 """The node of the transaction that ends a log; no process has it."""
 NOBODY = b"-"
-"""As the lead: everybody writes for himself again."""
+"""The lead if every process writes for itself again."""
 VOID = -1
-"""Instead of a frame."""
+"""The frame of a posted request that no transaction holds."""
 _MAGIC = b"SKTX"
 _PREFIX = struct.Struct("<4sIBxxxIQ")
 _PREFIX_REST = struct.Struct("<BxxxIQ")
@@ -104,9 +104,9 @@ class FrameRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start: int
     length: int
     before: int = 0
-    """Bytes of payload that the segment was given before,"""
+    """Bytes of payload that the segment was given before the frame."""
     size: int = 0
-    """and those in the frame."""
+    """Bytes of payload in the frame."""
 
 
 class KeyUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -132,10 +132,10 @@ class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Posted requests that are settled here, by id: the first frame of one that is in this transaction, VOID for one
     that is in none, ever."""
     lead: bytes = b""
-    """Who is to write the next transaction and take along what others have posted: the node of this one, or who has
-    posted the request of this id; NOBODY, or nothing said."""
+    """The lead, which writes the next transaction and includes posted requests: this node, or the id of a request whose
+    process leads. NOBODY: every process writes for itself. Empty: the lead stays."""
     waiting: int = 0
-    """How many processes were seen to post, of late."""
+    """The number of processes that have posted recently."""
     size: int = 0
     """Bytes of payload in the partition before this transaction."""
     control: Control | None = None
@@ -151,7 +151,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def ended(self) -> bool:
-        """Whether the store was deleted: nothing comes after this transaction, which is empty."""
+        """True if the store was deleted. This transaction is empty, and none follows it."""
         return self.node == ENDED
 
     @property
@@ -210,7 +210,7 @@ def encode_body(
 
 
 def encode_holes(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> Body:
-    """Of a copy of entries of which some are gone: instances of Removed."""
+    """The body of copied entries, some of which are removed: instances of Removed."""
     if all(isinstance(payload, Removed) for payload in payloads):
         return Body(b"", 0, _GONE, len(payloads))
     left: list[Any] = [3 if isinstance(payload, Removed) else payload for payload in payloads]
@@ -265,8 +265,8 @@ def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] 
 def _encode_apart(
     codes: Sequence[int], payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None
 ) -> bytes:
-    """Of entries with these codes, 0 for one that is left: how many of the first ones are gone, a bit for each that was
-    erased, and those that are left."""
+    """The number of removed entries at the beginning, a bit for each erased entry, and the entries that are left: those
+    with code 0."""
     below = next((at for at, code in enumerate(codes) if not code), len(codes))
     bits = bytearray((len(codes) + 7) // 8)
     for at, code in enumerate(codes):
@@ -455,7 +455,7 @@ def _open(record: bytes, seed: int, *, whole: bool = True) -> tuple[bytes | memo
 
 
 def frames_start(record: bytes) -> int:
-    """Where a record's frames begin: FrameRef.start counts from here."""
+    """The start of a record's frames. FrameRef.start counts from here."""
     return _HEADER_AT + int(_PREFIX.unpack_from(record)[3])
 
 
@@ -528,7 +528,7 @@ def decode_entries(
     start: int = 0,
     incarnation: bytes = b"",
 ) -> Decoded:
-    """What is in a frame, without the entries before sequence `start`. CorruptData if a bit of it has changed."""
+    """The content of a frame, without the entries before sequence `start`. CorruptData if a bit of it has changed."""
     after, found = _decode_at(space, partition, partitions, frame, 0, seed, start, incarnation)
     if after != len(frame):
         raise CorruptData("a frame of the transaction is damaged")
@@ -538,7 +538,7 @@ def decode_entries(
 def decode_transaction(
     space: str, partition: int, partitions: int, record: bytes, seed: int, incarnation: bytes = b""
 ) -> list[Decoded]:
-    """What is in all frames of a whole record. CorruptData, or UnsupportedVersion."""
+    """The content of all frames of a whole record. CorruptData, or UnsupportedVersion."""
     view, at = _open(record, seed)
     end = len(view)
     frames: list[Decoded] = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Refresher"]
 
 _TAIL_BYTES = 16 << 20
-"""Of a tail that has grown by so much it is looked up whether others have indexed it."""
+"""Bytes by which the tail grows before the head is read again: others may have indexed it."""
 _FEW = 4
 _AHEAD = 16
 """Transactions that are read at once, at most, where a log that goes on all the time is caught up with."""

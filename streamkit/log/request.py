@@ -20,7 +20,7 @@ __all__ = ["Part", "Request"]
 
 
 class Part:
-    """What one request writes to one segment; without a body it only says where the segment must be."""
+    """The part of a request for one segment. Without a body it only states the segment's expected sequence."""
 
     __slots__ = ("body", "expected", "segment", "size")
 
@@ -46,13 +46,13 @@ class Request:
     done = False
     """Set last: whoever sees it sees the result or the error."""
     thread = 0
-    """Of the caller."""
+    """The caller's thread."""
     arrived = 0
     """The last look at the end of the log that had begun when it was queued."""
     leads = False
     """Its thread has begun to lead; it is not only named as the next one."""
     control: Control | None = None
-    """What it removes; its parts have no bodies then."""
+    """Its change to the partition itself. Its parts have no bodies then."""
     condition: Callable[[], bool] | None = None
     """It is refused with SpaceExists unless this holds for the partition's settings, as they are before it."""
     withdrawn = False
@@ -66,7 +66,7 @@ class Request:
     foreign = False
     """It was posted by another process."""
     chosen = False
-    """Of those that its transaction answers its process is to bring the index forward."""
+    """Its process brings the index forward, for all whose requests the transaction answers."""
     void: bytes | None = None
     """The id of a request, or of a transaction, that is never to be committed after this one."""
     turn: threading.Lock | None = None

@@ -1,4 +1,4 @@
-"""Whether what is to be written fits, where a retention rejects what is more. Decided without I/O."""
+"""The check for room, where a retention rejects writes. Decided without I/O."""
 
 from __future__ import annotations
 

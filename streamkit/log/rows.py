@@ -35,12 +35,12 @@ __all__ = [
 VERSION = 4
 """The format of every row. 3: of a release without inbox, which is to stop here and not at the next transaction."""
 _OLDEST = 3
-"""What is older was never released."""
+"""The oldest format that a release has written."""
 _CRC = struct.Struct("<I")
 
 
 class Settings(msgspec.Struct, frozen=True, array_like=True):
-    """What is chosen when a space is created."""
+    """The settings that are chosen when a space is created."""
 
     partitions: int = 1
     durability: str = "committed"
@@ -53,20 +53,20 @@ class Settings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Lead(msgspec.Struct, frozen=True, array_like=True):
-    """Who is to write the next transaction of a contended partition, as the headers say."""
+    """The lead: the process that writes the next transaction of a contended partition, as the headers say."""
 
     name: bytes = b""
-    """Empty if everybody writes for himself."""
+    """Empty if every process writes for itself."""
     waiting: int = 0
-    """How many processes post, as the last one that led has seen it."""
+    """The number of processes that post, as the last lead has seen it."""
     told: int = 0
-    """The transaction that said so,"""
+    """The transaction that named it."""
     timestamp: int = 0
-    """and when it was written."""
+    """The timestamp of that transaction."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """How far a partition's index is, and what it consists of."""
+    """The state of a partition's index and log, and the files that hold them."""
 
     settings: Settings
     watermark: int = 0
@@ -82,7 +82,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     pack: bytes = b""
     """The newest pack, while it is small."""
     cleared: int = 0
-    """What is packed up to here is not in the log a second time."""
+    """Packed transactions up to this number have no row in the log any more."""
     packed: Marks = ()
     """(number, ms): what is packed up to the number has been since then, by the service's clock."""
     released: int = 0
@@ -98,9 +98,9 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     size: int = 0
     """Bytes of payload up to the watermark."""
     floor: Floor = Floor()
-    """What is before it is gone for every reader,"""
+    """The transactions before it are gone for every reader."""
     trimmed: int = 0
-    """and up to this number it is not in the log any more."""
+    """Trimmed transactions up to this number are not in the log any more."""
     thinned: int = 0
     """The transaction that removed entries of segments last; 0 if none did."""
     retention: Retained | None = None
@@ -109,9 +109,10 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     erased: int = 0
     """The watermark when something was erased last: there may be entries without payloads; 0 if there are none."""
     thin: int = 0
-    """What transactions up to this one removed of segments has left the index, and packs that held little else."""
+    """Entries of segments that transactions up to this one removed have left the index, and packs that held little
+    else."""
     lead: Lead = Lead()
-    """As of the watermark: who begins here need not read a transaction for it."""
+    """The lead as of the watermark. A new process need not read a transaction for it."""
     changed: Changed = Changed()
 
     @property
@@ -138,15 +139,16 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_number: int = 0
     """The transactions of the first and the last entry; 0 where only the archive knows."""
     size: int = 0
-    """Bytes of payload that it was given,"""
+    """Bytes of payload that it was given."""
     first_size: int = 0
-    """and those of them before its first entry."""
+    """Bytes of payload before its first entry."""
     gaps: tuple[tuple[int, Reason], ...] = ()
-    """What is gone before its first entry: each (last sequence, why)."""
+    """The gaps before its first entry: each (last sequence, reason)."""
 
     @property
     def empty(self) -> bool:
-        """Whether no entry is left, or none ever was. Where all were removed, the first would be the next."""
+        """True if no entry is left, or none ever was. If all were removed, the first sequence is that of the next
+        entry."""
         return self.last_sequence < self.first_sequence or not self.last_sequence
 
     def with_entries(self, number: int, timestamp: int, first: int, count: int, size: int) -> SegmentRow:
@@ -198,7 +200,7 @@ NOTHING = SegmentRow(0, 0, 0, 0)
 
 
 class Place(NamedTuple):
-    """Where a frame begins, or an entry in it."""
+    """The place of a frame, or of an entry in it."""
 
     sequence: int
     timestamp: int
@@ -219,9 +221,9 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     length: int
     frame: bytes | None = None
     before: int = 0
-    """Bytes of payload that the segment was given before,"""
+    """Bytes of payload that the segment was given before the frame."""
     size: int = 0
-    """and those in the frame."""
+    """Bytes of payload in the frame."""
 
     @property
     def after(self) -> int:
@@ -237,7 +239,7 @@ class DataRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ArchiveRow(msgspec.Struct, frozen=True, array_like=True):
-    """What became of archived transactions. Only who holds the archiver's lease writes it."""
+    """The state of a partition's archived transactions. Only the holder of the archiver's lease writes it."""
 
     removed: int = 0
     """The log holds nothing up to this number any more, nor does the index."""
@@ -246,17 +248,16 @@ class ArchiveRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GraceRow(msgspec.Struct, frozen=True, array_like=True):
-    """What became of archived transactions, of all partitions that one archiver's lease is for. Only who holds that
-    lease writes it."""
+    """The state of archived transactions, in all partitions of one archiver's lease. Only its holder writes it."""
 
     incarnation: bytes = b""
-    """Of the space; of another one it says nothing."""
+    """The space's incarnation. For another one the row says nothing."""
     partitions: tuple[ArchiveRow, ...] = ()
     """In their order. Of what was removed it may know less than a partition's own row, and never more."""
 
 
 class ErasedRow(msgspec.Struct, frozen=True, array_like=True):
-    """What one transaction has erased."""
+    """The erasures of one transaction."""
 
     erasures: tuple[Erasure, ...]
 

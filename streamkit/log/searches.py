@@ -1,4 +1,4 @@
-"""What searches in a partition have found, so that the next search begins there."""
+"""Results of searches in a partition. The next search begins there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log says became of a posted request."""
+"""Answers that the log has for posted requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _is_behind(request: Request, since: int) -> bool:
 
 
 def _rows(partition: Partition, request: Request, header: Header, frame: int) -> dict[str, SegmentRow]:
-    """What a request was given whose first frame in the transaction is `frame`."""
+    """The result of a request whose first frame in the transaction is `frame`."""
     now = partition.load_statuses([part.segment for part in request.parts])
     rows: dict[str, SegmentRow] = {}
     for part in request.parts:

@@ -16,12 +16,12 @@ __all__ = ["present", "written"]
 def present(
     partition: Partition, rows: Mapping[str, SegmentRow], end: tuple[int, int, int]
 ) -> dict[str, SegmentStatus]:
-    """Of rows that were read when the partition ended at `end`."""
+    """The statuses of rows that were read when the partition ended at `end`."""
     return _statuses(partition, rows, *end, None)
 
 
 def written(partition: Partition, rows: Mapping[str, SegmentRow], trx: TRX, count: int) -> dict[str, SegmentStatus]:
-    """Of the rows that a transaction of `count` entries left; 0 if it is not known how many."""
+    """The statuses that a transaction of `count` entries left; 0 if the number is not known."""
     timestamp = 0
     for row in rows.values():
         if row.last_timestamp > timestamp:

@@ -19,7 +19,7 @@ class Unindexed(NamedTuple):
     after: Head
     """The head that knows everything up to the last transaction. Its index and its packs are still those of `head`."""
     statuses: Mapping[str, SegmentRow]
-    """Of the segments that changed since."""
+    """The statuses of the segments that changed since."""
     pieces: Mapping[str, Sequence[Piece]]
     keys: Mapping[bytes, KeyRow]
     """Uses of idempotency keys."""

@@ -1,4 +1,4 @@
-"""What callers hand in, checked before anything is written."""
+"""Checks of the records that callers pass in, before anything is written."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def trimmed_row(view: LogView, segment: str) -> SegmentRow:
 
 
 def shown(view: LogView, row: SegmentRow) -> bool:
-    """Whether a segment has entries, by its status alone."""
+    """True if a segment has entries, by its status alone."""
     if row.empty or (row.last_number and row.last_number < view.floor.number):
         return False
     return view.retention is None or row.last_timestamp >= cutoff(view)
@@ -341,8 +341,8 @@ def floor_at(view: LogView, number: int, reason: str, *, sized: bool = True) -> 
 
 
 def place_of(view: LogView, number: int) -> tuple[int, int, int]:
-    """Of a transaction: entries before it, its own entries, its timestamp. Of a trimmed one: entries before the floor,
-    0 and 0. The timestamp is also 0 if the archive has no entry of it."""
+    """(entries before a transaction, its own entries, its timestamp). For a trimmed one: (entries before the floor, 0,
+    0). The timestamp is also 0 if the archive has no entry of it."""
     floor = view.floor
     if number <= view.cold_until:
         position, count, timestamp = view.archive().place(view.log, number)
@@ -409,7 +409,7 @@ def raises(gap: Gap) -> bool:
 
 
 def hides(view: LogView) -> bool:
-    """Whether transactions may hold entries that are not to be read any more."""
+    """True if transactions may hold entries that readers no longer get."""
     retention = view.retention
     by_segment = retention is not None and retention.per == "segment" and retention.when_full != "reject"
     return bool(

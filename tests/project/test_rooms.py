@@ -297,6 +297,7 @@ WRITTEN = (
     "streamkit/cli",
     "streamkit/eventsourcing",
     "streamkit/groups",
+    "streamkit/log",
     "streamkit/removing",
     "streamkit/routes",
     "streamkit/run",
