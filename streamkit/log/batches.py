@@ -1,6 +1,6 @@
 """Batches: the entries of one frame, as readers yield them, or a gap before the next one.
 
-What is decided once for a batch is not decided for every entry.
+A reader decides once for a batch, not for every entry.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def told(gap: Gap, gaps: Gaps) -> Batch | None:
 
 
 def without_hidden(view: LogView, batches: Iterator[Batch], gaps: Gaps) -> Iterator[Batch]:
-    """`batches` of a log, without entries of segments that begin later by now, or were erased."""
+    """`batches` of a log, without entries that were removed from their segments or erased."""
     for batch in without_erased(view, batches):
         if batch.entries:
             first = batch.entries[0]
@@ -92,7 +92,7 @@ def without_hidden(view: LogView, batches: Iterator[Batch], gaps: Gaps) -> Itera
 
 
 def without_erased(view: LogView, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """`batches`, with the entries marked that are erased and not yet everywhere."""
+    """`batches`, with a mark in the place of erased entries that may still be stored."""
     erasing: dict[str, list[Erasure]] = {}
     for erasure in view.erasing:
         erasing.setdefault(erasure.segment, []).append(erasure)
@@ -100,7 +100,7 @@ def without_erased(view: LogView, batches: Iterator[Batch]) -> Iterator[Batch]:
         entries = batch.entries
         ranges = erasing.get(entries[0].segment) if entries else None
         if ranges and any(one.first <= entries[-1].sequence and entries[0].sequence <= one.last for one in ranges):
-            # Of several frames together, each entry keeps the origin of its own.
+            # A batch may join several frames: each entry keeps the origin of its own frame.
             origins: dict[int, Origin] = {}
             marked = []
             for entry in entries:
@@ -117,7 +117,7 @@ def without_erased(view: LogView, batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def intact(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """`batches` without what is gone: those around it are batches of their own."""
+    """`batches` without removed entries. The entries around them become batches of their own."""
     for batch in batches:
         if batch.gap is not None:
             continue

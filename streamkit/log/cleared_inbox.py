@@ -1,4 +1,4 @@
-"""Removing from an inbox what nobody commits any more, whoever has left it; and what must not be stored any more."""
+"""Removing letters from an inbox: those that nobody commits any more, and those with entries to be erased."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KEYS = 1000
 
 
 def clear_inbox(partition: Partition, segments: Collection[str] = ()) -> int:
-    """Remove the letters that are settled or void, and all that write to `segments`; how many.
+    """Remove the letters that are settled or void, and all that write to `segments`. Returns their number.
 
-    A request whose letter is gone and that was not committed is committed by its own process.
+    If a removed letter's request was not committed, its own process commits it.
     """
     if not partition.remote:
         return 0
@@ -29,7 +29,7 @@ def clear_inbox(partition: Partition, segments: Collection[str] = ()) -> int:
     gone: list[bytes] = []
     open_ones: list[bytes] = []
     for found in _keys(backend, key):
-        # Those of another incarnation came after that had ended.
+        # A letter of another incarnation came after that incarnation had ended.
         of_this = found.startswith(incarnation)
         (open_ones if of_this and posted_at(incarnation, found) > last else gone).append(found)
     if open_ones:
@@ -47,7 +47,7 @@ def clear_inbox(partition: Partition, segments: Collection[str] = ()) -> int:
 
 
 def drop_inbox(backend: Backend, space: str, partition: int) -> None:
-    """Remove all of it: the log has ended."""
+    """Remove every letter: the log has ended."""
     key = bytes(inbox_key(space, partition))
     _delete(backend, key, _keys(backend, key))
 
@@ -77,7 +77,7 @@ def _letters(partition: Partition, key: bytes, keys: Sequence[bytes]) -> list[Le
 
 
 def _settled(partition: Partition, since: int) -> set[bytes]:
-    """The ids that transactions after `since` settle, as far as they are in the log."""
+    """The ids that the transactions after `since` in the log settle."""
     found: set[bytes] = set()
     for number in range(since + 1, partition.number + 1):
         header = partition.header(number)

@@ -47,13 +47,13 @@ _ATTEMPTS = 6
 _LOSSES = 1000
 _TAIL_BYTES = 16 << 20
 _TAIL_FRAMES = 1 << 14
-"""Whoever opens the space reads them first, in a microsecond each."""
+"""The most frames of the tail. A process that opens the space reads them first, in a microsecond each."""
 _TURNS = 4
 """Between two times that the index is brought forward, something may be merged at three others."""
 _UNKNOWN = 10_000
-"""Transactions of unknown outcome that are kept, to be asked about by whoever wrote them."""
+"""Transactions of unknown outcome that are remembered, so that their callers can ask about them."""
 _HEARTBEAT = 0.1
-"""Seconds after which a waiter looks for itself whether somebody still leads."""
+"""Seconds after which a waiting thread checks that another one still leads."""
 
 
 _ID = struct.Struct(">QQ")
@@ -120,7 +120,7 @@ class Flight:
         """The transaction that has its number."""
 
     def clear(self) -> None:
-        """It was not written, and never will be."""
+        """Tell its requests that it was not written, and never will be."""
         for request in self.requests:
             request.leave()
 
@@ -152,7 +152,7 @@ class Committer:
         self._queue: deque[Request] = deque()
         """Requests that are not done, and some that are."""
         self._mutex = threading.RLock()
-        """Guards the queue and who leads; never held during I/O."""
+        """Guards the queue and the leader; never held during I/O."""
         self._leader = Request(())
         """Leads while it is alive; then anybody may."""
         self._flight: Flight | None = None
@@ -162,15 +162,15 @@ class Committer:
         self._taken: Sequence[Request] = ()
         """The requests of the next flight. Only the leading thread touches it."""
         self._upkeep = threading.Lock()
-        """Held by whoever brings the index forward."""
+        """Held by the thread that brings the index forward."""
         self._next_upkeep = 0
         self._chosen = False
         """This process is to bring the index forward."""
 
-    # -- who leads ----------------------------------------------------------------------------------------------
+    # -- the leader ---------------------------------------------------------------------------------------------
 
     def commit(self, request: Request) -> None:
-        """Returns when `request` has its result; raises its error."""
+        """Commit `request`. Raises its error."""
         queue = self._queue
         leads = False
         try:
@@ -199,8 +199,8 @@ class Committer:
         self.keep_index()
 
     def submit(self, request: Request) -> None:
-        """Queue a request that no thread waits for. Its `wake` is called when it is done, or when someone has to
-        `drive`; it may be called from any thread."""
+        """Queue a request that no thread waits for. Its `wake` is called, from any thread, when it is done, or when
+        some thread must call `drive`."""
         self._submitted = True
         request.arrived = self.partition.begun
         with self._mutex:
@@ -212,9 +212,9 @@ class Committer:
     def drive(self) -> None:
         """Commit one transaction for requests that have no thread, if nobody leads.
 
-        Only one, so that a busy partition shares its threads with others: if more is queued, the first of that is woken
-        up, and somebody drives again. It raises none of the requests' errors; what is no error of ours (a fault in a
-        backend, an interrupt) goes to the requests that it met, so that they are neither lost nor tried for ever.
+        Only one, so that a busy partition shares its threads with others: if more requests are queued, the first one
+        is woken, and some thread drives again. The requests' own errors are not raised. A foreign exception (a fault
+        in a backend, an interrupt) goes to the requests that it met: they are neither lost nor tried for ever.
         """
         driver = Request(())
         driver.thread = get_ident()
@@ -241,8 +241,8 @@ class Committer:
         except BaseException as error:
             flight = self._flight
             if flight is None:
-                # Nothing is under way: whatever was sent before has lost its number. Those with threads see for
-                # themselves.
+                # Nothing is in flight: each transaction that was sent before has lost its number. Requests with
+                # threads find that out themselves.
                 told = error if isinstance(error, Exception) else _stopped(error)
                 concerned = [request for request in self._taken or list(self._queue) if request.thread == 0]
             elif flight is left:
@@ -262,7 +262,7 @@ class Committer:
         request.arrived = self.partition.begun
         self.partition.check_reentry()
         if self._mutex._is_owned():  # type: ignore[attr-defined]
-            # A handler's call, in the middle of another one of this thread, which keeps all others out.
+            # A signal handler calls in the middle of another call of this thread, which holds the lock.
             raise refused()
         with self._mutex:
             leader = self._leader
@@ -272,7 +272,7 @@ class Committer:
                     request.turn.acquire()
                     self._queue.append(request)
                     return False
-                # One that waits below this call, in the same thread, was named but cannot begin.
+                # The named request waits below this call, in the same thread, so it cannot begin to lead.
                 if leader.leads:
                     raise refused()
             request.leads = True
@@ -298,14 +298,14 @@ class Committer:
         handles = request.thread == main_thread().ident
         if handles or (not request.turn.acquire(timeout=_HEARTBEAT) and not request.done):
             if inside_backend():
-                # Who leads may wait for a lock that this very thread holds, below the handler that called.
+                # The leader may wait for a lock that this thread holds, below the handler that called.
                 self._withdraw(request)
             if handles:
                 request.turn.acquire(timeout=_HEARTBEAT)
         return not request.done and self._lead(request)
 
     def _withdraw(self, request: Request) -> None:
-        """Reentered, or OutcomeUnknown if it is being written already."""
+        """Withdraw `request`. Reentered, or OutcomeUnknown if it is being written already."""
         request.withdrawn = True
         flight = self._flight
         if flight is not None and request in flight.requests:
@@ -333,7 +333,7 @@ class Committer:
     # -- one transaction ----------------------------------------------------------------------------------------
 
     def _commit_next(self) -> None:
-        """Commit what is queued, as far as one transaction goes, or settle one that was left."""
+        """Commit as many queued requests as fit one transaction, or settle the flight of a stopped thread."""
         left = self._flight
         requests = self._take() if left is None else list(left.requests)
         if not requests:
@@ -369,7 +369,7 @@ class Committer:
             request.wake()
 
     def _take(self) -> list[Request]:
-        """From the head of the queue, as much as one transaction may hold; they stay queued until they are done."""
+        """The requests at the head of the queue that fit one transaction. They stay queued until they are done."""
         waiting = list(self._queue)
         if len(waiting) == 1 and not waiting[0].done and not waiting[0].abandoned:
             return waiting
@@ -378,7 +378,7 @@ class Committer:
             for request in waiting:
                 if not (request.done or request.abandoned):
                     break
-                # By name: the thread that it is of may be faster, and the first is then another one.
+                # Not popleft: the request's own thread may have removed it, and another one is the first then.
                 try:  # noqa: SIM105  (it is dearer than all that is around it)
                     self._queue.remove(request)
                 except ValueError:
@@ -435,13 +435,13 @@ class Committer:
                 if base.generation != partition.generation:
                     continue  # the statuses are of another state
                 if not plan.is_current():
-                    # By what is known here an expectation does not hold, or there is no room; but that may be old.
-                    # Look before refusing, also where it can never hold any more: what the caller is told must be true.
+                    # By the known state an expectation does not hold, or there is no room; but that state may be old.
+                    # Look before refusing, even if the expectation can never hold: the error's facts must be true.
                     partition.refresh(segments)
                     continue
                 if plan.unconfirmed:
                     plan.refuse_unconfirmed()
-                # What was left out depends on a neighbour that is not committed yet: it is planned again after that is.
+                # A request that was left out depends on a neighbour: it is planned again once that is committed.
                 if not plan.ready and not plan.given_up:
                     return
                 if inbox is not None and inbox.enter(plan, lost, len(self._queue) > len(requests)):
@@ -474,7 +474,7 @@ class Committer:
                 partition.refresh(_segments(requests))
             else:
                 if lost > 6 and not partition.answers.lead.name:
-                    # Not for long: what is posted by now may be answered, or its process be named to lead.
+                    # A short sleep: posted requests may be answered meanwhile, or their process named to lead.
                     partition.clock.sleep(random.random() * 0.05)
                 if flight.winner is not None:
                     partition.accept(flight.winner, header.number, flight.looked)
@@ -540,8 +540,7 @@ class Committer:
         return Flight(plan.ready, results, before, base.looked, header, key, record, count, plan.given_up)
 
     def _prepare_lone(self, request: Request) -> Flight | None:
-        """The same for a request that only writes to one segment, as most do, and has no neighbours; None if it takes a
-        plan to tell."""
+        """Like `_prepare`, for one request that only writes to one segment, as most do. None if it needs a plan."""
         if request.key is not None or request.fence is not None or request.withdrawn or len(request.parts) != 1:
             return None
         partition, part = self.partition, request.parts[0]
@@ -567,7 +566,7 @@ class Committer:
         return Flight((request,), ({segment: after},), {segment: row}, base.looked, header, key, record, count)
 
     def _finish(self, flight: Flight) -> None:
-        """It is committed: say so. Stopped anywhere, it can be done again."""
+        """Give the requests of a committed transaction their results. It may be stopped anywhere, and called again."""
         partition, header = self.partition, flight.header
         partition.committed(header, flight.record, flight.before)
         trx, count = header.trx, flight.count
@@ -585,7 +584,7 @@ class Committer:
         self._flight = None
 
     def _settle_left(self, flight: Flight) -> None:
-        """Its thread was stopped: the others whose requests are in it must learn what became of it."""
+        """Settle the flight of a stopped thread: the callers of its other requests must learn the outcome."""
         if flight.failed is not None:
             raise flight.failed
         if all(request.done or request.abandoned for request in flight.requests):
@@ -643,8 +642,8 @@ class Committer:
                 partition.counters["settled"] += not lost
                 return self._still_counts(flight, once=False)
             if isinstance(cause, Conflict) and not lost:
-                # It was there, and was archived and removed since; or the service is in two minds. Nothing that was
-                # sent can land any more.
+                # A transaction was there and has been archived and removed since, or the service contradicts itself.
+                # No write that was sent can land any more.
                 return False
             if cause is not None:
                 partition.clock.sleep(min(0.05 * 2**attempt, 1.0))
@@ -661,8 +660,8 @@ class Committer:
         )
 
     def _still_counts(self, flight: Flight, *, once: bool) -> bool:
-        """A commit that took very long may have landed where another was, which is in a pack or in the archive by now,
-        or was trimmed, and was removed from the log: then it is none. `once`: it was sent no more than once."""
+        """True if the transaction in the log counts. A very late write may land on a number whose transaction has been
+        packed, archived or trimmed, and removed from the log: it does not count. `once`: it was sent at most once."""
         partition, header, number = self.partition, flight.header, flight.header.number
         if not partition.remote or partition.is_fresh(flight.looked):
             return True
@@ -672,12 +671,13 @@ class Committer:
                 counts = partition.archive().has(partition, header.id, number, 0)
             else:
                 packed = partition.ask(lambda view: view.packs.get([number])[0])
-                # What is in no pack is there for as long as it is not trimmed.
+                # A transaction that is in no pack stays in the log until it is trimmed.
                 counts = number >= partition.head.floor.number
                 if packed is not None:
                     counts = partition.decode_header(packed, number).id == header.id
                 elif not counts:
-                    # Sent once, and there although all of it was removed, it came too late; else nobody can tell.
+                    # It was sent once and is there although that part of the log was removed: it came too late.
+                    # Otherwise nobody can tell.
                     there = once and number <= partition.head.trimmed
                     sure = there and partition.backend.get(partition.key, [flight.key])[0] is not None
             if counts:
@@ -690,14 +690,14 @@ class Committer:
         return False
 
     def keep_index(self) -> None:
-        """Bring the index forward if it is far behind. Whoever comes along pays; the others go on."""
+        """Bring the index forward if it is far behind. One thread does it; the others go on."""
         partition = self.partition
         upkeep = partition.policy.upkeep
         if self.inbox is not None:
             self.inbox.sweep()
         lead = partition.answers.lead
         if self.inbox is not None and lead.name and partition.number - lead.told < upkeep:
-            # Who leads has no time, and of those that it has answered one is enough.
+            # The leading process is busy, so one of the processes that it has answered does it.
             partition.shorten_tail()
             if not self._chosen:
                 return
@@ -714,19 +714,19 @@ class Committer:
             try:
                 due(partition)
             except StreamkitError as error:
-                # What was acknowledged is in the log; the index may follow later.
+                # Every acknowledged entry is in the log; the index may follow later.
                 self._next_upkeep = partition.number + max(1, upkeep // 4)
                 partition.counters["upkeep_failures"] += 1
                 warn("%s: the index could not be brought forward: %s", partition.where(partition.number), error)
 
     def note(self, id: bytes, number: int) -> None:
-        """Somebody who does not wait for the outcome of this transaction, or posted request, may ask for it."""
+        """Remember a transaction, or a posted request, whose outcome a caller may ask for later."""
         if len(self.unknown) >= _UNKNOWN:
             self.unknown.pop(next(iter(self.unknown)), None)
         self.unknown[id] = number
 
     def _new_id(self) -> bytes:
-        """For a request that is posted."""
+        """An id for a request that is posted."""
         return new_id(self.partition.clock.now(), tag_of(self.partition), posted=True)
 
     # -- lost answers -------------------------------------------------------------------------------------------

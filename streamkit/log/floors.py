@@ -1,7 +1,7 @@
 """Removed entries: control records, and the floors that follow from them. Values only.
 
-A removal is a transaction like any other, so everybody learns of it at its place in the order. It says from where on a
-segment, or the whole partition, can still be read; a reader goes by that at once, and storage follows.
+A removal is a transaction like any other, so every process learns of it at its place in the order. It names the first
+entry of a segment, or of the whole partition, that can still be read. Readers obey at once; storage follows later.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Control(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def join_controls(controls: Iterable[Control]) -> Control | None:
-    """Those of several requests as one; None if there is none."""
+    """The controls of several requests, as one; None if there is none."""
     joined: Control | None = None
     for control in controls:
         if joined is None:
@@ -153,6 +153,6 @@ def with_gap(gaps: Sequence[tuple[int, Reason]], last: int, reason: Reason) -> t
         kept.pop()
     kept.append((last, reason))
     if len(kept) > _MOST_GAPS:
-        # What is told of the oldest ones then is the reason that makes the reader ask.
+        # The two oldest gaps become one. Its reason is "trimmed", which stops a reader that asks for it.
         kept[:2] = [(kept[1][0], "trimmed")]
     return tuple(kept)

@@ -1,4 +1,4 @@
-"""Following: history, then what comes. A follower looks, waits a little longer each time nothing came, and looks again.
+"""Following: history, then new entries. A follower looks, waits a little longer after each vain look, and repeats.
 
 News from the same process wakes it at once. It holds nothing while it waits, and never keeps a writer waiting.
 """
@@ -57,9 +57,9 @@ class PollTimer:
         self._heard = self.clock.monotonic()
 
     def until(self) -> float | None:
-        """When to look again, by the clock's monotonic seconds, if nothing is known before; later each time.
+        """The time of the next look, in the clock's monotonic seconds. The pause grows with each call.
 
-        None: there was silence for too long.
+        None: nothing has come for `timeout` seconds.
         """
         end = self.clock.monotonic() + self.pause
         if self._timeout is not None:
@@ -70,9 +70,9 @@ class PollTimer:
         return end
 
     def wait(self, seen: tuple[int, ...]) -> bool:
-        """True when it is time to look again: after a pause, or as soon as more than `seen` is known.
+        """Wait until it is time to look again: after a pause, or as soon as more than `seen` is known.
 
-        False when there was silence for too long.
+        False if nothing has come for `timeout` seconds.
         """
         end = self.until()
         if end is None:
@@ -93,7 +93,7 @@ class PollTimer:
 class Following(Generic[T]):
     """An iterator over the items that `look` finds, call after call. Each call finds only new items.
 
-    An iterator that waits in its caller's thread. Who waits in another way takes `timer` and `look` from it.
+    It waits in its caller's thread. A caller that waits in another way uses `timer` and `look`.
     """
 
     def __init__(self, timer: PollTimer, look: Callable[[], Iterator[Iterable[T]]]) -> None:

@@ -1,14 +1,14 @@
 """Freshness: a look at a partition's head counts only for a while, because archived transactions are removed.
 
 A transaction's number is free again once the transaction was archived and, a grace later, removed from the log. So a
-look at the head counts for a small part of the grace only. Everything is told by one clock, the service's: the look is
-as old as the last answer before it was sent, the write or the look that relies on it as new as its own answer, and the
-remover judges its grace by the service's answers too. No machine's clock is compared with another's, and a function
-that was frozen in between finds out. This process's own clocks may only ever say that a look is older than that.
+look at the head counts for a small part of the grace only. One clock measures everything, the service's. A look is as
+old as the last answer before it was sent. The write or the look that relies on it is as new as its own answer. The
+remover measures its grace by the service's answers, too. No machine's clock is compared with another's, and a function
+that was frozen in between finds out. This process's own clocks can only make a look count as older.
 
-The grace may be changed. Nobody who reads or writes needs to know: a look counts for a thirtieth of the grace that the
-space was created with, always, and a row stays for a tenth of that, at the least. So whoever has not heard of a change
-yet, and for however long, is as safe as before, whether he looks or removes.
+The grace may be changed, and no reader or writer needs to know. A look always counts for a thirtieth of the grace that
+the space was created with, and a row stays for at least a tenth of that. So a process that has not heard of a change is
+as safe as before, whether it looks or removes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Freshness:
     def now(self) -> float | None:
         """Seconds of the service's clock, as of its latest answer: it is that late already. None if it tells no time.
 
-        Where a backend has no service, all who use it are on this machine, and its clock is theirs.
+        Without a service, every user of the backend is on this machine, and has its clock.
         """
         told = self._backend.service_time()
         if told is not None:
@@ -55,15 +55,15 @@ class Freshness:
         return None if self._remote else self._clock.now() / 1000
 
     def begin(self) -> Look:
-        """Before a look is sent."""
+        """The time of a look that is about to be sent."""
         told, wall = self._backend.service_time(), self._clock.now()
         if told is None:
             return Look(None if self._remote else wall / 1000, self._clock.monotonic(), wall)
         return Look(told.latest, self._clock.monotonic(), wall)
 
     def complete(self, look: Look) -> Look:
-        """After its answer is known here. Before the very first answer the service had told nothing: then the look is
-        as old as the first one of all, which is its own or was dated before it."""
+        """The time of a look whose answer is known. If the service had told no time before it, the look is as old as
+        the service's first answer, which is its own or an earlier look's."""
         if look.told is None:
             told = self._backend.service_time()
             if told is not None:

@@ -4,7 +4,7 @@ Only where a call is a network request. A process that has lost twice *posts* it
 into the partition, unconditionally, and looks at the log. Whoever writes the next transaction *leads*: it lists the
 inbox, judges what is there like its own queue, and says in the header which requests are settled, and who leads next.
 
-Safety does not depend on any of this: whoever writes the next number has won, whoever was to lead.
+Safety does not depend on any of this: the writer of the next number has won, whether it was the lead or not.
 
 - A posted request has an id. Whoever commits it has read every header since it was posted, so that it is committed
   once; and not after WINDOW transactions, so that nobody has to remember more.
@@ -34,29 +34,31 @@ from .request import Request
 __all__ = ["Inbox"]
 
 _LOOK = (64, 1.0)
-"""Transactions and seconds after which a process that meets nobody looks into the inbox."""
+"""Transactions and seconds after which a process that meets no other looks into the inbox."""
 _MET = 4
-"""The same, of one that has lost: others lose as well, and may have posted."""
+"""Transactions after which a process that has lost looks into the inbox: others lose as well, and may have posted."""
 _LARGE = 128 << 10
-"""Bytes that are posted at once. Who has more to write asks for the lead: so it is sent once, not three times."""
+"""The most bytes that are posted at once. A process with more to write asks for the lead, so that they are sent once
+and not three times."""
 _TOGETHER = 4 << 20
-"""Bytes of others' requests in one transaction: everybody who waits reads it."""
+"""The most bytes of others' requests in one transaction. Every waiting process reads them."""
 _FRAMES = 2048
 _GETS = 64
-"""Letters that are got at once, the oldest first: many more would be throttled, and take too long. They are fewer by
-the next time."""
+"""Letters that are read at once, the oldest first. Many more would take too long and be throttled. Fewer are left the
+next time."""
 _EMPTY = 4
-"""Empty inboxes after which everybody writes for himself again."""
+"""Empty inboxes in a row after which every process writes for itself again."""
 _SPENT = 200
-"""Letters that are settled are removed when there are so many."""
+"""The number of settled letters at which they are removed."""
 _PASSED = 6
-"""Transactions without a request that was posted before them; then its process does not rely on who leads."""
+"""Transactions that may leave a posted request out before its process stops relying on the lead."""
 _SKIPPED = 3
-"""The same; then it is posted again: who has begun to lead since cannot know whether an older letter is settled."""
+"""Transactions that may leave a posted request out before it is posted again: a new lead cannot know whether an older
+letter is settled."""
 _LATE = 4
-"""Transactions that were there already, one after the other: then the head is asked for the rest."""
+"""Waits in a row that found a transaction at once. After more of them the head is read."""
 _GATHER = 0.002
-"""Seconds, few beside what it takes to post."""
+"""Seconds to wait for more requests of this process. Few, compared with a post."""
 
 
 class Inbox:
@@ -70,37 +72,37 @@ class Inbox:
         self._losses = partition.policy.losses
         self._pace = Pace(partition)
         self._unlooked = 0
-        """Transactions since the inbox was looked at."""
+        """Transactions since the last look into the inbox."""
         self._met = False
-        """One of them was lost."""
+        """A transaction since that look was lost to another writer."""
         self._looked = partition.clock.monotonic()
         self._letters: dict[bytes, Letter] = {}
         """The letters that were read and are still there, by key."""
         self._unsettled: list[Letter] | None = None
-        """Just read, for the next transaction."""
+        """Letters that were just read, for the next transaction."""
         self._spent: list[bytes] = []
         self._empty = 0
         """Looks in a row that found the inbox empty."""
         self._bid = b""
-        """Posted, and not named yet."""
+        """The id of this process's bid, which no lead has named yet; else empty."""
         self._bid_since = 0
         self._late = 0
         """Waits in a row after which a transaction was there already."""
         self._passes = 0
-        """Transactions of who leads that came while this process waited, and passed it by."""
+        """Transactions of the lead that left this process out while it waited."""
         self._nodes: set[bytes] = set()
         """The processes whose letters are not settled."""
         self._complete = False
         """`_nodes` has every waiting process, because the log stood still before the letters were listed."""
         self._unread: list[bytes] = []
-        """Ids of those that there was no room for."""
+        """The ids of letters that were not read, because there were too many."""
         self._seen: dict[bytes, float] = {}
-        """When there was a letter last, by process."""
+        """The last time that a process had a letter, by process."""
         self._began = 0.0
         self._takes = 0.0
-        """Seconds from the look into the inbox until what was there is committed."""
+        """Seconds from the look into the inbox until its requests are committed, on average."""
         self._left = float("-inf")
-        """When the callers of the last transaction were answered."""
+        """The time when the callers of the last transaction were answered."""
         self._returns = False
         """The callers of the last transaction came back at once."""
         self._crowd = 0
@@ -108,13 +110,13 @@ class Inbox:
         self._gathered = True
 
     def arrive(self) -> None:
-        """There are requests to commit."""
+        """Note that there are requests to commit."""
         self._unsettled = None
         self._gathered = self._crowd < 2
         self._returns = self._partition.clock.monotonic() - self._left < self._pace.round / 4
 
     def leave(self, count: int) -> None:
-        """So many of them have their answers."""
+        """Note that `count` requests have their answers."""
         self._crowd = count
         self._pace.arrive()
         self._pace.observe()  # it is now that the log went on, and not when its callers come back
@@ -125,7 +127,8 @@ class Inbox:
             self._began = 0.0
 
     def enter(self, plan: Plan, lost: int, more: bool) -> bool:
-        """Before `plan` is written; it may be added to. True: it is out of date, because others were waited for.
+        """Decide what happens to `plan` before it is written. It may be extended. True: it is out of date, because the
+        process waited for others.
 
         `lost`: how often the same was tried before. `more`: other requests of this process are queued up behind it.
         """
@@ -174,7 +177,7 @@ class Inbox:
         return self._unlooked > most and self._partition.clock.monotonic() - self._looked >= seconds
 
     def _wait(self) -> None:
-        """Until the log has gone on, or stands still."""
+        """Wait until the log has moved, or stands still."""
         partition, clock = self._partition, self._partition.clock
         pace, told = self._pace, partition.answers.lead.told
         pace.draw()
@@ -203,7 +206,7 @@ class Inbox:
     # -- those that wait ----------------------------------------------------------------------------------------
 
     def _post(self, plan: Plan) -> None:
-        """Put what is not posted yet into the inbox, as one letter, or what has to be posted again."""
+        """Put the plan's requests that are not posted yet, or must be posted again, into the inbox as one letter."""
         partition, since = self._partition, plan.base.number
         skipped = not self._late and self._pace.is_passed(self._passes, _SKIPPED)
         letter: list[Request] = []
@@ -262,7 +265,8 @@ class Inbox:
     # -- the one that leads -------------------------------------------------------------------------------------
 
     def _lead(self, plan: Plan, more: bool) -> bool:
-        """Add what others have posted, and say who leads next. True: plan again, there may be more by now."""
+        """Add the requests that others have posted, and name the next lead. True: plan again, because the log may have
+        moved."""
         if self._unsettled is None:
             partition = self._partition
             pause = self._pace.hold(self._takes)
@@ -321,7 +325,7 @@ class Inbox:
         self._seen = {node: seen for node, seen in self._seen.items() if now - seen < 1.0 + 2 * self._pace.round}
         if self._complete:
             return len(self._nodes)
-        # Who leads since just now has not seen them all.
+        # A process that has just begun to lead has not seen them all.
         return max(len(self._seen), self._partition.answers.lead.waiting * 3 // 4)
 
     def _read(self) -> list[Letter]:
@@ -365,7 +369,7 @@ class Inbox:
         return unsettled
 
     def sweep(self) -> None:
-        """Remove letters that are settled, if there are many, or no more come."""
+        """Remove the settled letters, if there are many or no process leads."""
         partition = self._partition
         if len(self._spent) >= _SPENT or (self._spent and not partition.answers.lead.name):
             spent, self._spent = self._spent, []

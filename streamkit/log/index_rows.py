@@ -40,7 +40,7 @@ def _pieces(value: bytes) -> tuple[int, int]:
         return kind & 0x0F, 2
     if kind == 0xDC:
         return int(_U16.unpack_from(value, 2)[0]), 4
-    raise CorruptData("an index row is damaged: it does not hold pieces")
+    raise CorruptData("a data row of the index is damaged: it holds no list of pieces")
 
 
 def piece_count(value: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Letters: requests of one process in the inbox of a partition, for whoever writes the next transaction.
+"""Letters: requests of one process in the inbox of a partition, for the writer of the next transaction.
 
 | key | value |
 |---|---|
@@ -7,7 +7,7 @@
 
 `number`: the last transaction when they were posted. `node`: 4 bytes of the process's. *requests* = crc32 of key and
 rest, version u8, msgpack. Few small ones are in the key: then a list, which has to be made anyway, brings them along.
-A letter without requests is a bid: who has much to write asks for the lead, instead of sending it twice.
+A letter without requests is a bid: a process with much to write asks for the lead, instead of sending it twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Part(msgspec.Struct, frozen=True, array_like=True):
 
 class _Request(msgspec.Struct, frozen=True, array_like=True):
     id: bytes
-    """Empty for that of the letter."""
+    """Empty if it is the letter's id."""
     parts: tuple[_Part, ...]
     key: bytes | None
     content: bytes
@@ -55,7 +55,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[_Request, ...])
 
 
 class Posted(Request):
-    """A request out of a letter. Whoever waits for it is in another process, and reads the log."""
+    """A request out of a letter. Its caller waits in another process, and reads the log."""
 
     def __init__(self, id: bytes, since: int, found: _Request) -> None:
         super().__init__([_part(part) for part in found.parts])
@@ -144,7 +144,7 @@ def decode_letter(incarnation: bytes, seed: int, key: bytes, value: bytes) -> Le
     front, whole = (key[:at], key[at:]) if len(key) > at else (key, value)
     body = whole[4:]
     if len(body) < 2 or crc32(body, crc32(front, seed)) != _CRC.unpack_from(whole)[0] or body[0] != VERSION:
-        raise CorruptData(f"the letter {key!r} is damaged")
+        raise CorruptData(f"the letter {key!r} is damaged, or another release wrote it")
     since, id, node = _HEAD.unpack_from(front, at - _HEAD.size)
     try:
         found = _decoder.decode(memoryview(body)[1:])

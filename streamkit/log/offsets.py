@@ -161,5 +161,5 @@ class Offset(NamedTuple):
 
     @classmethod
     def beginning(cls, space: str) -> Offset:
-        """Before every entry, also of a space that does not exist yet."""
+        """The offset before every entry, also of a space that does not exist yet."""
         return cls(space, 0, 0, ())

@@ -15,41 +15,41 @@ LONGEST = 2.0
 _ROUND = (0.01, 0.06, LONGEST)
 """Seconds between two transactions: at least, at first, and at most."""
 _EACH = 1.5
-"""Requests for each process that waits, from one transaction to the next: so that they stay below what a service takes
-of them all, transactions are no closer together than that."""
+"""Requests of each waiting process from one transaction to the next. Transactions are far enough apart that all
+requests stay below the service's rate."""
 _PHASE = (0.5, 0.8, 1.5)
-"""Rounds after a transaction when the next one is looked for: at least, at first, and at most."""
+"""Rounds after a transaction until the next one is looked for: at least, at first, and at most."""
 _EARLIER = 0.01
 _LATER = 0.05
-"""Rounds by which that changes, after a look that found it, more with each in a row, and after one that did not. So
-that about one look in six is in vain, and what is there is not there for long."""
+"""Rounds by which that changes: earlier after a look that found the transaction, more with each in a row; later after
+one that did not. So about one look in six is in vain, and transactions are found soon."""
 _PAUSE = 0.25
-"""Rounds between two looks then."""
+"""Rounds between two looks after one in vain."""
 _STANDS = 2.0
-"""Rounds without a transaction of who leads after which somebody takes over."""
+"""Rounds without a transaction of the lead after which another process takes over."""
 _OLD = 1.0
-"""Seconds, beside twice that, after which it does not matter any more who was to lead."""
+"""Seconds, in addition to twice that time, after which the named lead no longer matters."""
 _RECENT = 2000
-"""Milliseconds, by the writers' clocks: who begins takes the lead for one that is alive. A wrong clock makes it compete
-with that, or wait for nobody, once."""
+"""Milliseconds, by the writers' clocks, within which a new process takes the lead to be alive. A wrong clock makes it
+compete with the lead, or wait for nobody, once."""
 
 
 class Pace:
-    """Only who leads the threads of a process uses it."""
+    """The pace that one process sees. Only its leading thread uses it."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self.round = _ROUND[1]
         """Seconds between two transactions."""
         self.moved = float("-inf")
-        """When the log was seen to go on."""
+        """The time when the log was seen to move."""
         self._led = float("-inf")
-        """When who leads was seen to have written."""
+        """The time when the lead was seen to have written."""
         self._number = self._told = 0
         self._lot = 0.0
         self._phase = _PHASE[1]
         self._found = 0
-        """Looks in a row."""
+        """Looks in a row that found a transaction."""
         self._vain = 0
         """Take-overs since this process last had an answer, at most 4."""
         self._retries = 0
@@ -92,13 +92,13 @@ class Pace:
     def rest(self) -> float:
         """Seconds until this process is to take over, or to go on by itself; 0 or less: now."""
         waiting = self._partition.answers.lead.waiting
-        # Of many it is about one in each round, and who comes first ends it for all.
+        # Among many, about one takes over in each round, and the first one ends it for all.
         patience = (_STANDS * self.between() + self._lot * max(2, waiting) * self.round) * (1 << self._vain)
         # Nobody else may be left.
         return self._led + min(patience, self._oldest()) - self._partition.clock.monotonic()
 
     def draw(self) -> None:
-        """Draw lots anew, by which those that wait are not all at once in taking over."""
+        """Draw a new lot, so that waiting processes do not all take over at once."""
         self._lot = random.random()
 
     def is_passed(self, passes: int, most: int) -> bool:
@@ -114,15 +114,15 @@ class Pace:
         self._vain = 0
 
     def due(self) -> float:
-        """When to look for the next transaction."""
+        """The time of the next look."""
         return self.moved + self._phase * self.round
 
     def pause(self) -> float:
-        """Seconds until the next look, if it was not there."""
+        """Seconds until the next look, after one in vain."""
         return max(_PAUSE * self.round, self.share() / 2)
 
     def looked(self, found: bool) -> None:
-        """At the time that was due: a little later next time, or a little earlier."""
+        """Note the result of a look that was due: the next one is a little earlier, or a little later."""
         least, _, most = _PHASE
         if found:
             self._found += 1
@@ -132,7 +132,7 @@ class Pace:
             self._phase = min(self._phase + _LATER, most)
 
     def share(self) -> float:
-        """Seconds in which each of those that wait may send a request, so that it is not too much together."""
+        """Seconds in which each waiting process may send a request without exceeding the service's rate."""
         retries = self._partition.counters["retries"]
         self._strain = min(2 * self._strain, 8.0) if retries > self._retries else max(0.9 * self._strain, 1.0)
         self._retries = retries
@@ -143,5 +143,5 @@ class Pace:
         return max(self.round, _EACH * self._partition.answers.lead.waiting / self._partition.backend.limits.rate)
 
     def hold(self, takes: float) -> float:
-        """Seconds until the next transaction may be begun, which takes so long."""
+        """Seconds until the next transaction, which takes `takes` seconds, may begin."""
         return min(self.moved + _EACH * self.share() - takes - self._partition.clock.monotonic(), LONGEST)

@@ -290,7 +290,7 @@ def read_table(tail: bytes, seed: int) -> PackTable:
 def check_start(data: bytes) -> None:
     """The first bytes of a pack. UnsupportedVersion for one of a newer release."""
     if len(data) < START or data[:4] != _MAGIC or any(data[5:START]):
-        raise CorruptData("the pack does not begin as one does")
+        raise CorruptData("the pack is damaged: it does not begin with the mark of a pack")
     _check_version(data[4])
 
 
@@ -305,7 +305,9 @@ def open_block(block: Block, stored: bytes, seed: int) -> bytes:
     """The raw bytes of a block. CorruptData if a bit of it has changed."""
     _check_block(block, stored, seed)
     if block.raw > 2 * MOST:
-        raise CorruptData(f"the pack's block of transaction {block.number} claims to be larger than any is")
+        raise CorruptData(
+            f"the pack's block of transaction {block.number} claims {block.raw} bytes; a block has at most {2 * MOST}"
+        )
     return _unpack(stored, block.raw) if block.flags & _ZSTD else stored
 
 
@@ -316,11 +318,11 @@ def _check_block(block: Block, stored: bytes, seed: int) -> None:
 
 def _unpack(stored: bytes, raw: int) -> bytes:
     if raw > _MOST:
-        raise CorruptData("a part of the pack claims to be larger than any is")
+        raise CorruptData(f"a part of the pack claims {raw} bytes; a part has at most {_MOST}")
     try:
         data = grow(stored, raw)
     except (ValueError, OverflowError) as error:
         raise CorruptData("a part of the pack cannot be decompressed") from error
     if len(data) != raw:
-        raise CorruptData("a part of the pack has another length than it says")
+        raise CorruptData(f"a part of the pack has {len(data)} bytes instead of {raw}")
     return data

@@ -133,10 +133,11 @@ class Partition:
         self.seed = seed_of(settings, self.key)
         self._transactions = transaction_prefix(settings.incarnation)
         self.last_key = transaction_key(self._transactions, 1 << 64)
-        """After those of all transactions."""
+        """The key after the keys of all transactions."""
 
     def transaction_key(self, number: int) -> bytes:
-        """It names the incarnation: a record of an earlier one never takes the place of one of this."""
+        """The key of a transaction. It names the incarnation: a record of an earlier one never takes the place of one
+        of this."""
         return transaction_key(self._transactions, number)
 
     @property
@@ -186,7 +187,7 @@ class Partition:
         return (number, count, timestamp) if number and number == counted else (number + 1, 0, timestamp)
 
     def join(self, partitions: Sequence[Partition]) -> None:
-        """These are the partitions of its space, and it is one of them."""
+        """Tell the partition the partitions of its space. It is one of them."""
         self._partitions = partitions
 
     def ends(self) -> tuple[tuple[int, int], ...] | None:
@@ -724,7 +725,7 @@ class Partition:
         known[segment] = row
 
     def invalidate(self, segments: Iterable[str]) -> None:
-        """Fetch these anew."""
+        """Forget the statuses of these segments, so that they are read anew."""
         with self._lock:
             self.generation += 1
             for name in segments:

@@ -51,12 +51,12 @@ class Plan:
         self.posted: list[Request] = []
         """The ready requests that are posted, or may be, because they depend on no neighbour here."""
         self.behind = False
-        """Something was posted, and the log was not read since then."""
+        """Answers to a posted request may be in headers that were not read."""
         self.lead = b""
         """The lead that the transaction names."""
         self.waiting = 0
         self.voids: list[bytes] = []
-        """Ids that are settled by it, and name nothing in it."""
+        """Ids that the transaction settles without a frame."""
         self.given_up: list[tuple[Request, StreamkitError]] = []
         """Posted requests that are refused now but could fit later. Each fails once nobody can commit it any more."""
         self.new_fences: dict[str, int] = {}
@@ -67,7 +67,7 @@ class Plan:
         """(entries, bytes) by segment, and in all, of what is ready."""
 
     def add(self, request: Request) -> None:
-        """Take `request` in, answer or refuse it; or leave it as it is, where that depends on a neighbour's fate."""
+        """Add, answer or refuse `request`; or leave it as it is, if that depends on a neighbour's outcome."""
         if request.void is not None:
             if request.void in self._ids:
                 return  # what is asked for may be committed just now
@@ -157,7 +157,7 @@ class Plan:
         return id not in self._ids
 
     def add_posted(self, requests: Sequence[Request]) -> bool:
-        """Take in what other processes have posted, as far as it can be. False: plan again, the log has gone on."""
+        """Add the requests that another process has posted, if they fit. False: plan again, the log has moved."""
         partition, base = self.partition, self.base
         segments = [part.segment for request in requests for part in request.parts]
         self.before.update(partition.ask(counted, partition.load_statuses(segments)))

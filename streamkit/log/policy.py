@@ -14,7 +14,7 @@ NEVER = 1 << 62
 
 class Policy(NamedTuple):
     upkeep: int
-    """Transactions after which the index is brought forward: who opens the space reads so many, at most."""
+    """Transactions after which the index is brought forward. A process that opens the space reads at most so many."""
     frame: int
     """Frames up to this many bytes are copied into the index, so that a segment is read where its rows are."""
     inline: int

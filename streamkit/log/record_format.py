@@ -225,18 +225,18 @@ def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | 
         return _decode_holes(body)
     if body.flags & _ZSTD:
         if body.raw > _most_raw(body.count):
-            raise ValueError("the body claims to be larger than any body is")
+            raise ValueError(f"the body claims {body.raw} bytes; it has at most {_most_raw(body.count)}")
         data = grow(data, body.raw)
     if len(data) != body.raw:
-        raise ValueError("the body has another length than it says")
+        raise ValueError(f"the body has {len(data)} bytes instead of {body.raw}")
     if body.flags & _METADATA:
         payloads, metadata = _payloads_metadata.decode(data)
         if len(metadata) != len(payloads):
-            raise ValueError("the body has not as many metadata as payloads")
+            raise ValueError(f"the body has {len(metadata)} metadata for {len(payloads)} payloads")
     else:
         (payloads,), metadata = _payloads.decode(data), None
     if len(payloads) != body.count:
-        raise ValueError("the body has not as many payloads as the frame says")
+        raise ValueError(f"the body has {len(payloads)} payloads; its frame says {body.count}")
     return payloads, metadata
 
 
@@ -248,7 +248,7 @@ def _most_raw(count: int) -> int:
 def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
     if body.flags & _GONE:
         if any(body.data):
-            raise ValueError("the body holds something where all is said to be gone")
+            raise ValueError("the body is not empty, but its frame says that all of its entries are removed")
         return [_REASONS[1 if body.flags & _BELOW else 3]] * body.count, None
     data: bytes | memoryview = body.data[: body.raw]
     if body.flags & _ZSTD:
@@ -279,10 +279,10 @@ def _encode_apart(
 def _decode_apart(data: bytes | memoryview, count: int) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
     below, bits, left, told = _apart.decode(data)
     if len(bits) != (count + 7) // 8:
-        raise ValueError("the body tells of another number of payloads than the frame")
+        raise ValueError(f"the body does not have the {count} entries of its frame")
     codes = [3 if bits[at >> 3] >> (at & 7) & 1 else int(at < below) for at in range(count)]
     if codes.count(0) != len(left) or (told is not None and len(told) != len(left)):
-        raise ValueError("the body has not as many payloads, or metadata, as the frame says")
+        raise ValueError(f"the body lacks payloads or metadata of the {count} entries of its frame")
     payloads, metadata = iter(left), iter(told or ())
     found = [_REASONS[code] if code else next(payloads) for code in codes]
     return found, None if told is None else [None if code else next(metadata) for code in codes]
@@ -305,7 +305,8 @@ def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], 
     try:
         payloads, metadata = decode_body(Body(frame[_FRAME.size + head_bytes :], raw, flags, head.count))
     except (ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise CorruptData("the body of a frame cannot be decoded") from error
+        where = f"segment {head.segment!r}, sequence {head.first_sequence}"
+        raise CorruptData(f"{where}: the body of the frame cannot be decoded: {error}") from error
     if all(isinstance(payload, Removed) for payload, reason in zip(payloads, reasons, strict=True) if reason):
         return None
     codes: list[int] = []
@@ -322,8 +323,8 @@ def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], 
             flags, data = _fitting(_encode_apart(codes, payloads, metadata), body_bytes)
         if len(data) > body_bytes:
             raise CorruptData(
-                f"sequence {head.first_sequence} of segment {head.segment!r}: what is left of its frame cannot be "
-                "compressed into its place"
+                f"segment {head.segment!r}, sequence {head.first_sequence}: the entries that remain in its frame do "
+                f"not fit its {body_bytes} bytes"
             )
         raw = len(data)
     front = _FRAME_REST.pack(head_bytes, flags, body_bytes, raw) + head_data
@@ -354,7 +355,10 @@ def without_frames(record: bytes, seed: int, gone: Callable[[str, int], str]) ->
         if not any(gone(segment, sequence) for sequence in range(first, first + ref.count)):
             continue
         frame = record[start + ref.start : start + ref.start + ref.length]
-        emptied = without_entries(frame, seed, lambda sequence, segment=segment: gone(segment, sequence))  # type: ignore[misc]
+        try:
+            emptied = without_entries(frame, seed, lambda sequence, segment=segment: gone(segment, sequence))  # type: ignore[misc]
+        except CorruptData as error:
+            raise CorruptData(f"transaction {header.number}: {error}") from error
         if emptied is not None:
             if changed is None:
                 changed = bytearray(record)
@@ -735,7 +739,8 @@ def _decode_at(
         else:
             payloads, metadata = decode_body(Body(data, raw, flags, head.count))
     except (ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise CorruptData("the body of a frame cannot be decoded") from error
+        where = f"segment {head.segment!r}, sequence {head.first_sequence}"
+        raise CorruptData(f"{where}: the body of the frame cannot be decoded: {error}") from error
     first, segment, timestamp = head.first_sequence, head.segment, head.timestamp
     holes = flags & (_HOLES | _GONE) != 0
     origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation, False, holes)

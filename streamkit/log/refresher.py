@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..backend import Range
-from ..errors import CorruptData
+from ..errors import CorruptData, remedy_for
 from ..reentry import inside_backend, refused
 from ..retry import RetryingBackend
 from .freshness import Look
@@ -32,7 +32,7 @@ _QUIET = 8
 """Transactions that are asked for at first where all that is indexed is archived: since that, less was committed than
 makes an upkeep due, as in a space that is seldom written to."""
 _BEHIND = 2000
-"""Milliseconds, by the writers' clocks: who has read what is older is not at the end yet."""
+"""Milliseconds, by the writers' clocks. After an older transaction, a reader is not at the end yet."""
 _BATCHES = 8
 """Reads of a tail after which it is looked up whether others have indexed it."""
 _LISTED = 512
@@ -340,7 +340,9 @@ class Refresher:
                 if number <= partition.number:
                     continue
                 if record is None:
-                    raise CorruptData(f"{partition.where(number)} is listed but not there")
+                    raise CorruptData(
+                        f"{partition.where(number)} is listed, but its row is gone: {remedy_for(partition.space)}"
+                    )
                 try:
                     partition.apply(record, number)
                 except CorruptData:

@@ -1,4 +1,4 @@
-"""Requests: what callers want to be committed, each with its own result and its own error."""
+"""Requests: the transactions that callers want to commit, each with its own result and error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Request:
     replayed = False
     """Its idempotency key was used before: the result is the first one."""
     done = False
-    """Set last: whoever sees it sees the result or the error."""
+    """Set last: a thread that sees it sees the result or the error."""
     thread = 0
     """The caller's thread."""
     arrived = 0
@@ -58,11 +58,11 @@ class Request:
     withdrawn = False
     """Its caller has given up: it must not be written any more."""
     id: bytes | None = None
-    """Under which it is posted in the inbox: then others may commit it, up to `since` + WINDOW."""
+    """The id under which it is posted in the inbox. Then others may commit it, up to `since` + WINDOW."""
     since = 0
     """The last transaction when it was posted."""
     checked = 0
-    """It is in none up to this one."""
+    """No transaction up to this one holds it."""
     foreign = False
     """It was posted by another process."""
     chosen = False
@@ -94,12 +94,12 @@ class Request:
         return not self.alive.locked()
 
     def board(self, id: bytes, number: int) -> bool:
-        """It is about to be posted under `id`, or written with the transaction of this id and number (0: any number).
-        False: it was withdrawn."""
+        """Tell the caller that the request is about to be posted under `id`, or written with the transaction of this id
+        and number (0: any number). False: it was withdrawn."""
         return True
 
     def leave(self) -> None:
-        """The transaction that it boarded was not written, and never will be."""
+        """Tell the caller that the transaction was not written, and never will be."""
 
     def succeed(self, result: dict[str, SegmentRow], trx: TRX | None, count: int) -> None:
         self.result, self.trx, self.count = result, trx, count
@@ -124,7 +124,7 @@ class Request:
         self.fail(own)
 
     def unknown(self, id: bytes) -> OutcomeUnknown:
-        """It was posted under `id`: whatever happens here, another process may commit it."""
+        """The error for a request that was posted under `id`: another process may still commit it."""
         transaction_id = UUID(bytes=id)
         return OutcomeUnknown(
             "it was left to other processes to commit, and what became of it could not be learned; ask "
@@ -133,7 +133,7 @@ class Request:
         )
 
     def wake(self) -> None:
-        """Have the caller look again. Only a hint, so that it may come twice, or too early, or be lost."""
+        """Make the caller look again. It is only a hint: it may come twice, too early, or never."""
         turn = self.turn
         if turn is not None and turn.locked():
             with contextlib.suppress(RuntimeError):
@@ -141,7 +141,7 @@ class Request:
 
 
 def _content(parts: Sequence[Part]) -> bytes:
-    """Says the same for the same records, however they were compressed: the raw bytes decide, not the packed ones."""
+    """The digest of the records' raw bytes. It is the same however they were compressed."""
     content = hashlib.blake2b(digest_size=16)
     for part in parts:
         if part.body is not None:

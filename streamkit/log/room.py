@@ -35,8 +35,7 @@ def check_room(
         what = f"segment {name!r} of space {partition.space!r}" if name else f"space {partition.space!r}"
         if (retention.max_entries and count > most) or (retention.max_bytes and size > most_bytes):
             return TransactionTooLarge(
-                f"{count} entries with {size} bytes can never fit: the retention of {what} is "
-                f"{_bounds(most, most_bytes)}"
+                f"{count} entries with {size} bytes can never fit: {what} holds at most {_bounds(most, most_bytes)}"
             )
         if name:
             row = before[name]

@@ -105,7 +105,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     """The transaction that removed entries of segments last; 0 if none did."""
     retention: Retained | None = None
     erasing: tuple[Erasure, ...] = ()
-    """Gone for every reader, and not yet everywhere."""
+    """Erasures whose entries are gone for every reader, but may still be stored."""
     erased: int = 0
     """The watermark when something was erased last: there may be entries without payloads; 0 if there are none."""
     thin: int = 0
@@ -152,7 +152,8 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.last_sequence < self.first_sequence or not self.last_sequence
 
     def with_entries(self, number: int, timestamp: int, first: int, count: int, size: int) -> SegmentRow:
-        """After transaction `number` has written `count` entries from `first` on; `size` is its payload by then."""
+        """The status after transaction `number` has written `count` entries from `first` on; `size` is its payload by
+        then."""
         return SegmentRow(
             self.first_sequence or first,
             self.first_timestamp or timestamp,
@@ -166,7 +167,7 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
     def with_pieces(self, pieces: Sequence[Piece]) -> SegmentRow:
-        """After the pieces that follow on it; earlier ones, which are in it already, may precede them."""
+        """The status after the pieces that follow it. Earlier ones, which it includes already, may precede them."""
         if not pieces or pieces[-1].last_sequence <= self.last_sequence:
             return self
         first = next(piece for piece in pieces if piece.last_sequence > self.last_sequence)
@@ -175,7 +176,7 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return row.with_entries(last.number, last.timestamp, last.first_sequence, last.count, last.after)
 
     def without(self, removal: Removal) -> SegmentRow:
-        """After a removal."""
+        """The status after a removal."""
         last = removal.last
         if last < self.first_sequence:
             return self

@@ -8,7 +8,7 @@ from .rows import Place
 __all__ = ["Searches"]
 
 _FIRSTS = 4096
-"""Segments of which the first entry behind a floor is kept."""
+"""Segments whose first entry after a floor is kept."""
 
 
 class Searches:

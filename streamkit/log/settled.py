@@ -24,7 +24,7 @@ def settle(partition: Partition, request: Request, header: Header, frame: int) -
 
 
 def chosen(header: Header) -> bytes | None:
-    """The request whose process brings the index forward: one of others, if there are, as who leads has no time."""
+    """The request whose process brings the index forward; None if there is none. The leading process is busy."""
     return next((id for id, frame in reversed(header.answers) if frame != VOID), None)
 
 
