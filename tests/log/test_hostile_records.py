@@ -34,7 +34,7 @@ def test_a_body_is_as_large_as_a_transaction_may_be_and_no_larger(most: int) -> 
     assert decode_body(body_of(most))[0] == [bytes(most)]
     hostile = body_of(8 * MIB)
     assert len(hostile.data) < 64 << 10
-    with pytest.raises(ValueError, match="the body claims .* bytes; it has at most"):
+    with pytest.raises(ValueError, match=r"the body claims .* bytes; it has at most"):
         decode_body(hostile)
 
 
@@ -56,5 +56,5 @@ def test_the_frames_of_a_record_share_the_limit(most: int) -> None:
 def test_a_block_of_a_pack_is_no_larger_than_a_record_that_is_packed() -> None:
     data = shrink(bytes(64 * MIB))
     block = Block(1, 0, 0, len(data), 64 * MIB, pack_format._ZSTD, pack_format._block_crc(data, 1, 0))
-    with pytest.raises(CorruptData, match="claims .* bytes; a block has at most"):
+    with pytest.raises(CorruptData, match=r"claims .* bytes; a block has at most"):
         open_block(block, data, 0)
