@@ -143,47 +143,55 @@ _ASSUMED = (
 )
 _TEXT = """# Cost and scale in the cloud
 
-What appends cost and how far they scale, from streamkit's own engine (stores, group commit, conflicts, back-off, index
-upkeep) against **simulated services**: a store in memory that answers as late as the service does, throttles where it
-does, and counts what it would bill. It is a model, not a measurement of a cloud.
+Use this page to choose the number of processes, writers and partitions for a store on S3 or Azure, and to estimate its bill.
 
 ![Appends a second, 99th percentile of latency and cost, by partitions](cost-and-scale.png)
 
-How to read it:
+The figures come from a **model**, not from a cloud. streamkit's own engine (stores, group commit, conflicts, back-off, index
+upkeep) runs against simulated services. A simulated service is a store in memory. It answers as late as the service, throttles
+where the service throttles, and counts billed requests. [What is assumed](#what-is-assumed) lists latencies, limits and prices.
 
-- **One process with many writers is what is cheap and fast.** While one commit is in flight further appends queue up,
-  and the next commit takes them all: 256 writers in one process share each request.
-- **Processes that write to one partition have one of them commit for all.** Only one can write the next number, so who
-  has lost twice leaves its request in the partition's inbox, and whoever leads takes all that is there along. On S3 an
-  append among many then takes some 100 ms and four requests, however many processes there are, and nobody is passed by.
-  It begins with a few seconds in which they compete. A request of about 200 bytes travels in the name of its letter; a
-  larger one costs a GET more and some 30 ms; one beyond 128 KiB asks for the lead instead of being sent twice.
-- **A process without company pays nothing for that**, but for one list at most in 64 appends of a busy one, by which it
-  finds those that cannot get in.
-- **Partitions help processes and hurt group commit**: writers that are spread over many partitions share fewer
-  commits, so one process is cheapest with one partition.
-- **Where hundreds of processes open one partition at the same moment**, their first requests are throttled: each reads
-  some twenty rows before it can write, so the first appends of a thousand processes on S3 take seconds, not fractions.
-  What they go on to append is not slower for that. A burst of 10,000 requests from 1,000 processes that appear at once is
-  committed in 17 to 24 s, each once (`python -m benchmarks.cost_burst`, nine seeds, of 2026-11-23); one of 1,000 requests
-  from 100 processes in 4 to 6 s. Azure's limit is lower: 256 processes on one partition of a table throttle each other
-  all the time, give them eight.
-- **A partition of Azure Tables takes 2,000 entities a second**, and a commit is one; so is each look of a process that
-  waits, so there transactions are held apart where many wait.
+## What to do
+
+- **Prefer one process with many writers.** It is the cheapest and the fastest. While one commit is in flight, further appends
+  wait, and the next commit takes all of them. 256 writers in one process share each request.
+- **Give one process one partition.** Writers that are spread over many partitions share fewer commits.
+- **Give many processes as many partitions** if their appends must take less than 100 ms on S3. Only processes on the same
+  partition compete.
+- **Many processes may share one partition.** On S3 an append then takes about 100 ms and four requests, however many processes
+  there are, and no process is passed over.
+- **On Azure, give 256 processes eight partitions.** A partition of Azure Tables takes 2,000 entities a second. A commit is one
+  entity, and so is each look of a waiting process. On one partition, 256 processes throttle each other all the time. If many
+  processes wait there, transactions are spaced out.
+- **Expect slow first appends if hundreds of processes start at once.** Each process reads about twenty rows before it can
+  write, so the first requests are throttled. The first appends of a thousand processes on S3 take seconds. Later appends are not
+  slower. A burst of 10,000 requests from 1,000 processes that appear at once is committed in 17 to 24 s, each request once
+  (`python -m benchmarks.cost_burst`, nine seeds, of 2026-11-23). A burst of 1,000 requests from 100 processes takes 4 to 6 s.
+
+## How processes share a partition
+
+Only one process can write the next transaction. A process that has lost twice puts its request into the partition's inbox. One
+process then commits for all: it writes the requests in the inbox together with its own. Before that, the processes compete for
+a few seconds.
+
+- A request of about 200 bytes travels in the name of its inbox row. A larger request costs one more GET and about 30 ms. A
+  process with more than 128 KiB asks to commit next instead, so the request is sent once and not twice.
+- A process without competitors pays almost nothing for the inbox: if it is busy, it makes at most one list for 64 appends, to
+  find processes that wait.
 
 ## Many processes, one partition
 
-Each process appends as fast as it can, after {warm_up:g} seconds of warming up in which they still compete; three runs of each
-shape:
+Each process appends as fast as it can. The first {warm_up:g} seconds, in which the processes still compete, are not counted. Each
+shape ran three times:
 
 {crowds}
 
 ### The same with processes
 
-Processes and threads of a machine with 2 processors, against emulators that share it (`python -m
-benchmarks.cost_processes`, of 2026-11-23): moto, which answers as late as S3 Standard does in the model, and Azurite, as fast
-as it can. So how fast they are is the machine's; what an append costs in requests, how many are committed at once and
-how evenly is not. "the model's": its requests for an append in the same shape.
+Real processes and threads on a machine with 2 processors, against emulators on the same machine (`python -m
+benchmarks.cost_processes`, of 2026-11-23). moto answers as late as S3 Standard does in the model. Azurite answers as fast as it
+can. So speed and latency are those of the machine. Requests for each append, appends for each transaction and fairness do not
+depend on the machine. "the model's" is the number of requests for each append in the model, for the same shape.
 
 | emulator | processes | writers | appends/s | p50 ms | p99 ms | requests/append | the model's | appends/transaction | conflicts | slowest / median process |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -202,30 +210,31 @@ how evenly is not. "the model's": its requests for an append in the same shape.
 
 ## Figures
 
-Each writer appends one record of 200 bytes after the other to a segment of its own, as fast as it can. "conflicts":
-commits that met another process's, of those tried. "throttled": requests refused, of all; they are made again and are
-not billed. "longest" is the longest wait of an append; the writers stop when the run ends and those that still wait
-then win, so where it comes near five seconds or more, it would be longer in a longer run.
+Each writer appends records of 200 bytes to a segment of its own, one after the other, as fast as it can.
+
+- "conflicts": the share of commits that met a commit of another process.
+- "throttled": the share of requests that the service refused because of its limit. They are sent again and are not billed.
+- "longest": the longest wait of an append. When the run ends, the writers stop, and waiting appends get through. So a wait of
+  about five seconds or more would be longer in a longer run.
 
 {tables}
 
 ## How many segments
 
-The index does not make an append dear, however many segments there are. 10,000 appends of a record of 128 bytes, one
-after the other by one process, every request counted, merging included, at the
-prices of requests below:
+The number of segments does not change the cost of an append. One process made 10,000 appends of a record of 128 bytes, one
+after the other. Every request is counted, also those that merge the index, at the prices below:
 
 {segments}
 
-Beside that, `maintain` removes from the log what has been packed for longer than the grace, a row a transaction.
-Deletes are free on S3. On Azure each is billed like a write, so who runs it pays for an append twice.
+`maintain` also removes transactions from the log that have been packed for longer than the grace. This takes one delete for each
+transaction. Deletes are free on S3. Azure bills a delete like a write, so with `maintain` each append costs twice as much there.
 
 ## How many requests
 
-Counted where the engine asks a store in memory, as S3 is asked: `python -m benchmarks.requests`, of 2026-11-22. That the
-same goes over the wire is tested against an S3 server (`tests/log/test_requests.py`), but for one request more of a
-fresh process, beside its first one, for the store's mark. A trip is what is sent together, up to 40 requests. "Worst": of 40
-processes, each of which did one thing.
+Requests of the engine to a store in memory that behaves like S3: `python -m benchmarks.requests`, of 2026-11-22. A test checks
+that an S3 server gets the same requests (`tests/log/test_requests.py`). A fresh process sends one more, beside its first request,
+to read the store's mark. A trip is a set of up to 40 requests that are sent together. "Worst" is the worst of 40 processes,
+each of which did one thing.
 
 | | wanted | counted |
 |---|---|---|
@@ -237,35 +246,37 @@ processes, each of which did one thing.
 | Azure: entities an append | 1 | 1 |
 | Azure: trips in which a fresh process appends, loads; a space that is still in the head | at most 3, 4 | 3, 2 |
 
-What is not so good: loading a segment takes a request more than wanted in the worst case. In a large space Azure takes
-the trips of S3, 4 and 5, as its index is in files too. About once in a thousand times the filters of two runs err at the
-same time, and both take a trip more. A fresh process that is the one to bring the index forward looks up the segments of
-all commits that it is to index: 5 trips more than an append, and where each commit has 100 segments 9 trips and 190
-requests more. A partition's head names every pack: it is 41 KiB larger for each GB (compressed, not archived) that the
-partition holds, and is written at each upkeep; archive, or spread what grows over partitions.
+Known limits:
+
+- Loading a segment takes one request more than wanted in the worst case.
+- In a large space Azure needs as many trips as S3, 4 and 5, because its index is in files too.
+- About once in a thousand times, the filters of two runs of the index err together. Both then take one trip more.
+- If a fresh process has to update the index, it looks up the segments of all commits that it indexes. That is 5 trips more than an
+  append, and 9 trips and 190 requests more if each commit has 100 segments.
+- The head of a partition names every pack. It grows by 41 KiB for each GB (compressed, not archived) in the partition, and
+  each upkeep writes it. Archive, or use several partitions for data that grows.
 
 ## What is assumed
 
 {assumed}
 
 - Latencies are log-normal around the median: with a spread of 0.5 the 99th percentile is 3.2 times as long, with 0.35
-  2.3 times. Requests that go out together take as long as the slowest of them. Medians and spreads are round figures of
-  what is commonly published for callers in the same region, not a promise of the provider.
-- Limits are token buckets that hold a second's worth. A store on S3 is taken to be a single prefix for good, though S3
-  splits a busy one with time.
-- Public list prices as known on {priced} (they change, follow the links), US East (N. Virginia) and East US with local
-  redundancy. Lists are billed as writes on S3, deletes are free, and refused conditions (412, 409) are billed like
-  successes. Storage is not included, nor is reading the data.
-- The index follows the log every {upkeep} transactions of a partition, while the run goes on; what it has not done yet
-  at the end is done then, and shared by all commits.
-- S3 Express is what a service with such latencies would give. Its directory buckets list in no order, and
-  `s3://` does not take them.
-- Time is virtual: the processors of the clients take none of it. A Python process manages some ten thousand appends a
-  second at best, so larger figures for one process are the service's ceiling and not the process's.
-- {cases} runs of {seconds:g} virtual seconds after {warm_up:g} seconds of warming up, or as long as 4,500 requests take. What
-  is random has a seed, but for the names of processes and requests: two runs of one seed differed by up to 13 %.
+  2.3 times. Requests that are sent together take as long as the slowest of them. Medians and spreads are round figures from
+  published measurements of callers in the same region. No provider promises them.
+- Limits are token buckets that hold the tokens of one second. A store on S3 is one prefix for the whole run, although S3 splits
+  a busy prefix with time.
+- Prices are public list prices of {priced} (they change: follow the links), for US East (N. Virginia), and for East US with local
+  redundancy. S3 bills lists as writes. Deletes are free. A refused condition (412, 409) is billed like a success. Storage and
+  reading the data are not included.
+- The index is updated after every {upkeep} transactions of a partition, during the run. The rest is done at the end, and all
+  commits share its cost.
+- S3 Express stands for a service with such latencies. Its directory buckets list in no order, and `s3://` does not accept them.
+- Time is virtual, and the processors of the clients take none of it. A Python process makes some ten thousand appends a
+  second at best. So a larger figure for one process is the limit of the service and not of the process.
+- {cases} runs of {seconds:g} virtual seconds after {warm_up:g} seconds of warming up, or as long as 4,500 requests take. All
+  random choices have a seed, except the names of processes and requests. Two runs of one seed differed by up to 13 %.
 
-`make bench` does not include it: `python -m benchmarks.cost_model --publish` makes this page again, in some minutes.
+`python -m benchmarks.cost_model --publish` makes this page again, in some minutes. `make bench` does not include it.
 """  # noqa: E501  (rows of tables)
 
 _LINES = (
