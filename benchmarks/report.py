@@ -17,45 +17,46 @@ class Run(msgspec.Struct, frozen=True):
 
 
 _APPEND = (
-    "A commit of one record is some fifty calls of Python (16 µs if each part is timed alone, twice that one after the "
-    "other), of which the local backend has 8 µs: a stat, two locks and a write. Upkeep is a fifth of it."
+    "A commit of one record makes about fifty calls of Python. They take 16 µs if each part is timed alone, and twice "
+    "that one after the other. The local backend takes 8 of the 16 µs: a stat, two locks and a write. Upkeep takes a "
+    "fifth of the time."
 )
 _READ_ONES = (
-    "Each commit has checksums of its own, and its entry is made of two decodings and three objects: 1 to 2 µs. What "
-    "SQLite keeps of it is a row."
+    "Each commit has its own checksums, and an entry needs two decodings and three objects: 1 to 2 µs. SQLite keeps "
+    "one row."
 )
 _BLOCKS = (
-    "Commits to one segment that are far apart lie in several runs (three or four, until `maintain` makes one of "
-    "them), and each costs a block of 8 KB that is read, checked, decompressed and searched: 30 µs, if it is not in "
-    "the cache, which has 8 MB. To decode an entry is 1 to 2 µs."
+    "Commits to one segment that are far apart are in several runs (three or four, until `maintain` joins them). Each "
+    "run costs a block of 8 KB that is read, checked, decompressed and searched: 30 µs, if the block is not in the "
+    "cache of 8 MB. Decoding an entry takes 1 to 2 µs."
 )
 _START = "The limit was set on a processor that starts Python in three quarters of the time and imports twice as fast."
 _WHY = {
     "import streamkit": _START,
     "open a store and peek": _START,
-    "append, 1000 a commit": "Half of a commit's time is the processor's, as the buffered row shows, and that half "
-    "alone is longer than the bare file's write and sync.",
-    "peek": "In the time of a round most of ten thousand segments are peeked at for the first time, which takes a "
-    "block of statuses and one of entries; from the second time on a peek is a look into memory.",
+    "append, 1000 a commit": "Half of a commit's time is CPU time, as the buffered row shows. That half alone is "
+    "longer than the bare file's write and sync.",
+    "peek": "During a round, most of ten thousand segments are peeked at for the first time. A first peek reads a "
+    "block of statuses and a block of entries. A later peek reads memory.",
     "append, 1 a commit": _APPEND,
     "append buffered, 1 a commit": _APPEND,
-    "append buffered, 1000 a commit": "Half is the checks of a thousand records and their making; a quarter is the "
-    "kernel's, which makes pages for them.",
-    "consume_space, written 1000 a commit": "It is the making of an entry, 0.13 µs, and nothing else.",
-    "consume_segment, written 1000 a commit": "It is the making of an entry, 0.13 µs, and nothing else.",
+    "append buffered, 1000 a commit": "Half of the time goes to checking and making a thousand records. A quarter goes "
+    "to the kernel, which makes pages for them.",
+    "consume_space, written 1000 a commit": "All of the time goes to making the entries, 0.13 µs each.",
+    "consume_segment, written 1000 a commit": "All of the time goes to making the entries, 0.13 µs each.",
     "consume_space, written 1 a commit": _READ_ONES,
     "consume_segment, written 1 a commit": _READ_ONES,
     "load a segment of 20 entries": _BLOCKS,
-    "growth: peek": "In the large store hardly a segment is peeked at twice in the time of a round. " + _BLOCKS,
-    "growth: append buffered, 1000 a commit": "A round ends after 500 batches, a third of a second, and most go to a "
-    "segment that this process meets for the first time, whose status takes a block or two: 0.26 ms for a batch of "
-    "records that are there, and 0.15 ms once it has met the segment.",
-    "bytes on disk / payload, 1 a commit": "What is written is there twice, in the log as it was packed and beside its "
-    "index, and what was written last is not merged yet.",
-    "memory, writing and merging": "The statuses of up to 65,536 segments are kept (18 MB), and a tail of up to 16,384 "
-    "frames and what upkeep makes of it.",
+    "growth: peek": "In the large store almost no segment is peeked at twice during a round. " + _BLOCKS,
+    "growth: append buffered, 1000 a commit": "A round ends after 500 batches, a third of a second. Most batches go to "
+    "a segment that this process meets for the first time, and its status takes a block or two: 0.26 ms for a batch of "
+    "ready records, and 0.15 ms once the process has met the segment.",
+    "bytes on disk / payload, 1 a commit": "Entries are stored twice, in packs of the log and beside its index, and "
+    "the newest entries are not merged yet.",
+    "memory, writing and merging": "Memory holds the statuses of up to 65,536 segments (18 MB), a tail of up to 16,384 "
+    "frames, and the output of upkeep.",
 }
-"""Where the time or the space goes in what may miss its target. To be looked at again with what is optimised."""
+"""Reasons for a missed target: where the time or the space goes. Check them again after an optimisation."""
 _SERVER = "\n## The server\n"
 _HEADS = ("work", "streamkit", "compared with", "to reach", "is", "reached")
 
@@ -111,7 +112,7 @@ def _misses(run: Run) -> list[str]:
                 f"{_is(result, target)} where {_wanted(result, target)} was wanted" for target in missed
             )
             lines.append(f"- **{result.work}**: {figures}. {_WHY.get(result.work, 'Not explained yet.')}")
-    return ["## What was not reached, and why", "", *lines, ""] if lines else []
+    return ["## Missed targets, and why", "", *lines, ""] if lines else []
 
 
 def table(run: Run) -> str:
@@ -127,10 +128,10 @@ def markdown(run: Run, plot: str, present: str = "") -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Made by `make bench` (`python -m benchmarks --publish`), which anyone can run. The figures are one machine's, "
-        "the ratios are what carries over. Each figure is the median of "
+        "Run `make bench` (`python -m benchmarks --publish`) to make this page on your machine. Compare ratios between "
+        "machines, and not figures. Each figure is the median of "
         f"{max(len(found) for result in run.results for found in result.rounds.values())} rounds. In every round each "
-        "contender has its turn on the same disk, in rotating order, so that a disturbance meets all of them.",
+        "contender runs once on the same disk, in rotating order, so that a disturbance affects all of them.",
         "",
         f"![Appends and reads a second, against a bare file, SQLite and eventsourcing]({plot})",
         "",
@@ -143,17 +144,17 @@ def markdown(run: Run, plot: str, present: str = "") -> str:
         *("| " + " | ".join(row) + " |" for row in _rows(run)),
         "",
         *_misses(run),
-        "## Who is compared",
+        "## Contenders",
         "",
-        "All have the same payloads in hand and are timed until the append returns; all yield their entries to the "
-        "same loop.",
+        "All contenders get the same payloads in memory, and an append is timed until it returns. All return their "
+        "entries to the same loop.",
         "",
-        "- **bare file**: `os.write` to one file, and `fdatasync` where the row says committed. It keeps no segments, "
-        "finds nothing and checks nothing: the limit of the disk.",
-        "- **SQLite**: one table with a position and a unique (segment, sequence), WAL; `synchronous=FULL` against "
-        "committed, `NORMAL` against buffered.",
-        "- **eventsourcing**: `SQLiteApplicationRecorder` as it comes, which syncs with every commit, also in the "
-        "rows about buffered appends.",
+        "- **bare file**: `os.write` to one file, and `fdatasync` for committed rows. It has no segments, no lookups "
+        "and no checks: the limit of the disk.",
+        "- **SQLite**: one table with a position and a unique (segment, sequence), WAL; `synchronous=FULL` for "
+        "committed rows, `NORMAL` for buffered rows.",
+        "- **eventsourcing**: `SQLiteApplicationRecorder` with its defaults. It syncs every commit, also in the "
+        "rows for buffered appends.",
         "",
         "## How each row was measured",
         "",
