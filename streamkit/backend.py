@@ -362,7 +362,7 @@ def owner_of(partition: bytes) -> tuple[str, int] | None:
 
 
 def first_token(now: float) -> int:
-    """The token of a lease of which nothing is stored; `now`: seconds since the epoch by the service's clock.
+    """The first token of a lease that is not stored; `now`: seconds since the epoch by the service's clock.
 
     Something may have been stored, and deleted behind streamkit's back. A token grows by one with each grant, which is
     less than a million times a second, so those of before are lower. The clock is exact to the second; what is below

@@ -165,9 +165,9 @@ class Client:
         self._clock = clock
         self._stores: dict[UUID, OpenStore] = {}
         self._resting: dict[UUID, OpenStore] = {}
-        """Stores that nobody has a handle of, the latest last, where to open one again takes requests."""
+        """Stores without a handle, the latest last. They are kept where opening a store again takes requests."""
         self._lost: set[OpenStore] = set()
-        """Stores of which something was deleted while they were open, as the handles of before have them."""
+        """Stores with a part that was deleted while they were open; older handles still use them."""
         self._closed = False
         self._forget()
         _clients.add(self)

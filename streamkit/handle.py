@@ -10,7 +10,7 @@ __all__ = ["Handle"]
 
 
 class Handle:
-    """Shared by what a `Store` is composed of. `closed` is set once, by the store."""
+    """A handle that the parts of a `Store` share. The store sets `closed` once."""
 
     def __init__(self, shared: OpenStore) -> None:
         self.shared = shared

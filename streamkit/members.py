@@ -1,4 +1,4 @@
-"""Presence: who is there, told by leases, so that no machine's clock is compared with another's."""
+"""Presence of members, based on leases, so that no machine's clock is compared with another's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KEPT = 1000
 
 
 class Member(msgspec.Struct, frozen=True):
-    """Somebody who is there. `since`: when it joined, in ms."""
+    """A present member. `since`: the time when it joined, in ms."""
 
     name: str
     metadata: dict[str, str]
@@ -46,7 +46,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A record: who has joined under which lease, or has gone."""
+    """A record of a member that has joined, or has gone."""
 
     name: str
     metadata: dict[str, str] = {}

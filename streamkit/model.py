@@ -86,7 +86,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 _NOWHERE = Origin(0, 1, 0, 0, 0)
 UNSEEN = ((1, 0),)
-"""The end of a partition of which nothing was seen."""
+"""The end of a partition before its first entry."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["ArchiveRoot", "OpenStore"]
 
 ArchiveRoot = tuple[str, dict[str, str], Callable[[str, bytes], None] | None]
-"""Where archives are kept, delta-rs storage options for it, and what writes a small file there: `ArchiveWriter`."""
+"""The archives' root, its delta-rs storage options, and a function that writes a small file there (`ArchiveWriter`)."""
 
 _open: weakref.WeakSet[OpenStore] = weakref.WeakSet()
 
@@ -51,15 +51,15 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Opening:
-    """A space that is being opened: threads that begin together ask for it once, or twice if it is not there."""
+    """A space that is being opened. Threads that begin together look for it once, or twice if it does not exist."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        """Held while somebody looks."""
+        """Held while a thread looks for the space."""
         self.looks = 0
-        """How many were begun."""
+        """The number of looks that were begun."""
         self.absent = 0
-        """The last one that found none: so it is for who came before that began."""
+        """The last look that found no space. Threads that came before it began need not look again."""
 
 
 class OpenStore:
@@ -101,7 +101,7 @@ class OpenStore:
         self.archives: dict[str, Archive] = {}
         self.readers: dict[str, ArchiveReader] = {}
         self.attached: dict[Any, Any] = {}
-        """What clients of the store share in this process. It is freed with the store."""
+        """Objects that clients of the store share in this process. They are freed with the store."""
         self.news = Notifier()
         self.blocks = BlockCache()
         tables, moments = TableCache(), Moments(self.clock.now)
@@ -115,15 +115,15 @@ class OpenStore:
 
     @property
     def lost(self) -> bool:
-        """It was found that a space, or the store, was deleted since it was opened: for its handles it stays so."""
+        """True if a space, or the store, was found deleted after it was opened. For its handles this stays true."""
         return any(partition.lost for space in list(self.spaces.values()) for partition in space.partitions)
 
     def look_up(self, space: str, segments: tuple[str, ...] | None = ()) -> tuple[Space | None, int | None]:
-        """The space, opened if it is not yet, and how old a look at it may be: for the latter see Partition.refresh.
-        What is opened for `segments` is read with what their statuses take; None: no log is read yet.
+        """The space, opened if necessary, and the argument `since` for Partition.refresh.
 
-        Only the call that opened it has seen all that was there when the call began. The look of another thread may be
-        older than this call.
+        A space opened for `segments` is read together with the blocks for their statuses; None: no log is read yet.
+        Only the call that opened the space has seen everything that existed when the call began. The look of another
+        thread may be older than this call.
         """
         found = self.spaces.get(space)
         if found is not None:
@@ -161,14 +161,14 @@ class OpenStore:
         return first, 0 if first is found else None
 
     def space_names(self) -> list[str]:
-        """Of all spaces, internal ones first."""
+        """The names of all spaces, internal ones first."""
         self.check_open()
         rows = self.backend.scan(bytes(CATALOG), *SPACES.children(), values=False)
         names = [segment_name(row.key) for row in rows]
         return [InternalName(name) if name < " " else name for name in names]
 
     def internal_names(self, kind: str) -> list[InternalName]:
-        """Of the internal spaces of one kind: see `names.internal_name`."""
+        """The names of the internal spaces of one kind: see `names.internal_name`."""
         self.check_open()
         start = bytes(space_key(internal_name(kind)))
         rows = self.backend.scan(bytes(CATALOG), start, start + b"\x20", values=False)
@@ -180,7 +180,7 @@ class OpenStore:
         self.spaces.clear()
 
     def _confirmed(self, space: str) -> Space | None:
-        """What was learned of the space before the store rested, if nobody has deleted it since."""
+        """The space as it was known before the store rested, if nobody has deleted it since."""
         found = self._resting.get(space)
         if found is not None:
             try:
@@ -206,7 +206,7 @@ class OpenStore:
         return Runs(self.backend, partition.key, partition.seed, manifest, self.blocks)
 
     def unread(self, space: str) -> Callable[[int, Settings], Partition]:
-        """Makes partitions of which nothing is known yet."""
+        """A function that makes partitions of the space without reading them."""
 
         def make(number: int, settings: Settings) -> Partition:
             return Partition(self.context, space, number, settings)
@@ -232,14 +232,14 @@ class OpenStore:
         return found
 
     def numbers(self, space: str) -> tuple[int, ...]:
-        """What is known of the space's logs, without asking the storage."""
+        """The numbers of the space's partitions, if this process has opened it; the storage is not asked."""
         known = self.spaces.get(space)
         return tuple(partition.number for partition in known.partitions) if known else ()
 
     def end(self) -> list[tuple[bytes, bytes]]:
-        """End all logs, for the store is to be deleted. (partition, key) of what is to stay for others to find.
+        """End all logs before the store is deleted. Returns the (partition, key) of the rows that must stay.
 
-        Nothing where the backend itself refuses who still has the store open. What cannot be read is not ended.
+        Returns nothing if the backend itself refuses stale writers. A log that cannot be read is not ended.
         """
         ends: list[tuple[bytes, bytes]] = []
         if not self.backend.limits.remote:
@@ -251,17 +251,19 @@ class OpenStore:
             except TransientError:
                 raise
             except StreamkitError as error:
-                warn("space %r is deleted, and who has it open will not be told: %s", space, error)
+                warn("space %r is deleted, but processes that have it open cannot be notified: %s", space, error)
         return ends
 
     def forget_space(self, space: str) -> None:
-        """Open it anew when it is asked for next."""
+        """Forget the open space. The next access opens it again."""
         for known in (self.spaces, self.archives, self.readers):
             known.pop(space, None)
 
     def has_archive(self, space: str) -> bool:
-        """True if there is anything of an archive of the space; heads do not know of what an archiver left that was
-        stopped before it told them. What this process lacks the libraries for is not seen.
+        """True if the storage holds anything of the space's archive.
+
+        A head does not record files of an archiver that was stopped early, so the storage is asked. Without the
+        archive's libraries the answer is False.
         """
         if isinstance(space, InternalName):
             return False
@@ -277,13 +279,13 @@ class OpenStore:
             return False
 
     def delete_archive(self, space: str) -> None:
-        """Remove the archive of a space. None is fine."""
+        """Remove the archive of a space, if there is one."""
         from .archive.location import ArchiveLocation
 
         ArchiveLocation(*self.archive_root()).delete(self.id, space)
 
     def unread_partitions(self, space: str) -> Iterator[Partition]:
-        """Of a space whose logs may have ended: they are not read."""
+        """The partitions of a space whose logs may have ended. Their logs are not read."""
         make = self.unread(space)
         first = make(0, Settings())
         first.read_head()
@@ -292,7 +294,7 @@ class OpenStore:
             yield from (make(number, first.settings) for number in range(1, first.settings.partitions))
 
     def close(self) -> None:
-        """Release what is held, and wake who waits. Again is fine."""
+        """Release all resources and wake all waiters. A second call does nothing."""
         if not self.closed:
             self.closed = True
             self.spaces.clear()

@@ -88,7 +88,7 @@ class Reader:
                 yield from cursor.batches(bounds, since, together=together)
 
     def cursor(self, space: str, offset: Offset | None) -> tuple[Cursor | None, int | None]:
-        """A place in all partitions of a space, None if there is none, and how old a look at it may be."""
+        """A cursor over all partitions of a space, None if there is none, and `since` for Partition.refresh."""
         known, since = self._handle.look_up(space)
         if offset is not None:
             offset.check(known.settings if known else None)

@@ -212,7 +212,7 @@ def changed_settings(
 
 
 def check_change(space: str, settings: Settings, changed: Changed) -> None:
-    """ValueError for what is too little of that which the space was created with."""
+    """Raise ValueError for a setting that is too small a part of its value at creation."""
     for name in ("idempotency_window", "archive_grace"):
         least, value = getattr(settings, name) * _LEAST, getattr(changed, name)
         if value and value < least:

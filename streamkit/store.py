@@ -404,7 +404,7 @@ class Store:
         return report
 
     def set_retention(self, space: str, retention: Retention, *, expected: SpaceSettings | None = None) -> None:
-        """Set how much the space keeps from now on, in place of what was set before. A missing space is created.
+        """Replace the retention of the space. A missing space is created.
 
         Readers see the new retention at once; the next upkeep frees the storage. With `expected`, from
         `space_settings`, the space must have exactly these settings, else SpaceExists is raised and nothing changes.
@@ -819,7 +819,7 @@ class Store:
         return get_routes(self)
 
     def find_route(self, name: str) -> RouteControl | None:
-        """The route `name` if it exists, to look at it, pause, resume or delete it, whatever process runs it."""
+        """Control of the route `name`, or None: look at it, pause, resume or delete it, in whatever process it runs."""
         from .routes.control import find_route
 
         self._handle.check_open()
@@ -1211,7 +1211,7 @@ def eraser_lease(store: Store, name: str, wait: float) -> Lease:
 
 
 def append_expected(store: Store, space: str, segment: str, payload: bytes, expected: int) -> None:
-    """`store.produce` of one record with an expected sequence, without the status: for who keeps a state in a segment.
+    """Like `store.produce` of one record with an expected sequence, without a status: for states kept in a segment.
 
     The space is there, and all is what `produce` takes: nothing is checked again.
     """

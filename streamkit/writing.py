@@ -67,7 +67,7 @@ class Writer:
         return written(committer.partition, request.result, request.trx, request.count)
 
     def append(self, space: str, request: Request) -> None:
-        """`commit` for who needs no statuses."""
+        """Like `commit`, for callers that need no statuses."""
         self.committer(space, request.parts).commit(request)
 
     def is_open(self, space: str) -> bool:

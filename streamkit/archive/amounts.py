@@ -1,5 +1,7 @@
-"""How many entries, and bytes of payload, transactions have in the archive: files say it of themselves; of one in which
-a place is looked for some columns are read."""
+"""Counts of archived entries and bytes of payload per transaction.
+
+The statistics of a file tell its totals. To find a place within a file, some of its columns are read.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from .snapshot import File, TrimmedMark
 __all__ = ["Amounts"]
 
 _TRANSACTIONS = 400_000
-"""Of which it is remembered what each has, in the files that were asked for last: 20 MB."""
+"""The most transactions whose amounts are cached, for the files used last: 20 MB."""
 _TOTALS = 1 << 16
 _UNTRIMMED = TrimmedMark()
 
@@ -38,7 +40,7 @@ class _Transactions(NamedTuple):
 
 
 class Amounts:
-    """Of the files of one table; `clusters` are those of a partition. Safe to share between threads."""
+    """Amounts of the files of one table; `clusters` are the files of one partition. Safe to share between threads."""
 
     def __init__(self, files: FileReader) -> None:
         self._files = files
@@ -68,8 +70,10 @@ class Amounts:
     def _first_from(
         self, clusters: Sequence[Sequence[File]], may_have: Callable[[File], bool], number: int = 0, position: int = -1
     ) -> tuple[int, int] | None:
-        """Of the transactions from `number` on that have an entry at `position` or after it, the number of the first
-        and the position where it begins. None if there is none."""
+        """Number and first position of the first transaction from `number` on with an entry at `position` or later.
+
+        None if there is none.
+        """
         for cluster in clusters:
             found: list[tuple[int, int]] = []
             for file in filter(may_have, cluster):
@@ -84,7 +88,10 @@ class Amounts:
     def place(
         self, clusters: Sequence[Sequence[File]], number: int, trimmed: TrimmedMark = _UNTRIMMED
     ) -> tuple[int, int, int]:
-        """Of a transaction: entries up to it, its own, its timestamp; 0 if none of its entries is there."""
+        """The place of a transaction: entries before it, its own entries, its timestamp.
+
+        The last two are 0 if it has no rows.
+        """
         parts = list(self._parts_backwards(clusters, number, number, False))
         position = self.entries_until(clusters, number - 1, trimmed)
         return position, sum(part.entries for part in parts), parts[0].timestamp if parts else 0
@@ -144,7 +151,7 @@ class Amounts:
         return first
 
     def backwards(self, clusters: Sequence[Sequence[File]], first: int, last: int, sized: bool) -> Iterator[Amount]:
-        """Of transactions first..last that have entries, the last first. Sizes are 0 without `sized`."""
+        """Amounts of transactions first..last that have entries, the last first. Sizes are 0 without `sized`."""
         for number, parts in groupby(self._parts_backwards(clusters, first, last, sized), key=attrgetter("number")):
             _, times, entries, sizes = zip(*parts, strict=True)  # in files of others a transaction may be parted
             yield Amount(number, times[0], sum(entries), sum(sizes))
@@ -222,7 +229,7 @@ class Amounts:
 
 
 def _first(values: Any, least: int) -> int:
-    """Where the first of some sorted values is that is not less than `least`."""
+    """The index of the first of some sorted values that is not less than `least`."""
     import numpy as np
 
     return int(np.searchsorted(values, least, "left"))

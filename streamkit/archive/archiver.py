@@ -29,7 +29,7 @@ _SINGLE = 4
 
 
 def lease_name(space: str, partition: int) -> str:
-    """Of the lease under which the partition is archived, with others."""
+    """The name of the lease under which the partition is archived; neighbouring partitions share a lease."""
     return f"archive/{path_name(space)}/{partition // TOGETHER}"
 
 
@@ -80,7 +80,7 @@ def archive_space(
 
 
 def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeLease) -> int:
-    """Remove what has been archived for longer than the grace, where nobody else is at it; how many transactions."""
+    """Remove transactions whose grace is over, except where another archiver is at work; return their count."""
     removed = 0
     for name, group in _groups([partition for partition in partitions if partition.head.archived]):
         try:

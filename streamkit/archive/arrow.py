@@ -41,9 +41,9 @@ ARROW_COLUMNS = (
 )
 _TIERS = ("all", "cold", "hot")
 _ROWS = 65_536
-"""Of one record batch, at most."""
+"""The most rows in one record batch."""
 _BYTES = 32 << 20
-"""Of one record batch, about."""
+"""Bytes of one record batch, about."""
 _GATHERED = 16 << 20
 """Bytes of payload of the log that are put into columns together."""
 

@@ -23,7 +23,7 @@ WORDS = ["segment", "trx_id", "trx_node"]
 """Columns that are read as dictionaries."""
 _ROWS = 8192
 _BYTES = 8 << 20
-"""Of payload that are made into entries together, about."""
+"""Bytes of payload that are made into entries together, about."""
 
 
 def batches(partition: Partition, rows: pa.Table, start: tuple[int, int], bounds: Bounds) -> Iterator[Batch]:
@@ -137,7 +137,7 @@ def have_texts(metadata: pa.ChunkedArray, texts: Sequence[str]) -> Any:
 
 
 def batches_backwards(partition: Partition, rows: pa.Table, start: tuple[int, int]) -> Iterator[Batch]:
-    """The batches of `rows`, the last first, of which few are made at a time."""
+    """The batches of `rows`, the last first. Few are made at a time."""
     for begin in reversed(range(0, rows.num_rows, _ROWS)):
         part = rows.slice(begin, _ROWS)
         for name in WORDS:

@@ -145,14 +145,15 @@ def _replace(table: Table, old: Sequence[File], new: Sequence[File]) -> None:
             break
         if table.replace(there.state, old, new):
             return
-    # Someone else replaced them: an erasure perhaps, of what ours still hold.
+    # Another process replaced them, perhaps an erasure whose entries the new files still hold.
     table.discard(new)
 
 
 def scattered_files(archive: Archive, snapshot: Snapshot) -> list[list[File]]:
-    """What other engines have laid out: files that can only be replaced together, for they share rows' ranges.
+    """Groups of files to be sorted. Files of one group are replaced together, because their ranges of rows overlap.
 
-    And files of our own that no reader can hold: earlier releases made them, by their size compressed.
+    A group holds files of another engine and the files that overlap them. An own file that exceeds a reader's memory
+    is a group too: earlier releases limited files by their compressed size.
     """
     found: list[list[File]] = []
     clusters = [cluster for partition in snapshot.partitions for cluster in snapshot.clusters(partition)]

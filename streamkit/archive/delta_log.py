@@ -32,11 +32,11 @@ _WHOLE = 8 << 20
 
 class AddedFile(msgspec.Struct, frozen=True, gc=False):
     path: str
-    """As the log has it, in URL encoding."""
+    """The path as the log has it, URL-encoded."""
     size: int
     stats: str | None
     marked: bool = False
-    """Whether a deletion vector marks rows of it as deleted."""
+    """True if a deletion vector marks rows of the file as deleted."""
 
 
 @dataclass(frozen=True)

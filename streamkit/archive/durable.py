@@ -40,7 +40,7 @@ class _Checkpoint(msgspec.Struct):
 
 
 def sync(path: str) -> None:
-    """What is in the file, or the names in the directory, is on stable storage when this returns."""
+    """Sync the content of a file, or the names in a directory, to stable storage."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -49,7 +49,7 @@ def sync(path: str) -> None:
 
 
 def keep(path: str) -> None:
-    """A new file and its name are on stable storage when this returns. Who may enter its directory may read it."""
+    """Sync a new file and its name to stable storage. Everybody who may enter its directory may read it."""
     directory = os.path.dirname(path)
     with contextlib.suppress(OSError):
         os.chmod(path, os.stat(directory).st_mode & 0o666)
@@ -58,7 +58,7 @@ def keep(path: str) -> None:
 
 
 def make_directories(path: str) -> None:
-    """The directory and those above it, each on stable storage, with the permissions of the one that they are in."""
+    """Make the directory and its parents durably. Each gets the permissions of its parent."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
@@ -68,12 +68,12 @@ def make_directories(path: str) -> None:
             os.mkdir(directory)
             with contextlib.suppress(OSError):
                 os.chmod(directory, os.stat(path).st_mode & 0o2777)
-        with contextlib.suppress(PermissionError):  # who may make names in it may still not open it
+        with contextlib.suppress(PermissionError):  # a process that may create names in it may still not open it
             sync(os.path.dirname(directory))
 
 
 def sync_directories(table: str) -> None:
-    """The names of the table's files, and of the directories that lead to them."""
+    """Sync the names of the table's files, and of the directories that lead to them."""
     path = os.path.join(table, LOG)
     for _ in range(_ABOVE):
         sync(path)
@@ -95,7 +95,7 @@ def log_tail(table: str) -> list[str]:
 
 
 def misread(directory: str) -> bool:
-    """Whether delta-rs looks for the files of a local table elsewhere.
+    """True if delta-rs would look for the files of this local table in another directory.
 
     It decodes a path twice, so it takes "a%20b" for "a b". It also takes a backslash for a slash.
     """
@@ -155,7 +155,7 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """Where delta-rs writes the commit."""
+        """The URL of the directory to which delta-rs writes the commit."""
         return Path(self._written).as_uri()
 
     def _gather(self) -> None:
@@ -199,14 +199,14 @@ class Stage:
 
 
 class Synced:
-    """Which files of one table this process has synced. A file is not changed once it is there."""
+    """The files of one table that this process has synced. A file never changes once it exists."""
 
     def __init__(self, table: str) -> None:
         self._table = table
         self._done: set[tuple[str, int, int]] = set()
 
     def sync(self, files: Iterable[str]) -> None:
-        """`files`, the end of the log, and the directories are on stable storage when this returns."""
+        """Sync `files`, the end of the log, and the directories to stable storage."""
         names = [*files, *(os.path.join(LOG, name) for name in log_tail(self._table))]
         for name in names:
             path = os.path.join(self._table, name)

@@ -27,24 +27,27 @@ __all__ = ["erase_archived", "is_left_behind", "part_file", "sort_foreign", "sto
 
 _TRIES = 20
 _FOOTER = b"PAR1"
-"""What a Parquet file ends with."""
+"""The last bytes of a complete Parquet file."""
 _LEFT = 60.0
-"""Seconds after which nobody is taken to be writing any more to a file that lacks it."""
+"""Seconds after which a file without a footer is taken for abandoned."""
 
 Spans = Mapping[str, Sequence[tuple[int, int]]]
-"""Of segments, the first and last sequences of what is erased."""
+"""For each segment, the first and last sequences of the erased ranges."""
 
 
 def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
-    """Erase from a partition's files; how many were written anew. Whoever compacts meanwhile may have it done again."""
+    """Erase from a partition's files; return how many files were rewritten.
+
+    A compaction that runs meanwhile may make some of the work necessary again.
+    """
     table, count = archive.table, 0
     clean: set[str] = set()
-    """Files that hold nothing of it."""
+    """Files that hold no erased entry."""
     made: dict[str, File] = {}
-    """By the path of one that does, the file that is to take its place."""
+    """The replacement of each file that held erased entries, by the path of the old file."""
     fenced = False
-    """Whether the table has a version of this erasure: an archiver that looked at it before its lease ended, and goes
-    on now, adds nothing more of what it read."""
+    """True once the table has a version of this erasure. Then an archiver whose lease has ended cannot add what it read
+    before the erasure."""
     for _ in range(_TRIES):
         table.forget()
         snapshot = table.snapshot()
@@ -121,7 +124,7 @@ def _written(archive: Archive, snapshot: Snapshot, file: File, spans: Spans) -> 
 
 
 def _marked(rows: pa.Table, spans: Spans) -> Any:
-    """Which rows are to be erased, as a mask."""
+    """A mask of the rows that are to be erased."""
     import numpy as np
 
     sequence = rows["sequence"].to_numpy()
@@ -154,7 +157,7 @@ def _without(rows: pa.Table, spans: Spans) -> pa.Table:
 
 
 def _holds(archive: Archive, path: str, spans: Spans) -> bool:
-    """Whether a file has payloads of what is erased."""
+    """True if a file holds payloads of erased entries."""
     import numpy as np
 
     table = archive.table
@@ -219,8 +222,10 @@ def stored_files(table: Table) -> list[Any]:
 
 
 def is_left_behind(table: Table, info: Any) -> bool:
-    """Whether a file was left half written by a process that was killed: nobody can tell what is in it. Unavailable if
-    that process may be at it yet."""
+    """True if a killed process left the file half written: its content is unknown.
+
+    Unavailable if that process may still be writing it.
+    """
     with table.reading(info.path), table.filesystem.open_input_file(info.path) as source:
         size = source.size()
         if size >= len(_FOOTER) and source.read_at(len(_FOOTER), size - len(_FOOTER)) == _FOOTER:

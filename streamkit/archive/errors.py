@@ -1,4 +1,4 @@
-"""Errors of delta-rs, object_store and pyarrow as streamkit's own, by what they mean, in one plain line."""
+"""Translates errors of delta-rs, object_store and pyarrow into streamkit's own, each with one plain line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["UNDECODABLE", "UNREADABLE", "Damaged", "Elsewhere", "foreign", "mapp
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _FRAMES = re.compile(r"\s+0: (<unknown>|\w+::).*", re.DOTALL)
-"""Where a Rust backtrace begins."""
+"""The beginning of a Rust backtrace."""
 _STATUS = re.compile(r"status code\W+(\d{3} [A-Z][A-Za-z ]*)")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]+)</Code>")
 _MESSAGE = re.compile(r"<Message>(.*?)(?:RequestId:|</Message>)", re.DOTALL)
@@ -49,27 +49,27 @@ _SERVICE = (
     "sending request",
     "timed out",
 )
-"""Of what did not come from the table's files."""
+"""Texts of errors that come from the storage service and not from the table's files."""
 
 
 class Damaged(CorruptData):
-    """Something of the table is missing or cannot be read. What is there was not changed by anybody."""
+    """A part of the table is missing or cannot be read. Nobody has changed the rest."""
 
 
 class Elsewhere(PermanentError):
-    """Where the store's archives are looked for there is nothing of them."""
+    """The configured location holds none of the store's archives."""
 
 
 UNDECODABLE = (ArithmeticError, ValueError, MsgspecError)
 """Errors of decoding a damaged file. A TypeError, an AttributeError or a LookupError is a fault of this code and leaves
 it as it is: foreign values are checked before they are used."""
 UNREADABLE = (Damaged, Elsewhere)
-"""For as long as the log holds what was archived it is read in its place."""
+"""Errors on which readers use the log instead, for as long as it still holds the archived transactions."""
 
 
 @contextlib.contextmanager
 def mapped(url: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Foreign errors about what is at `url` do not leave. `options` are the storage's, whose secrets are not told."""
+    """Translate foreign errors about `url` into ours, without the secrets in `options`, the storage's options."""
     try:
         yield
     except StreamkitError:
@@ -93,7 +93,7 @@ def _is_foreign(error: Exception) -> bool:
 
 
 def says_no_bucket(error: Exception) -> bool:
-    """Whether there is no bucket, or container, of that name."""
+    """True if the bucket or container does not exist."""
     return any(code in str(error) for code in _NO_BUCKET)
 
 
@@ -122,7 +122,7 @@ def foreign(error: Exception, url: str, options: Mapping[str, str]) -> Streamkit
 
 
 def _said(error: Exception, options: Mapping[str, str]) -> str:
-    """What the storage answered, or what the error says."""
+    """The storage's answer, if the error quotes one, or the text of the error."""
     text = _plain(error, options)
     status, code, message = (pattern.search(text) for pattern in (_STATUS, _CODE, _MESSAGE))
     if status is None:

@@ -26,7 +26,7 @@ _TRIES = 5
 
 
 def examine(archive: Archive, partition: int, last: int) -> Contents:
-    """As in ArchiveReader. Others may archive and compact meanwhile."""
+    """Implements `examine` of ArchiveReader. Other processes may archive and compact meanwhile."""
     for attempt in range(_TRIES):
         contents = Contents()
         try:
@@ -110,7 +110,7 @@ class _Walk:
         }
 
     def _check_own(self, file: File) -> None:
-        """What its descriptions say is what is in it: readers choose by them what they read."""
+        """Check that the file's content agrees with its descriptions: readers choose by them what to read."""
         import pyarrow.compute as pc
 
         source = self._archive.files.open(file)

@@ -1,4 +1,4 @@
-"""What a file holds, where its statistics do not say: another engine may write none, or mix partitions in one file."""
+"""The extents of a file that lacks our statistics: another engine may write none, or mix partitions in one file."""
 
 from __future__ import annotations
 

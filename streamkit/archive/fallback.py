@@ -1,6 +1,6 @@
-"""Where the archive is damaged, the log may still hold what it should: within the grace readers go on with that.
+"""Reads the log in place of a damaged archive, while the grace keeps archived transactions in the log.
 
-Only where it is missing or cannot be read: rows that somebody has changed are an error at once.
+This applies only to an archive that is missing or cannot be read. Rows that somebody has changed are an error at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _held(partition: Partition, number: int) -> Header | None:
 
 
 def _first_of(partition: Partition, first: int, last: int, holds: Callable[[Header], bool]) -> int:
-    """The first transaction of first..last, all of which the log has, for which it is true; or last + 1."""
+    """The first transaction of first..last for which `holds` is true, or last + 1. The log has all of them."""
     low, high = first, last + 1
     while low < high:
         middle = (low + high) // 2
@@ -109,7 +109,7 @@ class ArchiveOrLog:
     def tables(
         self, partition: Partition, start: tuple[int, int], last: int, columns: Sequence[str]
     ) -> Iterator[pa.Table | Batch]:
-        """As in Archive; batches for what the log is read for."""
+        """Like `tables` of Archive. After damage, the rest comes as batches."""
         try:
             for rows in self._archive.tables(partition, start, last, columns):
                 yield rows

@@ -43,7 +43,7 @@ class FileBuilder:
         self._metadata: dict[int, Mapping[str, str]] = {}
         self.rows = 0
         self.bytes = 0
-        """Of payload."""
+        """Bytes of payload."""
 
     def add(self, number: int, record: bytes, until: int) -> bool:
         """Take in transaction `number`; False, and not, if it is younger than `until` (ms).
@@ -132,7 +132,7 @@ class FileBuilder:
 
 
 class Rows:
-    """Sorted rows, of which a part is made when it is asked for: columns need more room than what they come from."""
+    """Sorted rows. A part of them is made on demand, because columns need more memory than their source."""
 
     def __init__(
         self, partition: int, frames: Any, node_of: Any, payloads: pa.Array, metadata: Any, words: dict[str, pa.Array]
@@ -149,7 +149,7 @@ class Rows:
         # Frames of one segment do not overlap: sorting them sorts the rows.
         self._order = np.lexsort((frames[:, _SEQUENCE], frames[:, _SEGMENT]))
         self._starts = (np.cumsum(counts) - counts)[self._order]
-        """Where each frame's rows are in commit order."""
+        """The first row of each frame, in commit order."""
         self._ends = np.cumsum(counts[self._order])
         self.num_rows = len(payloads)
         self.numbers = (int(frames[:, _NUMBER].min()), int(frames[:, _NUMBER].max()))

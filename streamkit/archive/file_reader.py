@@ -63,7 +63,7 @@ class FileReader:
         return found
 
     def payload_bytes(self, file: File) -> int:
-        """How many bytes its payloads have, decoded; where the file does not say, they are counted."""
+        """Bytes of the file's payloads, decoded. They are counted if the file does not tell."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -125,8 +125,11 @@ class FileReader:
     def rows_with(
         self, file: File, low: int, high: int, columns: Sequence[str], texts: Sequence[str]
     ) -> Iterator[tuple[tuple[Any, Any], pa.Table | None]]:
-        """Of each row group of a file that streamkit wrote: numbers and positions of the rows of transactions
-        low..high, and those rows whose metadata has `texts`. Only where there are any, the other columns are read."""
+        """For each row group of an own file, the rows of transactions low..high whose metadata has `texts`.
+
+        Each item also has the numbers and positions of all rows of these transactions. The other columns are read only
+        if a row has the texts.
+        """
         import pyarrow as pa
 
         source = self.open(file)

@@ -32,7 +32,7 @@ class TableFiles:
         self.options = dict(options)
         self._put = put
         self.directory = unquote(url.removeprefix("file://")) if url.startswith("file://") else None
-        """Where the table is, if it is on this machine's file system."""
+        """The table's directory, if it is on this machine's file system."""
         self._synced = None if self.directory is None else Synced(self.directory)
         self._filesystem: Any = None
 
@@ -77,7 +77,7 @@ class TableFiles:
 
     @contextlib.contextmanager
     def reading(self, path: str) -> Iterator[None]:
-        """As `mapped`, with the file's name, and Gone if it is not there, or not any more."""
+        """Like `mapped`, with the file's name. Gone if the file does not exist, or no longer exists."""
         with mapped(f"{self.url}/{path}", self.options):
             try:
                 yield

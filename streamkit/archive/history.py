@@ -1,7 +1,7 @@
-"""What others did to the table, as its log tells: the versions that neither archiving nor compaction made.
+"""Changes of the table by other programs: the versions that neither archiving nor compaction made.
 
-An OPTIMIZE says of itself that it changes no data, and is believed. What says otherwise (UPDATE, MERGE, DELETE, a table
-that was written over) is checked: the rows that left the table must be those that came, or it is CorruptData.
+An OPTIMIZE declares that it changes no data, and is believed. Any other change (UPDATE, MERGE, DELETE, an overwritten
+table) is checked: the rows that left the table must equal those that came. Otherwise CorruptData is raised.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Commit(NamedTuple):
 
     version: int
     operation: str
-    """And by what it was made, as the log says."""
+    """The operation and the program that made the version, according to the log."""
     ours: bool
     changes: bool
-    """Whether it says that it changed data."""
+    """True if the commit declares that it changed data."""
     added: frozenset[str]
     removed: frozenset[str]
 
@@ -76,7 +76,7 @@ def _plain(word: Any) -> str:
 
 
 def blame(table: Table, first: int, last: int) -> str:
-    """Who changed the table in versions first..last, and what to do; to be put behind what is wrong."""
+    """A text to append to an error: the foreign versions of first..last that changed the table, and advice."""
     suspects = [commit for commit in commits(table, first, last) if not commit.ours and commit.changes]
     return _advice(table, suspects)
 
@@ -124,7 +124,7 @@ def check(table: Table, first: int, last: int, now: Iterable[str]) -> None:
 
 
 class _Unknown(Exception):
-    """What was there before cannot be read any more."""
+    """The earlier content of the table can no longer be read."""
 
 
 def _digest(table: Table, paths: Iterable[str]) -> dict[int, tuple[int, int]]:

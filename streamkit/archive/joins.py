@@ -1,7 +1,7 @@
-"""Which small files compaction brings together.
+"""Chooses the small files that compaction joins.
 
-Neighbours of a partition that fill at least half of a file become a file of that partition. What is smaller shares a
-file with other partitions. A shared file that is less than half full is brought together with what came after it.
+Neighbours of a partition that fill at least half of a file become a file of that partition. Smaller files share one
+file with other partitions. A shared file that is less than half full is joined with later files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Shared:
         self.partitions: set[int] = set()
 
     def takes(self, run: _Run, target_bytes: int) -> bool:
-        """Whether `run` has room. A partition has one range of transactions in a file."""
+        """True if `run` fits. A file holds one range of transactions per partition."""
         fits = self.payload + run.payload <= target_bytes and self.rows + run.rows <= _ROWS
         return fits and run.files[0].partition not in self.partitions
 
@@ -53,7 +53,7 @@ class _Shared:
 
 
 def joins(files: FileReader, snapshot: Snapshot, apart: Sequence[Sequence[File]], target_bytes: int) -> Iterator[Join]:
-    """What to bring together, without the files that are `apart`. Each is done by itself, in any order."""
+    """The joins to make, without the files that are `apart`. They are independent and can run in any order."""
     left = {file.path for group in apart for file in group}
     parts: dict[str, list[File]] = {}
     for file in snapshot.files:

@@ -1,4 +1,4 @@
-"""Where a space's table is: `<root>/<store>/<space>`, with the space's name made safe for paths, reversibly."""
+"""The location of a space's table: `<root>/<store>/<space>`. The space's name is encoded reversibly for paths."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class ArchiveLocation(NamedTuple):
         return f"{self.store(store)}/{path_name(space)}"
 
     def writer(self, store: UUID, space: str) -> Callable[[str, bytes], None] | None:
-        """As `put`, below a space's table."""
+        """Like `put`, with paths relative to a space's table."""
         put = self.put
         return None if put is None else lambda path, data: put(f"{store}/{path_name(space)}/{path}", data)
 
     def has(self, store: UUID, space: str | None = None) -> bool:
-        """Whether there is anything of the store's archives here, or of that of one of its spaces."""
+        """True if this location holds anything of the store's archives or, given `space`, of that space's archive."""
         url = self.store(store) if space is None else self.table(store, space)
         if self.root.startswith("file://"):
             try:
@@ -86,7 +86,7 @@ class ArchiveLocation(NamedTuple):
                 raise
 
     def missing(self, store: UUID, space: str, archived: int) -> Damaged | Elsewhere:
-        """What to raise where transactions up to `archived` of a space are archived and there is no table."""
+        """The error to raise if transactions up to `archived` of a space are archived and there is no table."""
         url = self.table(store, space)
         what = f"transactions up to {archived} of the space {space!r} are archived, and there is no table at {url}"
         elsewhere = "connect(archive=URL), --archive URL or STREAMKIT_ARCHIVE"

@@ -164,7 +164,7 @@ def digest_of(path: str) -> str | None:
 
 
 def check_digest(table: Table, file: File) -> str | None:
-    """What is wrong with the length or the checksum of a file; None if nothing is. Gone if it is not there."""
+    """The fault in a file's length or checksum; None if there is none. Gone if the file does not exist."""
     digest, size = _digest(), 0
     with table.reading(file.path), table.filesystem.open_input_stream(file.path) as source:
         while part := source.read(_PART):
@@ -190,7 +190,7 @@ def _ends(rows: pa.Table, name: str) -> tuple[int, int]:
 
 
 def _group(rows: pa.Table | Rows) -> int:
-    """How many rows a row group has, so that one of them and the descriptions of all are little together."""
+    """The number of rows in a row group that keeps one group and the descriptions of all groups small together."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -34,7 +34,7 @@ _LEAST = 16 << 20
 _TOGETHER = 512 << 20
 """Bytes of rows that the readers of all partitions hold together, if each has no less than _LEAST."""
 _PART = 500_000
-"""Rows of files that others wrote, which are held at a time by who reads them backwards."""
+"""Rows of other engines' files that a backward reader holds at a time."""
 _T = TypeVar("_T")
 
 
@@ -80,7 +80,7 @@ class Archive:
             raise self.missing(archived)
 
     def missing(self, archived: int) -> Damaged | Elsewhere:
-        """What to say where transactions up to `archived` are archived and there is no table."""
+        """The error to raise if transactions up to `archived` are archived and there is no table."""
         with self.table.mapped():
             return self._location.missing(self._store, self.space, archived)
 
@@ -174,8 +174,10 @@ class Archive:
     def tables(
         self, partition: Partition, start: tuple[int, int], last: int, columns: Sequence[str]
     ) -> Iterator[pa.Table]:
-        """As `transactions`, as tables of `columns` and what they are ordered by. Segments and ids are dictionaries.
-        EntriesRemoved where a trim has overtaken it."""
+        """Like `transactions`, but as tables of `columns` and the ordering columns. Segments and ids are dictionaries.
+
+        EntriesRemoved if a trim has overtaken the reader.
+        """
         import pyarrow.compute as pc
 
         here = start
@@ -222,8 +224,10 @@ class Archive:
         columns: Sequence[str],
         needles: Needles | None = None,
     ) -> Iterator[tuple[pa.Table, int]]:
-        """As `in_order`, each with the transaction up to which it is all there was; of the rows without the `needles`
-        some are left out."""
+        """Like `in_order`, each table with the transaction up to which the rows are then complete.
+
+        With `needles`, some rows without them are left out.
+        """
         # Several partitions are read beside each other.
         most = min(scattered.WINDOW, max(_LEAST, _TOGETHER // max(1, len(snapshot.archived))))
         for files, low, high in _windows(snapshot, partition, first, last, bounds):
@@ -504,7 +508,10 @@ class Archive:
     def segment(
         self, partition: Partition, segment: str, first: int, last: int, archived: int | None = None
     ) -> Iterator[Batch]:
-        """As in ArchiveReader; `archived`: the transaction that the table must hold at least, not the watermark."""
+        """Implements `segment` of the reader protocol.
+
+        `archived`: the table must hold at least this transaction; by default, the watermark.
+        """
         expected = first
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
@@ -560,15 +567,15 @@ class Archive:
 
 
 def _trimmed(snapshot: Snapshot, partition: Partition, here: tuple[int, int]) -> tuple[Gap | None, tuple[int, int]]:
-    """What a trim has taken from the table since a reader was told to go on `here`, and where it goes on then.
+    """The gap that a trim has made after the position `here`, and the position from which the reader goes on.
 
-    A reader from the beginning begins at the floor, wherever that is by now.
+    A reader from the beginning starts at the current floor and sees no gap.
     """
     files = next(iter(snapshot.clusters(partition.partition)), [])
     if here <= (1, 0) or any(file.numbers[0] <= here[0] for file in files):
         return None, here
     partition.refresh()
-    floor = partition.floor  # files go by that, and not yet by what a retention says
+    floor = partition.floor  # files are trimmed up to the floor, and not yet up to what a retention hides
     return number_gap(partition.space, here, floor), max(here, (floor.number, 0))
 
 
@@ -581,8 +588,11 @@ def _with_needles(rows: pa.Table, needles: Needles) -> pa.Table:
 
 
 def _order(numbers: Any, positions: Any, trimmed: int) -> Any:
-    """Which row is at each place in commit order. None if a position is there twice, or is missing after transaction
-    `trimmed`: before it rows of trimmed entries are gone."""
+    """The row at each place in commit order.
+
+    None if a position occurs twice, or is missing after transaction `trimmed`. Up to that transaction, rows of trimmed
+    entries are gone.
+    """
     import numpy as np
 
     if not len(positions) or numbers.min() > trimmed:
@@ -598,7 +608,7 @@ def _order(numbers: Any, positions: Any, trimmed: int) -> Any:
 
 
 def _alone(files: Sequence[File]) -> bool:
-    """Whether it is one file that streamkit wrote: sorted, without overlaps, of one partition."""
+    """True for one file that streamkit wrote: its rows are sorted, do not overlap, and belong to one partition."""
     return len(files) == 1 and files[0].ours
 
 

@@ -44,11 +44,10 @@ def remove_all(partitions: Sequence[Partition], archive: Archive, lease: Lease) 
 
 
 def _note_archived(partitions: Sequence[Partition]) -> list[ArchiveRow]:
-    """From now on the grace of what is archived of `partitions` runs, by the service's clock. The caller holds their
-    archiver's lease.
+    """Start the grace of the archived transactions of `partitions`, by the service's clock.
 
-    What is noted by then of all that the lease is for, in their order. Where the service does not tell the time nothing
-    is, and so nothing is ever removed.
+    The caller holds their archiver's lease. Returns the rows of all partitions of the lease, in order. If the service
+    does not tell the time, nothing is noted, and so nothing is ever removed.
     """
     if not any(partition.head.archived for partition in partitions):
         return []
@@ -79,7 +78,7 @@ def _keep_notes(partition: Partition, rows: Sequence[ArchiveRow]) -> None:
 
 
 def _remove(partition: Partition, archive: Archive, note: ArchiveRow) -> tuple[int, ArchiveRow]:
-    """Remove what has been archived for longer than the grace; how many transactions, and what is to be noted then.
+    """Remove transactions whose grace is over; return their count and the partition's new row.
 
     The caller holds the lease under which `note` was made, so nobody else has written the partition's row since.
     """

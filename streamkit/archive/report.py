@@ -1,4 +1,4 @@
-"""What archiving, compaction and restoring did."""
+"""The results of archiving, compaction and restoring."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class ArchiveReport(msgspec.Struct, frozen=True):
     entries: int = 0
     files: int = 0
     bytes: int = 0
-    """Of the files."""
+    """Bytes of the files."""
     commits: int = 0
-    """To the table."""
+    """Commits to the table."""
     removed: int = 0
-    """Transactions removed from the log, because the grace after their archiving is over."""
+    """Transactions removed from the log after their grace."""
     archived: tuple[int, ...] = ()
     """For each partition: the archive holds the transactions up to this number."""
     busy: tuple[int, ...] = ()
-    """Partitions that were left alone, because another archiver is at them."""
+    """Partitions that were skipped because another archiver was working on them."""
 
 
 class CompactReport(msgspec.Struct, frozen=True):

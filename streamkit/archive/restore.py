@@ -168,7 +168,7 @@ class _Copy:
         self.transactions = self.entries = self.present = self.keys = self.keys_left = 0
 
     def holds(self, transaction: Sequence[Batch]) -> bool:
-        """Whether the target has it, at its place. CorruptData if something else is there."""
+        """True if the target holds the transaction at its place. CorruptData if it holds another one there."""
         partition = transaction[0].origin.partition
         there = next(self._held[partition], None)
         if there is None:
@@ -211,7 +211,7 @@ class _Copy:
             self._known.committers[partition].commit(Request((), control=Control(tuple(removals))))
 
     def go_on(self, source: Partition) -> None:
-        """Segments of which nothing is left go on after their last sequence, as they do in the source."""
+        """Empty segments go on after their last sequence, as they do in the source."""
         removals: list[Removal] = []
         for name, stored in indexed_segments(source):
             row = source.view().with_tail(name, stored)

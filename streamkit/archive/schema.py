@@ -19,7 +19,7 @@ DELTA_TYPES = {
     "payload": ("binary",),
     "metadata": ("map",),
 }
-"""What Delta may call the type of each column."""
+"""The names that Delta may give to the type of each column."""
 
 
 def check_installed() -> None:

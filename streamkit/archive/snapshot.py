@@ -21,7 +21,7 @@ _OWN_NAME = re.compile(r"[0-9a-f]{2}-(\d+-\d+-\d+|all)-[0-9a-f]{12}(-[0-9a-f]{16
 
 
 def is_own_name(path: str) -> bool:
-    """Whether streamkit wrote the file of that name."""
+    """True if streamkit gave the file its name."""
     return _OWN_NAME.fullmatch(path) is not None
 
 
@@ -46,12 +46,12 @@ class File(NamedTuple):
 
     @property
     def ours(self) -> bool:
-        """Whether streamkit wrote it: then its rows are sorted, and as many as fit in memory."""
+        """True if streamkit wrote the file. Its rows are then sorted, and they fit in memory."""
         return is_own_name(self.path) and (not self.shared or self.groups is not None)
 
 
 def statistics(parts: Sequence[File]) -> str:
-    """Of one file, given as one of each partition, as Delta keeps them."""
+    """Delta's statistics of one file that is given as one part per partition."""
     ends = []
     for at, choose in enumerate((min, max)):
         moment = choose(part.timestamps[at] for part in parts)
@@ -93,7 +93,7 @@ def overlapping(files: Sequence[File], *, parted: bool) -> Iterator[list[File]]:
 
 
 class TrimmedMark(NamedTuple):
-    """How far a partition's table has lost the rows of trimmed entries."""
+    """The extent to which a partition's table has lost the rows of trimmed entries."""
 
     until: int = 0
     """The last transaction that may lack rows."""
@@ -120,7 +120,7 @@ class Snapshot:
         self.where = where
         self.version = state.version
         self.state = state
-        """What the table's log says; a commit builds on it."""
+        """The state of the table's log; a commit builds on it."""
         self.archived = archived
         """For each partition, the last transaction that is there."""
         self.trimmed = {partition: TrimmedMark.of(state.marks, partition) for partition in archived}

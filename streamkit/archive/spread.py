@@ -42,12 +42,12 @@ class Work(msgspec.Struct, frozen=True, tag="archive"):
 
     @property
     def amount(self) -> int:
-        """How much there is to do, compared with other tasks."""
+        """The size of the task, for comparison with other tasks."""
         return self.last - self.reached
 
 
 class Wrote(msgspec.Struct, frozen=True, tag="archive"):
-    """What became of one `Work`: each file, and the transaction that they go up to by then."""
+    """The result of one `Work`: each file, with the transaction up to which the files then reach."""
 
     partition: int
     files: list[tuple[File | None, int]]
@@ -68,12 +68,12 @@ class Rewrite(msgspec.Struct, frozen=True, tag="compact"):
 
     @property
     def amount(self) -> int:
-        """How much there is to do, compared with other tasks."""
+        """The size of the task, for comparison with other tasks."""
         return sum({file.path: file.size for file in self.old}.values())
 
 
 class Rewritten(msgspec.Struct, frozen=True, tag="compact"):
-    """What became of one `Rewrite`."""
+    """The result of one `Rewrite`."""
 
     old: list[File]
     new: list[File]

@@ -49,7 +49,7 @@ _SPACE = "streamkit.space"
 _PARTITIONS = "streamkit.partitions"
 _SETTINGS = "streamkit.settings"
 _INCARNATION = "streamkit.incarnation"
-"""Of the space; tables of earlier releases do not say."""
+"""The property with the space's incarnation; tables of earlier releases lack it."""
 _CHECKED = "streamkit/checked"
 """The application transaction of the version up to which nobody else has changed rows."""
 _READABLE = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -94,14 +94,14 @@ _statistics = msgspec.json.Decoder(_Statistics)
 
 
 class Part(NamedTuple):
-    """What one commit adds of one partition."""
+    """One partition's share of a commit."""
 
     partition: int
     files: Sequence[File]
     number: int
-    """The last transaction of the partition that the table holds then."""
+    """The partition's last transaction in the table after the commit."""
     entries: int
-    """How many entries of the partition it holds then."""
+    """The partition's entries in the table after the commit."""
 
 
 class Table(TableFiles):
@@ -121,7 +121,7 @@ class Table(TableFiles):
         """When it was read, in seconds since the epoch."""
         self._snapshot: Snapshot | None = None
         self._delta: DeltaTable | None = None
-        """What delta-rs commits with."""
+        """The delta-rs table that makes commits."""
 
     def __repr__(self) -> str:
         return f"<Table {self.url}>"
@@ -248,7 +248,7 @@ class Table(TableFiles):
             self._state = self._snapshot = self._delta = None
 
     def snapshot(self, version: int | None = None, *, following: bool = False) -> Snapshot | None:
-        """What the table holds, now or at `version`; None if there is none. CorruptData if rows of it were changed.
+        """The table's content, now or at `version`; None if there is no table. CorruptData if rows of it were changed.
 
         For `following` see `state`.
         """
@@ -311,7 +311,7 @@ class Table(TableFiles):
         return 0 if state is None else state.marks.get(_entries(partition), 0)
 
     def partitions(self, state: LogState) -> int:
-        """How many partitions the space has."""
+        """The number of the space's partitions."""
         found = state.configuration.get(_PARTITIONS) or "1"
         if not (found.isascii() and found.isdecimal() and len(found) < 5 and 1 <= int(found) <= MOST_PARTITIONS):
             raise Damaged(
@@ -580,7 +580,7 @@ class Table(TableFiles):
 
 
 def _lacks_checkpoint(state: LogState) -> bool:
-    """Whether the version after `state` should have a checkpoint, and delta-rs would not make it."""
+    """True if the version after `state` is due for a checkpoint that delta-rs would not write."""
     interval = state.configuration.get("delta.checkpointInterval")
     return interval != str(_INTERVAL) and (state.version + 2) % _INTERVAL == 0
 

@@ -18,9 +18,9 @@ _TRIES = 20
 
 
 def trim_archive(archive: Archive, partition: Partition) -> int:
-    """How many files went. The caller holds the archiver's lease. A file that is trimmed in part stays as it is.
+    """Remove the files that were trimmed whole; return how many. The caller holds the archiver's lease.
 
-    A reader that is in one of them is told that it was trimmed.
+    A file that was trimmed in part stays as it is. A reader within a removed file is told that it was trimmed.
     """
     table, floor = archive.table, partition.head.floor.number
     for _ in range(_TRIES):
@@ -34,7 +34,7 @@ def trim_archive(archive: Archive, partition: Partition) -> int:
                 for file in shared:
                     part_file(archive, snapshot, file)
             continue
-        # None of what overlaps goes without the others: what is left would have a hole.
+        # Overlapping files go together, or the rest would have a hole.
         old = [file for files in overlapping(mine, parted=False) if _below(files, floor) for file in files]
         if not old:
             return 0

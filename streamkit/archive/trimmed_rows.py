@@ -29,7 +29,7 @@ _CLEAN = 32
 
 
 def removes_trimmed_rows(partition: Partition) -> bool:
-    """Whether the space's setting says so."""
+    """True if the space's setting asks to remove trimmed rows."""
     return partition.changed.trimmed_rows == "remove"
 
 
@@ -85,7 +85,7 @@ def remove_trimmed_rows(archive: Archive, partition: Partition, lease: Lease) ->
 
 
 def _mark(snapshot: Snapshot, partition: Partition) -> TrimmedMark | None:
-    """What the table says once it holds none of these rows; None if it says so already."""
+    """The table's mark after these rows are removed; None if no new mark is needed."""
     mine = [file for file in snapshot.files if file.partition == partition.partition]
     before = snapshot.trimmed.get(partition.partition)
     if not mine or before is None:
@@ -130,7 +130,7 @@ def _written(archive: Archive, snapshot: Snapshot, file: File, floor: int, first
 
 
 def _kept(rows: pa.Table, floor: int, firsts: Mapping[str, int]) -> Any:
-    """Which rows are those of entries that were not trimmed, as a mask."""
+    """A mask of the rows whose entries were not trimmed."""
     import numpy as np
 
     segments = rows["segment"].combine_chunks()

@@ -34,9 +34,9 @@ __all__ = ["Archived", "archive_partitions", "files_of", "move_watermark"]
 
 _ROWS = 1_000_000
 _FRAMES = 250_000
-"""Of single entries: more memory is needed for where a frame is than for what is in it."""
+"""A file ends at this many frames. With single entries, the place of a frame takes more memory than its content."""
 _FILES = 64
-"""In one commit to the table, from which on it is made."""
+"""The number of collected files from which on a commit to the table is made."""
 
 
 class Archived(NamedTuple):
@@ -48,14 +48,14 @@ class Archived(NamedTuple):
 
 
 class _Growing:
-    """What is to be committed of one partition."""
+    """The part of the next commit that belongs to one partition."""
 
     def __init__(self, partition: Partition, reached: int, entries: int) -> None:
         self.partition = partition
         self.reached = reached
         """The last transaction that the table holds."""
         self.entries = entries
-        """How many entries it holds."""
+        """The entries that the table holds."""
         self.number = reached
         """The last transaction in `files`."""
         self.files: list[File] = []

@@ -1,4 +1,4 @@
-"""What was read of runs, kept in bounded memory. One for a store, shared by its partitions and threads."""
+"""A bounded cache of the tails and blocks of runs. Each store has one, shared by its partitions and threads."""
 
 from __future__ import annotations
 

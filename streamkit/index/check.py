@@ -21,12 +21,12 @@ Rows = Mapping[bytes, Sequence[tuple[bytes, bytes]]]
 
 
 def rows_of(index: Index) -> Rows:
-    """All rows, by what their keys begin with. CorruptData or RunGone where they cannot be read."""
+    """All rows by the prefix of their keys. CorruptData or RunGone if they cannot be read."""
     return {bytes(prefix): list(index.scan(*prefix.children())) for prefix in (SEGMENTS, DATA, KEYS, FENCES)}
 
 
 def check_index(log: LogWalk, rows: Rows) -> None:
-    """`rows` were read after a part of the walk, and before the rest of it."""
+    """Compare the index with the log. `rows` were read in the middle of the walk."""
     begins = _check_segments(log, rows[SEGMENTS])
     _check_data(log, rows[DATA], begins)
     _check_keys(log, dict(rows[KEYS]))
@@ -39,7 +39,7 @@ def _reached(log: LogWalk, pieces: Sequence[Piece]) -> int:
 
 
 def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> dict[str, int]:
-    """Where segments begin of which the first entries were removed: the index holds nothing before it."""
+    """Compare the index's segment rows with the log; return the first sequence of each segment that was trimmed."""
     begins: dict[str, int] = {}
     missing = {segment for segment, pieces in log.pieces.items() if _reached(log, pieces)} | set(log.cold or ())
     for key, data in rows:
@@ -81,7 +81,7 @@ def _check_segments(log: LogWalk, rows: Sequence[tuple[bytes, bytes]]) -> dict[s
 
 
 def _ends(row: SegmentRow) -> tuple[int, int, int, int]:
-    """What the archive knows of a segment."""
+    """The first and last sequence and timestamp of a segment."""
     return row.first_sequence, row.first_timestamp, row.last_sequence, row.last_timestamp
 
 

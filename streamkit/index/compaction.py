@@ -1,4 +1,4 @@
-"""What becomes of rows when they are merged: neighbouring data rows of a segment are joined, what ended is dropped."""
+"""Rules for merging rows: neighbouring data rows of a segment are joined, and rows that have ended are dropped."""
 
 from __future__ import annotations
 

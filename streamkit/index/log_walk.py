@@ -41,20 +41,20 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class LogWalk:
-    """What a walk over the log finds."""
+    """A walk over the log, its faults, and the rows that the index should have."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.findings: list[Finding] = []
         self.head = Head(partition.settings)
         self.etag: Etag | None = None
-        """Of the head's row, also if that cannot be read."""
+        """The etag of the head's row, even if that row cannot be read."""
         self._packed = self.head.packs, self.head.pack
-        """What the walk reads packs by; others may merge them meanwhile."""
+        """The packs by which the walk reads; another process may merge them meanwhile."""
         self._aside: set[bytes] = set()
-        """Packs that cannot be read, of which all is in the log as well."""
+        """Unreadable packs whose transactions are all still in the log."""
         self.released = 0
-        """Up to where the log let go of what is archived, when the walk began."""
+        """The last archived transaction that the log had released when the walk began."""
         self.last = 0
         """The number of the last transaction that is there."""
         self.timestamp = 0
@@ -75,11 +75,11 @@ class LogWalk:
         self.size = 0
         """Bytes of payload, by the last transaction that was read."""
         self.floor = Floor()
-        """As the log itself says."""
+        """The floor according to the log itself."""
         self.erasures: list[Erasure] = []
-        """What the log says is erased."""
+        """The erasures that the log records."""
         self.cold: dict[str, SegmentRow] | None = {}
-        """The archive's part of each segment; None if that cannot be relied on."""
+        """The archive's row of each segment; None if the archive cannot be relied on."""
 
     def found(self, key: bytes, problem: str) -> None:
         self.findings.append(Finding(self.partition.space, self.partition.partition, bytes(key), problem))
@@ -92,7 +92,7 @@ class LogWalk:
     def trimmed(self, segment: str, row: SegmentRow) -> bool:
         """True if the segment of an index's `row` does not begin where log and archive do.
 
-        Where the transaction that removed the first ones is archived, and not in the log any more, the row alone tells.
+        Only the row tells this if the transaction that removed the first entries is archived and no longer in the log.
         """
         by_space = self.head.floor.number > 1 or self.head.retention is not None
         return by_space or segment in self.removed or bool(row.gaps and self.head.thinned)
@@ -101,7 +101,7 @@ class LogWalk:
         """Pass over what was trimmed."""
         floor = self.head.floor
         if floor.number > 1:
-            self.cold = None  # it tells less of segments than there was
+            self.cold = None  # the archive lacks the trimmed beginnings of segments
         if floor.number - 1 > self.last:
             self.last, self.position, self.timestamp = floor.number - 1, floor.position, floor.timestamp
             self.size = floor.size

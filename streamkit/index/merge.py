@@ -127,10 +127,10 @@ def _left(manifest: Manifest, merge: Merge) -> int:
 
 
 class MergeStep(NamedTuple):
-    """What a step has made. Put `data`, if there is any, under `run_key(file.id)` with ABSENT; then move the head."""
+    """The result of a step. Put `data`, if any, under `run_key(file.id)` with ABSENT; then move the head."""
 
     merge: Merge
-    """As it was before the step."""
+    """The merge before the step."""
     inputs: tuple[Run, ...]
     data: bytes | None
     file: RunFile | None
@@ -215,7 +215,7 @@ class _Limited:
 
     def __init__(self, chunks: Iterator[Chunk], limit: int) -> None:
         self.resume: bytes | None = None
-        """Where to go on, if it ended before its end."""
+        """The key to go on from, if the limit ended it early."""
         self._chunks = chunks
         self._left = limit
 

@@ -158,7 +158,7 @@ def _repair(partition: Partition) -> int:
 
 
 def _walk_after(partition: Partition, archived: int) -> LogWalk:
-    """What the transactions after `archived` say, all that are there."""
+    """A walk over the transactions after `archived` that are still in the log."""
     log = LogWalk(partition)
     log.last = archived
     log.walk()
@@ -166,7 +166,7 @@ def _walk_after(partition: Partition, archived: int) -> LogWalk:
 
 
 def _indexed(log: LogWalk) -> Salvage:
-    """Say what is wrong with the index that the head names; and what can be read of it."""
+    """Report the faults of the index that the head names; return its readable rows."""
     partition = log.partition
     salvage = Salvage(partition.backend, partition.key, partition.seed)
     only = log.head.archived
@@ -182,7 +182,7 @@ def _indexed(log: LogWalk) -> Salvage:
 
 
 def _salvaged(log: LogWalk) -> Salvage:
-    """What can be read of an index without a head."""
+    """The readable rows of an index without a head."""
     partition = log.partition
     salvage = Salvage(partition.backend, partition.key, partition.seed)
     salvage.add_all()
@@ -216,7 +216,7 @@ def _segments_before(
 
 
 def _agree(row: SegmentRow, cold: SegmentRow, *, ends: bool) -> bool:
-    """Whether both say where a segment begins, and where it `ends`."""
+    """True if both rows begin the segment at the same entry and, with `ends`, end it at the same entry."""
     begins = (row.first_sequence, row.first_timestamp) == (cold.first_sequence, cold.first_timestamp)
     return begins and (not ends or (row.last_sequence, row.last_timestamp) == (cold.last_sequence, cold.last_timestamp))
 
@@ -224,7 +224,7 @@ def _agree(row: SegmentRow, cold: SegmentRow, *, ends: bool) -> bool:
 def _rebuild(
     partition: Partition, log: LogWalk, archived: int, contents: Contents, salvage: Salvage, there: bool
 ) -> None:
-    """Write the index anew: what archive and index know of what the log lacks, then the log; in the end the head."""
+    """Rewrite the index: first the rows of archive and old index that the log lacks, then the log, last the head."""
     before, only = log.head, log.head.archived
     forgotten = salvage.forgotten()
     if log.first > 1 and forgotten:
@@ -330,7 +330,7 @@ def _archived(partition: Partition) -> int:
 
 
 def _note(partition: Partition) -> tuple[ArchiveRow, bool]:
-    """What became of archived transactions; and whether the row that tells it is damaged, then as the log tells it."""
+    """The partition's archive row. If the stored row is damaged: the row according to the log, and True."""
     try:
         return archive_row(partition), False
     except CorruptData:

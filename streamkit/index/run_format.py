@@ -65,7 +65,7 @@ _MOST = 1 << 30
 _DEDUPE = 1 << 16
 _INLINE_ID = b""
 _STEP = 16
-"""Of the first keys of a tail's blocks, one in so many is an object of its own."""
+"""A tail keeps the first key of every 16th block as an object of its own."""
 
 
 def _numbers(code: str, data: bytes) -> array[int]:
@@ -199,7 +199,7 @@ def decode_block(data: bytes, file: RunFile, offset: int, seed: int) -> Block:
 
 
 class Tail:
-    """What a section holds, and where. Block number n is the bytes from `offsets[n]` to `offsets[n + 1]`."""
+    """The index of a section. Block number n is the bytes from `offsets[n]` to `offsets[n + 1]`."""
 
     __slots__ = ("_index", "_starts", "_steps", "blocks", "offsets", "rows", "size", "used", "words")
 
@@ -210,7 +210,7 @@ class Tail:
         self.blocks = len(offsets) - 1
         self._steps = [self.first(number) for number in range(0, self.blocks, _STEP)]
         self.offsets = offsets
-        """Of each block, and of the end of the last."""
+        """The offset of each block, and the end of the last block."""
         self.words = words
         self.rows = rows
         self.size = (

@@ -38,7 +38,7 @@ _last_key = attrgetter("last_key")
 
 
 class Starved(Exception):
-    """What was read is used up."""
+    """The bytes that were read ahead are used up, and no further request may be made."""
 
 
 class Runs:
@@ -72,8 +72,10 @@ class Runs:
         return self._inline
 
     def needed(self, segments: Sequence[str], load: bool = False) -> dict[bytes, Range]:
-        """What must be read before the statuses of `segments` can be looked up, with `load` also before their data rows
-        are: ranges by the id of their file."""
+        """The ranges to read before the statuses of `segments` are looked up, by file id.
+
+        With `load`: also the ranges to read before their data rows are looked up.
+        """
         files: list[RunFile | None] = []
         for segment in segments:
             key = segment_key(segment)
@@ -90,7 +92,7 @@ class Runs:
 
     @in_index
     def receive(self, id: bytes, data: bytes) -> None:
-        """What was read of a range that is needed."""
+        """Take in the bytes of a range that `needed` has named."""
         for file in self.manifest.files():
             if file.id == id and len(data) == file.tail:
                 self._cache.put_tail((self.partition, id, -1), decode_tail(data, file, self._seed))
@@ -182,7 +184,7 @@ class Runs:
             self._find(wanted, values)
 
     def _find(self, wanted: Sequence[tuple[int, bytes, list[Place]]], values: list[bytes | None]) -> None:
-        """Where a call is a request: look into the places of each key, newest first, for its row."""
+        """For backends on which a call is a request: search the places of each key for its row, newest first."""
         # One after the other costs more than some that turn out idle. But a segment's status is in the newest place,
         # unless the filter errs, or in the next one.
         step = most = max(len(places) for _, _, places in wanted)
@@ -328,7 +330,7 @@ class Runs:
         return self._kept(file, tail, number, data)
 
     def _kept(self, file: RunFile, tail: Tail, number: int, body: bytes) -> Block:
-        """What was read, which is in the cache from now on."""
+        """The decoded block; it is put into the cache."""
         block = decode_block(body, file, tail.offsets[number], self._seed)
         self._cache.put_block((self.partition, file.id, number), block)
         return block
@@ -410,7 +412,7 @@ class Runs:
 
 
 def _cut(held: tuple[int, bytes], wanted: Range) -> bytes:
-    """A range, of what is held of its row."""
+    """A range, cut from the bytes of its row that were read ahead."""
     base, data = held
     return data[wanted.start - base : wanted.start - base + wanted.length]
 

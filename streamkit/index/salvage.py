@@ -48,7 +48,7 @@ class _Lost(NamedTuple):
     high: bytes
 
     def names(self, span: tuple[bytes, ...]) -> str | None:
-        """Of which names there may have been rows in `span`, in words; None if there were none."""
+        """The range of names in `span` whose rows may be lost, as text; None if the lost range has no key in `span`."""
         start, end = span
         if self.low >= end or self.high <= start:
             return None
@@ -90,7 +90,7 @@ class Salvage:
                 self._lost.append(_Lost(f"the row {key!r}", key, key + b"\x00"))
 
     def add_manifest(self, manifest: Manifest) -> None:
-        """What can be read of that which a head names."""
+        """Add the readable rows of the runs that a head names."""
         if manifest.inline:
             try:
                 self._add_block(decode_inline(manifest.inline, self._seed))
@@ -103,7 +103,10 @@ class Salvage:
             self._lost += [_Lost(f"the run {run_key(file.id)!r}", low, high) for low, high in lost]
 
     def add_all(self) -> None:
-        """What can be read of all files that are there, as the head is lost: of each up to the first damaged block."""
+        """Add the readable rows of every run in storage, because the head is lost.
+
+        A run is read up to its first damaged block.
+        """
         self._lost.append(_Lost(_HEAD, *_ALL))
         for row in list(self._backend.scan(self._partition, *map(bytes, RUNS.children()), values=False)):
             try:
@@ -137,7 +140,7 @@ class Salvage:
             return bytes(data)
 
     def forgotten(self) -> str:
-        """What cannot be read, and what is forgotten with it, unless it was elsewhere too; empty if nothing is."""
+        """A text that names the unreadable places and the rows that may be lost with them; empty if nothing is lost."""
         told: list[str] = []
         places: dict[str, None] = {}
         for span, meaning in _MEANINGS:

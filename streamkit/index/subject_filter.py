@@ -1,8 +1,8 @@
-"""Which subjects a section of rows may hold: a Bloom filter in 64-bit words, one word a subject.
+"""A Bloom filter of the subjects of a section of rows: 64-bit words, one word per subject.
 
-The subject of a segment's rows is its name, that of an idempotency key's row its digest. The hash is 32 bits of a
-checksum, mixed: what is left over after the choice of the word decides which of 4096 patterns of bits stands for the
-subject. With 12 bits a subject about one in a hundred strangers passes.
+The subject of a segment's rows is the segment's name. The subject of an idempotency key's row is its digest. The hash
+is 32 bits of a checksum, mixed. One part of it chooses the word; the rest chooses one of 4096 patterns of bits. With 12
+bits per subject, about one in a hundred absent subjects passes.
 """
 
 from __future__ import annotations

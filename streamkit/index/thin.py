@@ -1,6 +1,6 @@
-"""Giving back the space of what was removed from segments: their pieces leave the index, their frames the packs.
+"""Frees the storage of entries removed from segments: their pieces leave the index, their frames the packs.
 
-Not every time: a merge of all runs pays when there is something to give back.
+This merges all runs, so it is done only when there is enough to free.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .upkeep import bring_forward, encode, gone_up_to, merge_all_with, move_head
 __all__ = ["expire", "expire_floor", "thin"]
 
 _AT_ONCE = 5000
-"""Segments of which one transaction removes entries, at most."""
+"""The most segments from which one transaction removes entries."""
 _SHARE = 10
-"""Of a retention by segment: what has expired is removed from storage when it is one entry in so many."""
+"""Retention by segment removes expired entries from storage once at least one entry in this many has expired."""
 _DATA, _DATA_END = map(bytes, DATA.children())
 _SEGMENTS, _SEGMENTS_END = map(bytes, SEGMENTS.children())
 _SEQUENCE = 8

@@ -64,17 +64,17 @@ _CLEAR = 1000
 _PACK = 64 << 10
 """Bytes of a small pack."""
 _WHOLE = 1.25
-"""Runs that have together so many times as many bytes as the largest are worth being written anew,"""
+"""Runs are rewritten as one if together they have this many times the bytes of the largest one."""
 _CACHED = 1 << 20
-"""if they are so many: of less, all that is looked up often is kept."""
+"""Runs with fewer bytes together are not rewritten: the cache keeps every block of them that is read often."""
 _LARGE = 16 << 10
-"""Where a row costs nothing by itself, a record of so many bytes need not be written a second time,"""
+"""A record of at least so many bytes may stay out of a pack where a row itself costs nothing. The log then keeps it."""
 _MOSTLY = 4
-"""if those are so many times as many bytes as the others, which the log then keeps as well."""
+"""Such records stay out of a pack if they have more than this many times the bytes of the other records."""
 
 
 class _Tail(NamedTuple):
-    """What is to be indexed."""
+    """The transactions that are to be indexed."""
 
     rows: Rows
     first: int
@@ -83,10 +83,10 @@ class _Tail(NamedTuple):
 
 
 def bring_forward(partition: Partition) -> bool:
-    """Index and pack every transaction that is known and not indexed yet; and merge a bounded part of what is due.
+    """Index and pack every known transaction that is not indexed yet, and merge a bounded part of the due merges.
 
-    Where calls are requests, it merges only if it has done nothing else: nobody is to wait for both. `merge_some` is
-    to be called in between then. False if another process was at it: it will do.
+    Where calls are requests, it merges only if it has done nothing else: no caller should wait for both. Call
+    `merge_some` in between then. False if another process did the work meanwhile; that is enough.
     """
     work = partition.unindexed()
     head, etag, after = work.head, work.etag, work.after
@@ -110,8 +110,7 @@ def bring_forward(partition: Partition) -> bool:
 
 
 def merge_some(partition: Partition, rules: Rules | None = None) -> bool:
-    """A step of a merge, if one is due; a bounded part of it. False if another process was at it. `rules`: in the place
-    of those that every merge goes by."""
+    """Do a bounded step of a merge, if one is due. False if another process did it. `rules` replace the usual ones."""
     head, etag = partition.known_head()
     made: list[bytes] = []
     try:
@@ -122,7 +121,7 @@ def merge_some(partition: Partition, rules: Rules | None = None) -> bool:
 
 
 def _overtaken(partition: Partition, etag: Etag | None, made: Sequence[bytes], error: RunGone) -> bool:
-    """A file is gone that the head names which has this etag: False if another process was faster, else it is lost."""
+    """Handle a missing file of the head with this etag: False if another process was faster; else the file is lost."""
     partition.read_head()
     if partition.known_head()[1] == etag:
         raise error
@@ -131,7 +130,7 @@ def _overtaken(partition: Partition, etag: Etag | None, made: Sequence[bytes], e
 
 
 def maintain(partition: Partition) -> None:
-    """Do all that is due: index and packs as far as the log, merges, and what is to be removed."""
+    """Do all due work: index and pack the whole log, merge, and remove."""
     partition.read_head()
     _file_inline(partition)
     _merge_all(partition)
@@ -218,13 +217,13 @@ def _merge_whole(partition: Partition) -> None:
 
 
 def _is_due(partition: Partition, head: Head) -> bool:
-    """Whether something is to be merged."""
+    """True if packs or runs are due to be merged."""
     policy = partition.policy
     return bool(packs_to_merge(head.packs, policy.merge) or next_merge(head.manifest, policy.fanout, policy.runs))
 
 
 def purge(partition: Partition) -> None:
-    """Write the index anew without the rows of what the log does not hold any more."""
+    """Rewrite the index without the rows of removed transactions."""
     partition.read_head()
     head, etag = partition.known_head()
     gone = gone_up_to(head)
@@ -237,8 +236,7 @@ def purge(partition: Partition) -> None:
 
 
 def merge_all_with(partition: Partition, rules: Rules | None = None) -> bool:
-    """Write the whole index anew, by `rules` in the place of those that every merge goes by. False if another process
-    was at it."""
+    """Rewrite the whole index; `rules` replace the usual ones of a merge. False if another process did it."""
     head, etag = partition.known_head()
     manifest = head.manifest
     if etag is None:
@@ -310,7 +308,7 @@ def _packs_merged(partition: Partition, head: Head, group: Sequence[PackFile], m
 
 
 def _joined(partition: Partition, first: int, last: int, group: Sequence[PackFile]) -> EncodedPack:
-    """One pack of what `group` holds of the transactions first..last."""
+    """One pack with the transactions first..last that `group` holds."""
     builder = PackBuilder(first, last, partial(timestamp_of, partition), partition.seed)
     for file, data in zip(group, _read_packs(partition, group), strict=True):
         try:
@@ -418,10 +416,10 @@ def _filed(head: Head) -> int:
 
 
 def _marked(partition: Partition, head: Head, cleared: int) -> Marks:
-    """The marks of the head after `head`: from now on the grace runs of what that one says is packed.
+    """The marks of the head after `head`: the grace of the transactions that `head` says are packed runs from now on.
 
-    Not of what the next one packs: its writer may be stopped before it lands, and who reads `head` then looks for that
-    in the log.
+    The next head's packs do not count yet: its writer may be stopped before it lands, and readers of `head` then look
+    for those transactions in the log.
     """
     now, number = partition.freshness.now(), head.watermark
     if now is None or number <= max([cleared, *(number for number, _ in head.packed)]):
@@ -510,7 +508,10 @@ def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], 
 
 
 def _worth_packing(records: dict[int, bytes]) -> dict[int, bytes]:
-    """What of the log is to be packed where a row of it costs nothing by itself."""
+    """The records worth packing where a row itself costs nothing.
+
+    Large records stay in the log alone if they are most of the bytes.
+    """
     small = {number: record for number, record in records.items() if len(record) < _LARGE}
     if len(small) == len(records):
         return records

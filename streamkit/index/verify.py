@@ -222,7 +222,7 @@ def _lacks_head(log: LogWalk) -> bool:
 
 
 def _check_files(partition: Partition, head: Head) -> None:
-    """Every byte of the runs, and the beginnings of the packs, of which the walk has read the rest."""
+    """Check every byte of the runs, and the beginnings of the packs: the walk has read the rest of the packs."""
     for file in head.manifest.files():
         decode_section(_read(partition, file, file.length), file, partition.seed)
     for pack in head.packs:

@@ -74,7 +74,7 @@ def open_route(
     if target_store is not None and not isinstance(target_store, Store):
         raise TypeError(f"target_store is a store, not {target_store!r:.60}")
     if target == source and (target_store is None or target_store.id == store.id):
-        raise ValueError(f"a route from {source!r} to itself would pass on nothing: name another target")
+        raise ValueError(f"a route from {source!r} to itself is refused: name another target or another target_store")
     if isinstance(start, str) and start in ("beginning", "end"):
         begin = str(start)
     else:

@@ -81,7 +81,7 @@ class KeySet:
         return self._keys.get(kid)
 
     async def _fetch(self, pause: float) -> None:
-        """Fetch the keys, together with everybody who waits for them, unless that was tried less than `pause` ago."""
+        """Fetch the keys unless that was tried less than `pause` ago. Concurrent callers share one fetch."""
         fetching = self._begin(pause)
         if fetching is not None:
             await asyncio.wait((fetching,))

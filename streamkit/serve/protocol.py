@@ -104,7 +104,7 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
             super().resume_writing()
 
         def _watch_reader(self, before: int = 0) -> None:
-            """Cut the connection if its client reads nothing of what was written, for as long as the limit says."""
+            """Cut the connection if its client reads no written bytes for as long as the limit allows."""
             size = self.transport.get_write_buffer_size()
             if size == before:
                 self.transport.abort()

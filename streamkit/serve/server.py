@@ -51,7 +51,7 @@ class Options(msgspec.Struct, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether callers need neither a key nor a token."""
+        """True if callers need neither a key nor a token."""
         return self.keys is None and self.jwt_secret is None and self.jwks is None
 
 

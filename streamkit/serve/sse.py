@@ -47,7 +47,7 @@ def goodbye(reason: str, **fields: object) -> bytes:
 
 
 def _with_retry(events: bytes) -> bytes:
-    """`events`, the last of which says when to connect again. Else a browser waits 3 s, or as long as a bye said."""
+    """Add the pause before a reconnection to the last event. A browser else waits 3 s, or as long as a bye said."""
     return b"%bretry: %d\n\n" % (events[:-1], random.randrange(*_RETRY))
 
 
@@ -56,7 +56,7 @@ class Cursor(Protocol):
 
     @property
     def segment(self) -> str | None:
-        """The one that it follows; None for whole spaces."""
+        """The segment that it follows; None for whole spaces."""
 
     async def page(self) -> tuple[bytes, bool]:
         """The events of the next entries from the store, and whether there are no more by now."""

@@ -21,9 +21,9 @@ class StreamLag(NamedTuple):
 
     entries: int
     bytes: int
-    """Of payload; of a transaction that was read in part, all of it."""
+    """Bytes of payload. A transaction that was read in part counts in full."""
     seconds: float
-    """Since the oldest of them was committed; 0 if there is none."""
+    """Seconds since the oldest of these entries was committed; 0 if there is none."""
 
 
 def stream_lag(checkpoint: str, url: str, *, archive: str | None = None) -> dict[tuple[UUID, str], StreamLag]:
@@ -74,7 +74,7 @@ def _partitions(client: Client, store: UUID, space: str, incarnation: str | None
 
 
 def _offsets(checkpoint: str) -> list[StreamOffset]:
-    """Of each source of streamkit, where the last batch that is done ended."""
+    """For each source of streamkit, the offset at which the last finished batch ended."""
     try:
         filesystem, path = _directory(checkpoint)
         done = max(_numbers(filesystem, f"{path}/commits"), default=None)

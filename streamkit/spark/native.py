@@ -36,7 +36,7 @@ __all__ = ["Plan", "frame_of", "plan", "read_space"]
 _OWN = ("store", "space", "tier")
 _MANY_PATHS = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _setting = threading.Lock()
-"""Of who has changed it for a moment."""
+"""Held while a setting of Spark is changed for a moment."""
 _FEW = 4
 """Files of one directory that are asked for by name: listing it takes as many requests."""
 
@@ -110,19 +110,19 @@ def read_space(
 
 
 class Plan(NamedTuple):
-    """What a read consists of."""
+    """The parts of a read."""
 
     spans: list[Span]
     cold: list[Piece]
     """Files of the archive."""
     tables: dict[str, Table]
-    """Of each of these files, by its path."""
+    """The table of each of these files, by the file's path."""
     entries: set[tuple[UUID, str, int]]
-    """Partitions of which the reader of entries reads the archived part too."""
+    """Partitions whose archived part is also read by the reader of entries."""
 
 
 def plan(client: Client, options: Options) -> Plan:
-    """As of now; it asks the stores, and not Spark."""
+    """Plan a read as of now. This asks the stores, and not Spark."""
     planned = spans(client, options)
     archived = any(span.archived for span in planned)
     found = pieces(client, options, planned) if archived else []
@@ -135,7 +135,7 @@ def plan(client: Client, options: Options) -> Plan:
 
 
 def frame_of(spark: SparkSession, given: dict[str, str], planned: Plan) -> DataFrame:
-    """What is planned, as a frame; `given`: the options of the source."""
+    """The planned read as a frame; `given`: the options of the source."""
     options = parse(given)
     tests, tables = tests_of(options), planned.tables
     native = bool(tables) and _can_read(spark, *next(iter(tables.items())))
@@ -198,7 +198,7 @@ def _place(piece: Piece) -> tuple[Any, ...]:
 
 
 def _whole(piece: Piece) -> bool:
-    """Whether all rows of the partition in the file are wanted."""
+    """True if all rows of the partition in the file are wanted."""
     file = piece.file
     return file is not None and (piece.first, piece.last) == file.numbers and not piece.skip and not piece.stop
 
@@ -288,7 +288,7 @@ def _owner(path: str) -> str:
 
 
 def _cut(piece: Piece, file: File) -> Column:
-    """Whether a row of `file` is one of the piece."""
+    """A condition that holds for the rows of `file` that belong to the piece."""
     from pyspark.sql import functions as F
 
     number, index = F.col("number"), F.col("index")
@@ -316,7 +316,7 @@ def _hadoop(table: Table) -> str:
 
 
 def _can_read(spark: SparkSession, file: str, table: Table) -> bool:
-    """Whether Spark itself reads the file: it has a connector, and is let in. Spark Connect does not tell."""
+    """True if Spark itself can read the file: it has a connector and access. Spark Connect does not tell."""
     path = f"{_hadoop(table)}/{file}"
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
@@ -339,7 +339,7 @@ def _can_read(spark: SparkSession, file: str, table: Table) -> bool:
 
 
 def _same_endpoint(endpoint: str) -> str:
-    """What two ways of writing one endpoint have in common."""
+    """A normal form in which two spellings of one endpoint are equal."""
     return endpoint.strip().rstrip("/").lower()
 
 

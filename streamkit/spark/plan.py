@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Span(NamedTuple):
-    """Transactions first..last of one partition, of which those up to `archived` are read from the archive."""
+    """Transactions first..last of one partition. Those up to `archived` are read from the archive."""
 
     store: UUID
     space: str
@@ -60,9 +60,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """What one task reads: transactions first..last of a partition, from a file of the archive or from the log.
+    """The share of one task: transactions first..last of a partition, from a file of the archive or from the log.
 
-    `skip` and `stop` as in Span.
+    `skip` and `stop` are those of Span.
     """
 
     store: UUID

@@ -41,7 +41,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def loss(store: UUID, space: str, what: str) -> str:
-    """What is said where entries are gone that a stream was to read."""
+    """The message for entries that were removed before a stream has read them."""
     return f"the space {space!r} of the store {store} is not what the checkpoint goes on in: {what}"
 
 
@@ -212,7 +212,7 @@ def _planned(piece: Piece, partition: Partition, options: Options) -> Iterator[B
 
 
 def _up_to(piece: Piece, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Of the last transaction only what the piece goes up to."""
+    """The batches, with the last transaction cut off where the piece stops."""
     for batch in batches:
         if not piece.stop or batch.number < piece.last:
             yield batch

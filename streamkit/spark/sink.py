@@ -414,7 +414,7 @@ class _Writer:
 
 
 def _rows_of(batches: Sequence[pa.RecordBatch], starts: Any, rows: Any) -> pa.RecordBatch:
-    """`rows` of all `batches`, of which each begins at one of `starts`, in the order in which they are named."""
+    """The given `rows` of `batches`, in the given order. `starts`: the number of each batch's first row."""
     import numpy as np
     import pyarrow as pa
 

@@ -26,9 +26,9 @@ _ROWS = 100_000
 
 class SpaceOffset(NamedTuple):
     incarnation: str | None
-    """As hex text; None in a checkpoint of version 1, which does not know it."""
+    """The incarnation in hex; None in a checkpoint of version 1, which lacks it."""
     read: tuple[tuple[int, int], ...]
-    """For each partition (the last transaction, entries of the next one)."""
+    """For each partition: the last transaction read, and the number of entries read of the next one."""
 
     def of(self, partition: int) -> tuple[int, int]:
         return self.read[partition] if partition < len(self.read) else (0, 0)
@@ -38,7 +38,7 @@ class StreamOffset(NamedTuple):
     spaces: dict[tuple[UUID, str], SpaceOffset]
     rows: int = _ROWS
     named: bool = False
-    """Whether nothing may be missing behind (0, 0) either."""
+    """True if entries missing after (0, 0) are a loss too."""
 
 
 def encode(offset: StreamOffset) -> dict[str, Any]:

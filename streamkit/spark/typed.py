@@ -82,7 +82,7 @@ def struct(schema: StructType | str) -> StructType:
 
     found = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(found, StructType):
-        raise ValueError(f"a schema is of the fields of a document, not {schema!r}")
+        raise ValueError(f"a schema must be a StructType or the DDL text of a struct's fields, not {schema!r}")
     return found
 
 

@@ -13,7 +13,7 @@ Predicate = Callable[[str | None], bool]
 
 
 def predicate_of(given: Any) -> Predicate:
-    """Whether a tag matches. None matches everything. Refused if it is no predicate."""
+    """A function that tells if a tag matches. It matches every tag for None. Refused if `given` is no predicate."""
     if given is None:
         return lambda tag: True
     if isinstance(given, str):

@@ -49,7 +49,7 @@ class ExtendIn(AckIn, kw_only=True):
 
 
 def counts(group: Group) -> dict[str, int]:
-    """The jobs by what may become of them."""
+    """The number of jobs by state."""
     status = group.status()
     return {"ready": status.unread + status.ready, "in_flight": status.pending, "dead_lettered": status.dead}
 

@@ -1,4 +1,4 @@
-"""Reading a topic from a sequence on, with the tombstone of what a cap or a ttl took."""
+"""Reads a topic from a sequence on, with a tombstone for records that a cap or a ttl removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Wanted(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a reader gets at once."""
+    """The answer to one read of a topic."""
 
     records: list[dict[str, Any]]
     next: int

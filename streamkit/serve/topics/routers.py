@@ -44,7 +44,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     config: RouterConfig
     made: int
-    """How many times a router of this name was made: each has a cursor of its own."""
+    """The number of times that a router of this name was made or got another source; each time has its own cursor."""
     created: int
     deleted: bool = False
 

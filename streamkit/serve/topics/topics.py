@@ -40,7 +40,7 @@ class Topic(NamedTuple):
     name: str
     stored: Stored
     sequence: int
-    """Of the entry that holds its configuration."""
+    """The sequence of the entry that holds the topic's configuration."""
 
     @property
     def config(self) -> TopicConfig:
@@ -274,7 +274,7 @@ class Topics:
         return (one for one in found if isinstance(one, Entry) and (one.sequence >= cursor or one.sequence in left))
 
     def extent(self, topic: Topic) -> Extent:
-        """How many records there are, from where to where."""
+        """The number, range and size of the topic's records."""
         status = self.store.segment_status(SPACE, topic.segment)
         head, written = status.last_sequence, status.last_timestamp or None
         if topic.is_queue:

@@ -39,7 +39,7 @@ _LONGEST_PAUSE = 5.0
 
 
 class TopicIn(msgspec.Struct):
-    """Where to begin in one topic."""
+    """The start of the watch in one topic."""
 
     from_seq: int = 0
     tail: bool = False
@@ -60,7 +60,7 @@ class WatchIn(msgspec.Struct):
 
 
 class Watch(msgspec.Struct):
-    """What a wid says."""
+    """The content of a wid."""
 
     key: str
     """The id of the key that made it."""
@@ -132,7 +132,7 @@ def create(topics: Topics, given: WatchIn, key: str, lenient: bool) -> tuple[str
 
 
 def opened(store: Store, wid: str, key: str) -> Watch:
-    """What a wid says. Refused if it was not made here, or by another key."""
+    """The watch that a wid encodes. Refused if it was not signed for this store, or if another key made it."""
     try:
         if not wid.startswith("wid_"):
             raise ValueError
@@ -149,7 +149,7 @@ def opened(store: Store, wid: str, key: str) -> Watch:
 
 
 def cursors_of(watch: Watch, text: str | None) -> dict[str, int]:
-    """Where to begin: at the cursor of an event, or where the watch says."""
+    """The cursor of each topic: from the id of an event, or else from the watch."""
     if text is None:
         return dict(watch.topics)
     try:
@@ -160,7 +160,7 @@ def cursors_of(watch: Watch, text: str | None) -> dict[str, int]:
 
 
 class _Stream:
-    """Where one connection is."""
+    """The state of one connection."""
 
     def __init__(self, topics: Topics, routers: Routers, watch: Watch, cursors: dict[str, int]) -> None:
         self._topics = topics
@@ -168,7 +168,7 @@ class _Stream:
         self._wanted = watch.wanted()
         self.cursors = cursors
         self.live: set[str] = set()
-        """Topics of which everything was given."""
+        """Topics whose existing records were all sent."""
         self._segments: dict[str, str] = {}
 
     def event(self, name: str, data: dict[str, Any]) -> bytes:

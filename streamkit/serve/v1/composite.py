@@ -46,11 +46,11 @@ async def asked(request: Request) -> tuple[list[str], dict[str, str], str | None
     """The spaces, the bounds as those of a query, and the cursor that a body asks for."""
     request.query(())
     if request.media_type != "application/json":
-        raise Problem("unsupported-media-type", "what is asked of several spaces is application/json")
+        raise Problem("unsupported-media-type", "the body of a request over several spaces must be application/json")
     try:
         body = await request.body()
         if len(body) > _BYTES:
-            raise Problem("body-too-large", f"what is asked of several spaces has at most {_BYTES} bytes")
+            raise Problem("body-too-large", f"a body for several spaces has at most {_BYTES} bytes")
         found = _decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Problem("invalid-body", f"the body is not valid: {error}") from None

@@ -174,8 +174,7 @@ class SpaceCursor:
         return place_of(entry) >= Offset.decode(self._offset, self._space).position(0)
 
     def _merge(self, items: list[Item], last: Entry) -> list[Item]:
-        """Return the new items of a batch of which the connection may have seen a part, maybe in another order of the
-        partitions."""
+        """Return the new items of a batch. The connection may have seen the others in another order of partitions."""
         seen = Offset.decode(self.offset, self._space)
 
         def is_new(what: Entry | Gap) -> bool:

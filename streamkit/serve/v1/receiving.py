@@ -53,7 +53,7 @@ class SettledOut(msgspec.Struct):
 
 
 class ReceiveIn(msgspec.Struct, forbid_unknown_fields=True):
-    """What to receive. `wait`: seconds, at most 30. `consumer` names the receiver. `auto_ack`: at most once.
+    """A request for deliveries. `wait`: seconds, at most 30. `consumer` names the receiver. `auto_ack`: at most once.
 
     `settle` is done first, so that a worker needs one request for each round.
     """

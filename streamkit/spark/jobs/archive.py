@@ -20,7 +20,7 @@ __all__ = ["job"]
 def _archive(
     store: Store, space: str, min_age: float | None, size: int, wait: float, spread: Spread | None = None
 ) -> tuple[int, int, int]:
-    """(entries, files, transactions removed). LeaseNotAcquired if others are at it all the time."""
+    """(entries, files, transactions removed). LeaseNotAcquired if other archivers hold the lease all the time."""
     ends = time.monotonic() + wait
     entries = files = removed = 0
     while True:

@@ -1,4 +1,4 @@
-"""What the jobs' command lines have in common."""
+"""The parts that the jobs' command lines share."""
 
 from __future__ import annotations
 
