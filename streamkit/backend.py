@@ -232,7 +232,7 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what is held. Again is fine."""
+        """Release all resources. A second call does nothing."""
         ...
 
 

@@ -153,7 +153,7 @@ class EntriesRemoved(PermanentError):
 
 
 class SpaceFull(PermanentError):
-    """The space holds as much as its retention allows, which rejects what is more. Nothing was written: trim it."""
+    """The space is full, and its retention rejects further entries. Nothing was written: trim the space."""
 
 
 class GroupExists(PermanentError):

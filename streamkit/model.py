@@ -185,7 +185,7 @@ class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def space_offset(self) -> LexKey:
-        """After what the status tells: who has read up to it has seen that.
+        """The offset after everything that the status tells: a reader at this offset has seen all of it.
 
         After a write it is the offset after its transaction. Where a space has several partitions it is like that of an
         entry which was read from its segment; see `end_offset` for a place in all of them.

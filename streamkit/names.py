@@ -1,4 +1,4 @@
-"""Space and segment names: what is legal, and on which partition a segment lives."""
+"""Legal names of spaces and segments, and the partition of a segment."""
 
 from __future__ import annotations
 

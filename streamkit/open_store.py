@@ -175,7 +175,7 @@ class OpenStore:
         return [InternalName(segment_name(row.key)) for row in rows]
 
     def rest(self) -> None:
-        """Nobody has a handle of it now; the next one goes on with what was learned, where that is still true."""
+        """Note that no handle is open. The next handle reuses the known state, as far as it is still true."""
         self._resting.update(self.spaces)
         self.spaces.clear()
 

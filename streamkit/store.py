@@ -1178,7 +1178,7 @@ class Store:
         return self._shared.counters.snapshot(self._backend.requests)
 
     def close(self) -> None:
-        """Close this handle; the last one releases what is held. What reads by it ends. Again is fine."""
+        """Close this handle; the last one releases the store's resources. Its reads end. A second call does nothing."""
         if not self._handle.closed:
             self._handle.closed = True
             self._shared.news.tell()

@@ -135,7 +135,7 @@ class Transaction:
         return self._draft.replayed
 
     def produce(self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None) -> None:
-        """Add records. What is wrong with them is said here; what is wrong with their place, at the commit."""
+        """Add records. Invalid records are refused here; a wrong place for them is refused at the commit."""
         self._draft.add(segment, records, expected_sequence)
 
     def __enter__(self) -> Transaction:

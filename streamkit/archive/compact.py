@@ -123,7 +123,7 @@ def _joined(files: FileReader, part: Sequence[File], columns: list[str]) -> pa.T
 
 
 def _with_long_payloads(rows: pa.Table) -> pa.Table:
-    """Offsets of 64 bits: what is put together may have more than 2 GiB."""
+    """Use offsets of 64 bits: joined columns may have more than 2 GiB."""
     import pyarrow as pa
 
     return rows.set_column(rows.column_names.index("payload"), "payload", rows["payload"].cast(pa.large_binary()))

@@ -167,7 +167,7 @@ class Stage:
                 shutil.copyfile(path, os.path.join(self._staged, name))
 
     def publish(self) -> bool:
-        """Put what was written into the table, durably. False, and nothing of it, if the version is taken."""
+        """Put the written files into the table, durably. False, and nothing is put, if the version is taken."""
         self._gather()
         new = sorted(name for name in os.listdir(self._staged) if not os.path.islink(os.path.join(self._staged, name)))
         os.chmod(self._staged, os.stat(self._log).st_mode & 0o2777)

@@ -1,4 +1,4 @@
-"""Erasing from the archive: files that hold what is erased are written anew, and the old ones are deleted.
+"""Erases from the archive: files with erased entries are rewritten, and the old files are deleted.
 
 What is erased keeps its row, with neither payload nor metadata, so that everything else stays where it is. Older
 versions of the table lose their files too, and so do files that no version names.
@@ -118,7 +118,7 @@ def part_file(archive: Archive, snapshot: Snapshot, file: File) -> None:
 
 
 def _written(archive: Archive, snapshot: Snapshot, file: File, spans: Spans) -> File:
-    """A new file with what is left of `file`."""
+    """A new file with the remaining rows of `file`."""
     rows = archive.files.read(file, list(snapshot.state.types))
     return write_file(archive.table, _without(rows, spans))
 
@@ -187,7 +187,7 @@ def _groups_with(source: Any, path: str, spans: Spans) -> Iterator[int]:
 
 
 def _delete_old(archive: Archive, named: Set[str], spans: Spans) -> None:
-    """Delete files that hold what is erased and are not `named` by the present version.
+    """Delete files that hold erased entries and are not `named` by the present version.
 
     Nobody can come to need one: what would name it takes the place of a file that had the same rows and is replaced,
     or it builds on an earlier version.

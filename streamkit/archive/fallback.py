@@ -250,7 +250,7 @@ class ArchiveOrLog:
             return
         except UNREADABLE as error:
             damage = error
-        # The rest of the transaction in whose middle it ended, then what is before it.
+        # First the rest of the transaction in which it ended, then the transactions before it.
         last = number if index else number - 1
         held = held_from(partition, start[0], last) if last >= start[0] else start[0]
         if held is None:
@@ -340,7 +340,7 @@ class ArchiveOrLog:
         yield from latest
 
     def has(self, partition: Partition, id: bytes, number: int | None, made: int) -> bool:
-        # What a writer that slept left in the log looks like what was committed: only the table can tell.
+        # A row of a stale writer in the log looks like a committed one: only the table can tell.
         return self._archive.has(partition, id, number, made)
 
     def examine(self, partition: Partition, last: int) -> Contents:

@@ -143,7 +143,7 @@ class TableFiles:
         if self.directory is not None:
             make_directories(self.directory)
         # Through a buffer, as delta-rs takes bytes where the archive is remote, and not an Arrow buffer; in parts, as
-        # what is larger than the buffer passes by it.
+        # reads that are larger than the buffer bypass it.
         with self.filesystem.open_output_stream(path, compression=None, buffer_size=2 * _WRITTEN) as target:
             for at in range(0, data.size, _WRITTEN):
                 target.write(memoryview(data)[at : at + _WRITTEN])

@@ -63,7 +63,7 @@ def write_file(table: Table, rows: pa.Table | Rows) -> File:
     import pyarrow.parquet as pq
 
     with table.mapped():
-        # In memory first: its name says what is in it. Compressed it is a small part of the rows.
+        # In memory first, because the file's name has its digest. Compressed, it is a small part of the rows.
         sink = pa.BufferOutputStream()
         with pq.ParquetWriter(sink, rows.slice(0, 1).schema, **_OPTIONS) as writer:
             file, payload, _ = _write_rows(writer, rows)
@@ -205,7 +205,7 @@ def _group(rows: pa.Table | Rows) -> int:
 
 
 def _with_own_words(rows: pa.Table) -> pa.Table:
-    """`rows` with dictionaries of what is in them: else every row group would repeat that of the whole file."""
+    """`rows` with dictionaries of their own words: else each row group would repeat that of the whole file."""
     import numpy as np
     import pyarrow as pa
 

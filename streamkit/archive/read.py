@@ -385,7 +385,7 @@ class Archive:
 
         return self._asked(partition, partition.head.archived, ask)
 
-    # -- what is where --------------------------------------------------------------------------------------------
+    # -- places ---------------------------------------------------------------------------------------------------
 
     def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
         def ask(snapshot: Snapshot) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""After the grace: what is archived leaves the log. Its rows leave the index when their runs are merged."""
+"""Removes archived transactions from the log after the grace. Their index rows go when runs are merged."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _remove(partition: Partition, archive: Archive, note: ArchiveRow) -> tuple[i
     after = ArchiveRow(max(number, removed), tuple(mark for mark in note.since if mark[0] > number))
     if number <= removed:
         return 0, after
-    # Table and watermark first: what is removed must be there.
+    # Check table and watermark first: the archive must hold the transactions that are removed.
     partition.read_head()
     if partition.head.archived < number:
         return 0, note

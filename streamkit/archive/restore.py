@@ -39,7 +39,7 @@ _TOGETHER = 1000
 
 
 def archived_spaces(store: Store) -> list[str]:
-    """The names of the spaces of a store that have an archive, a damaged one too: who restores that one is told."""
+    """The names of a store's spaces with an archive, even a damaged one: restoring that one raises its error."""
     check_installed()
     import pyarrow.fs as fs
 
@@ -153,7 +153,7 @@ def _keys_of(partition: Partition) -> dict[int, _Key | None]:
 
 
 class _Copy:
-    """The space in the target: what it held at the beginning, and what is written to it."""
+    """The space in the target: its transactions at the start, and the ones that are written to it."""
 
     def __init__(self, target: Store, space: str) -> None:
         known = inner(target).look_up(space)[0]
@@ -196,7 +196,7 @@ class _Copy:
         self.keys_left += has_key and not whole
 
     def _make_floors(self, transaction: Sequence[Batch]) -> None:
-        """Segments begin where those of the source do: what is before was removed there."""
+        """Begin segments where the source's segments begin: earlier entries were removed there."""
         removals = []
         for batch in transaction:
             entry = batch.entries[0]

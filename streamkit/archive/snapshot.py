@@ -114,7 +114,7 @@ class TrimmedMark(NamedTuple):
 
 
 class Snapshot:
-    """One version of the table: what is read from it is one consistent state."""
+    """One version of the table: reads from it see one consistent state."""
 
     def __init__(self, where: str, archived: dict[int, int], files: Sequence[File], state: LogState) -> None:
         self.where = where

@@ -1,4 +1,4 @@
-"""Trimming the archive: files that hold nothing but what is below a space's floor are forgotten, and deleted."""
+"""Trims the archive: files whose entries are all below a space's floor leave the table and are deleted."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def remove_trimmed_rows(archive: Archive, partition: Partition, lease: Lease) ->
                 if not table.allow_holes(snapshot.state):
                     continue
                 new = [found for file in old if (found := made[file.path]) is not None]
-                # After the look: whoever has the lease by then moves the table on, and this commit fails.
+                # After the look: a later holder of the lease moves the table on, and then this commit fails.
                 lease.check()
                 if table.thin(snapshot.state, old, new, partition.partition, mark):
                     table.sync()

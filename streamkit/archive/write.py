@@ -108,7 +108,7 @@ def archive_partitions(
                 total = _commit(table, lease, growing, total, progress)
         return _commit(table, lease, growing, total, progress)
     except LeaseLost:
-        # They may hold what was erased meanwhile, and nobody will look for it again.
+        # They may hold entries that were erased meanwhile, and no later erasure will look for those.
         table.discard(file for one in growing for file in one.files)
         raise
 
@@ -177,7 +177,7 @@ def _commit(
                     f"{table.url}: another archiver has gone on from transaction {one.reached} of partition "
                     f"{one.partition.partition}; stop this one"
                 )
-        # After the look: who has the lease by then moves the table on, and this commit fails.
+        # After the look: a later holder of the lease moves the table on, and then this commit fails.
         lease.check()
         if table.commit(state, parts):
             break

@@ -14,7 +14,7 @@ __all__ = ["Chunk", "Cursor", "Place", "merge_cursors"]
 Chunk = tuple[list[bytes], list[bytes]]
 """Keys in order, and their values."""
 _DECODED = 8
-"""Blocks of a run that are made into rows at once: what was read ahead waits compressed."""
+"""Blocks of a run that are decoded at once: the other blocks that were read ahead stay compressed."""
 _CACHED = 8
 """A step with more blocks of one run than that leaves the cache alone."""
 _MOST_AHEAD = 256 << 10

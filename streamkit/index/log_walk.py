@@ -1,4 +1,4 @@
-"""A walk over a partition's log and archive: what is there, and what is wrong with it.
+"""A walk over a partition's log and archive: it collects their content and their faults.
 
 It looks at the rows themselves, whatever state they are in, and relies on nothing that was learned before.
 """
@@ -98,7 +98,7 @@ class LogWalk:
         return by_space or segment in self.removed or bool(row.gaps and self.head.thinned)
 
     def begin_at_floor(self) -> None:
-        """Pass over what was trimmed."""
+        """Pass over the trimmed transactions."""
         floor = self.head.floor
         if floor.number > 1:
             self.cold = None  # the archive lacks the trimmed beginnings of segments
@@ -285,6 +285,6 @@ class LogWalk:
             self.cold = None
             return
         self.cold = None if contents.sparse else contents.segments
-        # Of what was trimmed the archive may know nothing.
+        # The archive may know nothing of trimmed transactions.
         self.position = contents.position if contents.position or not last else -1
         self.timestamp = contents.timestamp

@@ -237,7 +237,7 @@ def _rebuild(
             forgotten,
             "" if there else "; a retention and other settings if they were set by one of these",
         )
-    # Newer than what was there, whatever that was.
+    # Newer than the old head, whatever that was.
     version = before.version + 1 if there else partition.clock.now()
     head = Head(
         partition.settings,

@@ -369,7 +369,7 @@ def build_section(id: bytes, seed: int, keys: Sequence[bytes], values: Sequence[
 
 
 def decode_section(data: bytes, file: RunFile, seed: int) -> tuple[list[bytes], list[bytes]]:
-    """(keys, values) of a whole section, every byte of which is checked. CorruptData, or UnsupportedVersion."""
+    """(keys, values) of a whole section. Every byte is checked: CorruptData, or UnsupportedVersion."""
     if len(data) != file.length:
         _damaged(file.id, f"it has {len(data)} bytes instead of {file.length}")
     tail = decode_tail(data[file.length - file.tail :], file, seed)

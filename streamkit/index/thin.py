@@ -75,7 +75,7 @@ class _Floors:
 
 
 def thin(partition: Partition) -> None:
-    """Remove from index and packs what is below the floors of segments, if that is due."""
+    """Remove entries below the floors of segments from index and packs, if that is due."""
     rows = _due(partition)
     if not rows:
         return
@@ -140,7 +140,7 @@ def expire(committer: Committer, least: float = 1 / _SHARE) -> None:
 
 
 def _thin_packs(partition: Partition, rules: _Floors, rows: dict[str, SegmentRow]) -> None:
-    """Write the packs anew that hold little else than what was dropped."""
+    """Rewrite the packs that hold little else than dropped entries."""
     head = partition.head
     dead = dict.fromkeys((pack.id for pack in head.packs), 0)
     for number, length in rules.dropped:

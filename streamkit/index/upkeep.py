@@ -257,7 +257,7 @@ def merge_all_with(partition: Partition, rules: Rules | None = None) -> bool:
 
 
 def release(partition: Partition, number: int) -> None:
-    """Say that only the archive holds what was committed up to `number`, and forget its packs."""
+    """Note in the head that only the archive holds transactions up to `number`, and drop their packs."""
 
     def released(head: Head) -> Head:
         if head.released >= number:
@@ -520,7 +520,7 @@ def _worth_packing(records: dict[int, bytes]) -> dict[int, bytes]:
 
 
 def encode(partition: Partition, first: int, last: int, records: Iterable[tuple[int, bytes]]) -> EncodedPack:
-    """A pack of the partition's transactions first..last, as far as they are in `records`."""
+    """A pack of those of the partition's transactions first..last that are in `records`."""
     return encode_pack(first, last, records, partial(timestamp_of, partition), partition.seed)
 
 

@@ -126,7 +126,7 @@ def verify_space(backend: Backend, space: str, make: MakePartition, progress: Pr
 
 
 def find_settings(backend: Backend, space: str) -> tuple[Settings | None, list[Finding]]:
-    """A space's settings, from the catalog or from its first head, and what is wrong with the catalog."""
+    """A space's settings, from the catalog or from its first head, and the faults of the catalog."""
     key = bytes(space_key(space))
     findings: list[Finding] = []
     listed = head = None

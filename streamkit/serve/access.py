@@ -35,7 +35,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
             raise Problem("forbidden", f"this needs a key with the scope {scope!r}")
 
     def check_place(self, store: UUID | None, space: str | None, segment: str | None) -> None:
-        """A Problem unless the key is for this store, space and segment; None is for what is not named."""
+        """Raise a Problem unless the key is for this store, space and segment; None if the request names none."""
         if self.stores and store not in self.stores:
             raise Problem("forbidden", "the key is for other stores")
         if space is not None:

@@ -210,7 +210,7 @@ def ticket_for(key: Key, path: bytes) -> tuple[str, int]:
 
 
 def refused() -> Problem:
-    """The problem of a request without a valid key. It does not say what was wrong with it."""
+    """The problem of a request without a valid key. It does not say why the key is invalid."""
     return Problem(
         "unauthenticated",
         "the request has no valid key; send it as `Authorization: Bearer sk_…`",

@@ -95,7 +95,7 @@ class Rings:
         return sum([ring.misses for ring in self._rings.values()])
 
     def wake_all(self) -> None:
-        """Have everybody who listens look at the service's state."""
+        """Make all listeners look at the service's state."""
         for ring in self._rings.values():
             ring.wake_all()
 

@@ -59,7 +59,7 @@ def read_space(
     rescue: str = "",
     filters: Sequence[Any] = (),
 ) -> DataFrame:
-    """A space as a DataFrame, at the speed of `spark.read.parquet` for what is archived.
+    """A space as a DataFrame. Archived entries are read at the speed of `spark.read.parquet`.
 
     `store`: a UUID, several, or "*" for all under the URL; `space` may be "*" too. `columns`: those to read, all if
     empty: store, space, partition, number, index, position, segment, sequence, timestamp, trx_id, trx_node, payload,

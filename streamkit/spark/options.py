@@ -86,7 +86,7 @@ class Options(NamedTuple):
     columns: tuple[str, ...] = tuple(COLUMNS)
     first: int | str = 0
     """A timestamp in ms, or an offset's hex text."""
-    """LATEST: what is committed from now on."""
+    """LATEST: entries that are committed from now on."""
     last: int | str = 0
     segments: tuple[str, ...] | None = None
     """None: all."""
@@ -109,7 +109,7 @@ class Options(NamedTuple):
 
 
 def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
-    """Checked options. ValueError, which names what is known, for one that is unknown, missing or wrong."""
+    """Checked options. ValueError for an unknown, missing or wrong option; it names the known ones."""
     known = _WRITE if writing else _READ
     given: dict[str, str] = {}
     for name, value in _of_table(options, known).items():
@@ -213,7 +213,7 @@ def _count(name: str, text: str, least: int) -> int:
 
 
 def bound(name: str, text: str) -> int | str:
-    """A timestamp in ms, 0 for none, an offset's hex text, or LATEST. ValueError for what is none of them."""
+    """A timestamp in ms, 0 for none, an offset's hex text, or LATEST. ValueError for any other value."""
     text = text.strip()
     if not text or (name == "from" and text.lower() == "earliest"):
         return 0

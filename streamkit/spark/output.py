@@ -143,7 +143,7 @@ class Output:
             )
         new = [field for field in Schema.from_arrow(schema).fields if field.name not in there]
         if new:
-            # A commit of its own, without rows: whoever is killed after it finds the columns there.
+            # A commit of its own, without rows: a run after a kill finds the columns there.
             table.alter.add_columns(new)
             table = DeltaTable(self.url)
             check(table)
@@ -230,7 +230,7 @@ def _schema(frame: DataFrame) -> pa.Schema:
 
 
 def _filesystem(url: str) -> Any:
-    """A pyarrow file system of a table's directory. delta-rs gives one of its own for what is no local path."""
+    """A pyarrow file system of a table's directory. For a directory that is not local, delta-rs gives its own."""
     import pyarrow.fs as fs
     from deltalake.fs import DeltaStorageHandler
 

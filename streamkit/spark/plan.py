@@ -249,7 +249,7 @@ def packed(pieces: Sequence[Piece], rows: int) -> list[tuple[Piece, ...]]:
     found: list[list[Piece]] = []
     size = 0
     for piece in pieces:
-        # What is in the archive and what is in the log are read differently, and take their time differently.
+        # Archive and log are read differently, and take different times.
         alike = found and (found[-1][0].file is None) == (piece.file is None)
         if not alike or size + piece.rows > rows:
             found.append([])

@@ -153,7 +153,7 @@ def _compared(operator: str, left: Any, right: Any) -> Any:
 
 
 def parse_filters(text: str, moment: Callable[[str], int]) -> AnyOf | None:
-    """The option `filters`; None if there are none. ValueError for what is no filter.
+    """The option `filters`; None if there are none. ValueError for an invalid filter.
 
     A test is an array of a column, an operator and a value. A row passes all tests of the array, or, in an array of
     such arrays, all tests of one of them. `moment` reads a timestamp.

@@ -60,7 +60,7 @@ _clients: dict[tuple[str, str | None], Client] = {}
 
 
 def read_pieces(pieces: Sequence[Piece], options: Options, tests: Sequence[Predicate]) -> Iterator[pa.RecordBatch]:
-    """A task's pieces, without what was removed from their spaces until now.
+    """A task's pieces, without the entries that were removed from their spaces by now.
 
     A Python worker runs many tasks: it keeps its client, and opens it again where that does not work any more. The task
     looks at each of its partitions once.

@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: StreamOffset | None = None
         self._latest: StreamOffset | None = None
         self._reached: Json | None = None
-        """The start of the next batch, as far as this process knows: Spark before 4.2 does not say it."""
+        """The start of the next batch that this process knows of: Spark before 4.2 does not pass it."""
         self._positions: OrderedDict[tuple[Partition, int], int] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ __all__ = ["Answer", "decide_append", "is_live", "matches"]
 
 
 class Answer(NamedTuple):
-    """The decision about an append: what is answered if `records` are written with `state` behind the last of them."""
+    """The decision about an append: the answer if `records` are written, with `state` after the last of them."""
 
     status: int
     headers: dict[str, str]

@@ -113,7 +113,7 @@ def _address(target: Target) -> str:
 
 
 def send(target: Target, body: bytes, signature: str) -> Any:
-    """POST `body`; what was answered, if it is JSON. OSError unless the answer is 2xx. Redirects are not followed."""
+    """POST `body`; return the answer if it is JSON. OSError unless the answer is 2xx. Redirects are not followed."""
     try:
         address = _address(target)
     except UnicodeError as error:

@@ -1,4 +1,4 @@
-"""Routers: what is appended to one topic is also appended to another, once.
+"""Routers append each record of one topic to another topic, once.
 
 The cursor of a router is an entry beside the records, written in one transaction with the copies. So any process may
 forward at any time: a read of the target does so first.
@@ -152,7 +152,7 @@ class Routers:
         raise Refused("topic_exists_incompatible", "others change this router all the time; try again")
 
     def _begin(self, router: Router, source: Topic) -> None:
-        """Have it forward what is appended from now on."""
+        """Have it forward records that are appended from now on."""
         start = _Cursor(source.segment, self._topics.head(source), 0)
         try:
             self._topics.store.produce(SPACE, router.cursor, [Record(msgspec.json.encode(start))], expected_sequence=0)
@@ -222,7 +222,7 @@ class Routers:
                 self.forward(router)
 
     def push(self, topic: str, seen: frozenset[str] = frozenset()) -> None:
-        """Forward what was appended to `topic`, on to all that it comes to."""
+        """Forward new records of `topic` through all routers that they reach."""
         for router in self.all():
             if router.config.source == topic and router.config.dest not in seen:
                 self.forward(router)

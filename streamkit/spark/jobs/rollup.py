@@ -141,7 +141,7 @@ def _set_aside(
     spark: SparkSession, options: dict[str, str], new: Sequence[Span], schema: Any, aside: Output, output: str
 ) -> int:
     table = aside.load()
-    # Several outputs may have one table for what is bad: it knows how far it goes for each.
+    # Several outputs may share one table of bad documents: it notes how far it goes for each.
     of = f"{blake2b(output.encode(), digest_size=8).hexdigest()}/"
     # Killed after this and before the rows were written, it comes again.
     planned = [_after(span, table, True, of) for span in new]
