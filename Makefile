@@ -19,7 +19,7 @@ PROOF := $(patsubst %,tests/%.py,log/test_sweep log/test_history log/test_faults
     store/test_state_machine store/test_golden index/test_verify backends/test_broken backends/local/test_crashes)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-again test-exhaustive lint compile bench clean java
+.PHONY: help demo test test-again test-exhaustive lint compile docs bench clean java
 
 help:
 	@echo "make demo             336,776 real records into a local store, and what can be done with them"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-again       the sample of crashes, faults and histories, 20 times"
 	@echo "make test-exhaustive  every crash point and fault, every seed: hours"
 	@echo "make lint             ruff and mypy alone"
+	@echo "make docs             the site, in build/site/html; fails for a broken link or an unresolved reference"
 	@echo "make bench            the figures of the README"
 	@echo "make clean            remove what was built, .venv too"
 
@@ -72,6 +73,9 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(VENV)/docs.stamp
+	@$(BIN)/python infra/site/build.py
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks
@@ -121,6 +125,11 @@ $(VENV)/spark-%.stamp: $(VENV)/dev.stamp
 	    >$$($(VENV)/spark-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
 	@$(VENV)/spark-$*/bin/python -m pip install -q --disable-pip-version-check --no-compile --ignore-installed \
 	    'pyspark==$*.*'
+	@touch $@
+
+$(VENV)/docs.stamp: pyproject.toml | $(BIN)/python
+	@echo "installing what the site needs into $(VENV)"
+	@$(PIP) -e '.[docs,archive,azure,s3,spark,eventsourcing,langgraph,kombu]'
 	@touch $@
 
 $(VENV)/bench.stamp: benchmarks/requirements.txt $(VENV)/demo.stamp

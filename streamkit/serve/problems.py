@@ -10,9 +10,9 @@ import msgspec
 from .. import errors
 from .responses import Answer, Headers
 
-__all__ = ["CODES", "Problem", "problem_of"]
+__all__ = ["CODES", "ERRORS", "Problem", "problem_of"]
 
-_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
+ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.SequenceMismatch, 412, "sequence-mismatch"),
     (errors.TransactionIdMismatch, 422, "idempotency-key-reused"),
     (errors.Fenced, 409, "fenced"),
@@ -69,7 +69,7 @@ _OWN = {
 }
 """Refusals of the server itself."""
 
-CODES: Mapping[str, int] = {**{code: status for _, status, code in _ERRORS}, **_OWN}
+CODES: Mapping[str, int] = {**{code: status for _, status, code in ERRORS}, **_OWN}
 """The status of each code."""
 
 _RETRYABLE = frozenset({"too-many-requests", "draining", "body-timeout", "store-closed", "token-keys-unavailable"})
@@ -139,7 +139,7 @@ def problem_of(error: Exception) -> Problem:
     """The problem that reports an error of the library, or of the server itself."""
     if isinstance(error, Problem):
         return error
-    code = next(code for kind, _, code in _ERRORS if isinstance(error, kind))
+    code = next(code for kind, _, code in ERRORS if isinstance(error, kind))
     if code == "internal":
         return Problem(code, "the server met an error of its own; its log has more")
     retryable = getattr(error, "retryable", False) or None

@@ -97,7 +97,20 @@ def test_the_wheel_says_what_it_is_and_needs(wheel: Path) -> None:
     always = {canonicalize_name(need.name) for need in needs if "extra" not in str(need.marker)}
     assert always == {canonicalize_name(Requirement(text).name) for text in PROJECT["dependencies"]}
     assert "streamkit" not in {need.name for need in needs}, "another project has that name on the package index"
-    extras = {"archive", "azure", "cli", "dev", "eventsourcing", "jwt", "kombu", "langgraph", "s3", "serve", "spark"}
+    extras = {
+        "archive",
+        "azure",
+        "cli",
+        "dev",
+        "docs",
+        "eventsourcing",
+        "jwt",
+        "kombu",
+        "langgraph",
+        "s3",
+        "serve",
+        "spark",
+    }
     assert set(metadata.get_all("Provides-Extra", [])) == extras
     assert "streamkit = streamkit.cli:main" in entry_points
 
