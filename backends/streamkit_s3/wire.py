@@ -106,10 +106,12 @@ class _Line:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._file = connection.makefile("rb", _LINE)
+        self._received = b""
+        """Bytes of the connection that were received; those before `_at` are parsed."""
+        self._at = 0
 
     def is_quiet(self) -> bool:
-        """True unless the server has closed the connection, or sent what nobody asked for."""
+        """True unless the server has closed the connection, or sent bytes that belong to no answer."""
         if not hasattr(select, "poll"):
             return not select.select([self._socket], [], [], 0)[0]
         poll = select.poll()
@@ -139,12 +141,12 @@ class _Line:
             version, status = found[1], int(found[2])
             headers = self._headers()
         body, ends = self._body(status, headers)
-        keeps = version == b"1" and headers.get("connection", "").lower() != "close"
+        closes = "close" in (word.strip() for word in headers.get("connection", "").lower().split(","))
+        # Bytes behind an answer must never become the answer to the next request.
+        keeps = version == b"1" and not closes and self._at == len(self._received)
         return Answer(status, headers, body), keeps and ends
 
     def close(self) -> None:
-        with suppress(OSError):
-            self._file.close()
         with suppress(OSError):
             self._socket.close()
 
@@ -168,7 +170,9 @@ class _Line:
             return self._chunks(), True
         if "content-length" in headers:
             return self._whole(_size(headers["content-length"], 10)), True
-        return self._file.read(), False
+        while self._more():
+            pass
+        return self._received[self._at :], False
 
     def _chunks(self) -> bytes:
         parts = []
@@ -179,13 +183,32 @@ class _Line:
         return b"".join(parts)
 
     def _whole(self, size: int) -> bytes:
-        data: bytes = self._file.read(size)
-        if len(data) < size:
-            raise Cut("cut in the body")
-        return data
+        parts = [self._received[self._at : self._at + size]]
+        missing = size - len(parts[0])
+        self._at += len(parts[0])
+        while missing:
+            part = self._socket.recv(min(missing, _SLICE))
+            if not part:
+                raise Cut("cut in the body")
+            parts.append(part)
+            missing -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _readline(self) -> bytes:
-        return self._file.readline(_LINE)
+        """A line with its end. Without one if it is longer than 64 KiB, or cut."""
+        while not (end := self._received.find(b"\n", self._at) + 1):
+            if len(self._received) - self._at >= _LINE or not self._more():
+                return self._received[self._at :]
+        line = self._received[self._at : end]
+        self._at = end
+        return line[:_LINE]
+
+    def _more(self) -> bool:
+        """Receive what has arrived. False at the end of the connection."""
+        part = self._socket.recv(_LINE)
+        self._received = self._received[self._at :] + part
+        self._at = 0
+        return bool(part)
 
 
 def _size(text: str, base: int) -> int:

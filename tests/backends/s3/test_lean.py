@@ -1,4 +1,4 @@
-"""The lean client beside boto3's: the same requests, and the same choice of server, for what the lean one knows."""
+"""The lean client beside boto3: the same requests, and the same choice of server."""
 
 from __future__ import annotations
 
@@ -478,10 +478,15 @@ def test_an_answer_that_tells_its_end_leaves_the_connection_to_the_next(
         b"HTTP/1.1 200 OK\r\n\r\nhello",
         OK.replace(b"HTTP/1.1", b"HTTP/1.0"),
         OK.replace(b"ETag", b"Connection: close\r\nETag"),
+        OK.replace(b"ETag", b"Connection: x-hop, Close\r\nETag"),
     ],
 )
 def test_an_answer_that_ends_with_its_connection_is_read_whole(exchange: Callable[..., Any], answer: bytes) -> None:
     assert exchange(answer, answer, times=2, ends=True) == ([b"hello", b"hello"], 2)
+
+
+def test_bytes_behind_an_answer_are_not_the_next_answer(exchange: Callable[..., Any]) -> None:
+    assert exchange(OK + OK.replace(b"hello", b"other"), OK, times=2) == ([b"hello", b"hello"], 2)
 
 
 def test_an_answer_without_a_body_is_not_waited_for(exchange: Callable[..., Any]) -> None:
