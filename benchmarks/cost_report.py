@@ -233,8 +233,8 @@ transaction. Deletes are free on S3. Azure bills a delete like a write, so with 
 
 Requests of the engine to a store in memory that behaves like S3: `python -m benchmarks.requests`, of 2026-11-22. A test checks
 that an S3 server gets the same requests (`tests/log/test_requests.py`). A fresh process sends one more, beside its first request,
-to read the store's mark. A trip is a set of up to 40 requests that are sent together. "Worst" is the worst of 40 processes,
-each of which did one thing.
+to read the store's mark. A trip is a set of up to 40 requests that are sent together. "Worst" is the worst of 40 processes
+with one operation each.
 
 | | wanted | counted |
 |---|---|---|

@@ -110,7 +110,7 @@ def ingest(bench: Flights) -> None:
 
 
 def archive(bench: Flights) -> None:
-    """The rate of two processes. Each time they have a copy of what was written."""
+    """The rate of two processes. Each round archives a fresh copy of the written store."""
     shutil.rmtree(bench.root, ignore_errors=True)
     shutil.copytree(bench.filled, bench.root)
     with streamkit.connect(bench.url) as client:

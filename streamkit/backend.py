@@ -250,12 +250,11 @@ class Driver(Protocol):
     def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
         """Remove all of it. A store that does not exist is fine. If it fails half-way, calling again goes on.
 
-        Who has it open may go on writing, and then its rows are those of a store that was made again. Where
-        `limits.remote` is False such writes are refused with StoreClosed.
+        A process that has the store open may go on writing; its rows then belong to a store that was made again. If
+        `limits.remote` is False, such writes are refused with StoreClosed.
 
-        `keep`: rows (partition, key) that are left where they are, for such processes to find; the store is gone all
-        the same, and not listed. They are named only if `limits.remote`. Deleting again removes what is not named
-        again.
+        `keep`: rows (partition, key) that stay, so that such processes find them. The store is gone all the same, and
+        not listed. Rows are named only if `limits.remote`. A second call removes the rows that it does not name.
         """
         ...
 

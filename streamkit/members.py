@@ -60,8 +60,8 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 class Members:
     """From `store.members(group)`. A group needs no making.
 
-    The log says who has joined; a lease for each says who is still there: it is renewed in the background, and ends
-    `ttl` seconds after the last renewal by the service's clock.
+    The log has the names of those that joined. Each member's lease says whether it is still there: it is renewed in the
+    background, and ends `ttl` seconds after the last renewal by the service's clock.
     """
 
     def __init__(self, store: Store, group: str) -> None:
@@ -73,7 +73,7 @@ class Members:
         self._noted: dict[str, tuple[_Note, Entry]] = {}
         """The latest note of each member that has neither left nor ended, and its entry."""
         self._ended: set[str] = set()
-        """Members whose leases have ended, and of whom no note says so yet."""
+        """Members whose leases have ended without a note of it yet."""
         self._lock = threading.RLock()
         """Guards the fields."""
 

@@ -217,8 +217,8 @@ def check_change(space: str, settings: Settings, changed: Changed) -> None:
         least, value = getattr(settings, name) * _LEAST, getattr(changed, name)
         if value and value < least:
             raise ValueError(
-                f"{name} of space {space!r} is {least:g} seconds or more, a tenth of what the space was created with, "
-                f"not {value:g}: other processes rely on that"
+                f"{name} of space {space!r} must be at least {least:g} seconds, not {value:g}: other processes rely on "
+                "a tenth of its value at creation"
             )
 
 

@@ -440,11 +440,11 @@ class Store:
         archive_grace: float | None = None,
         trimmed_rows: Literal["keep", "remove"] | None = None,
     ) -> None:
-        """Change settings of `create_space`, in seconds, from the next upkeep on; None stays as it is. The space is
-        created. `create_space` goes on taking the settings that it was created with.
+        """Change settings of `create_space`, in seconds, from the next upkeep on. None keeps a setting.
 
-        Neither can be less than a tenth of what the space was created with (ValueError): other processes rely on that,
-        also one that has not heard of a change. Keys that were forgotten already do not come back.
+        A missing space is created. `create_space` still accepts the settings that the space was created with.
+        A setting cannot be less than a tenth of its value at creation (ValueError): other processes rely on that, even
+        one that has not seen the change. Forgotten keys do not come back.
         `trimmed_rows`: "remove" takes the rows of trimmed and expired entries out of the archive's table, at each
         `archive` and `maintain`, so that other engines read what the store's readers read. "keep", the default, leaves
         them there.
@@ -461,11 +461,11 @@ class Store:
             committer.commit(Request((), control=Control(changed=changed)))
 
     def delete_space(self, space: str) -> None:
-        """Remove a space with all that is in it, its archive too. Made again it is another space: offsets of this one
-        are InvalidOffset there. Who has it open gets StoreClosed, or CorruptData, and opens the store again.
+        """Remove a space with all its entries, its archive too. A missing space is fine.
 
-        One that does not exist is nothing to do. Interrupted, it is completed by the next call. A damaged space is
-        deleted too. Processes that have it open may not notice then: stop them first.
+        A space that is made again is another space: offsets of this one are InvalidOffset there. Processes that have it
+        open get StoreClosed or CorruptData, and must open the store again. The next call completes an interrupted one.
+        A damaged space is deleted too. Processes that have it open may not notice then: stop them first.
         """
         from .removing.space import delete_space, has_remains
 
@@ -1152,11 +1152,11 @@ class Store:
     def repair(self, space: str | None = None) -> int:
         """Build the index of one space, or of all, again from log and archive; the number of rows that differed.
 
-        Neither is touched: CorruptData if they are damaged. Where the log still holds what a damaged archive should, it
-        is enough. What has left the log, and the index alone knows (idempotency keys, tokens of leases, what was
-        removed of segments), is taken from all of it that can be read; what is forgotten is a warning of the logger
-        `streamkit`. A list of the spaces that cannot be read is written again from its intact rows: repair a space by
-        its name if the list has lost it. Nobody may write to the store, or archive, meanwhile.
+        Log and archive are not changed: CorruptData if they are damaged. A damaged archive does not matter if the log
+        still holds its entries. Only the index knows idempotency keys, lease tokens and removed segments of
+        transactions that left the log. Its readable part supplies them; the logger `streamkit` warns of the others.
+        A damaged list of spaces is written again from its intact rows: repair a space by its name if the list has lost
+        it. Stop all writers and archivers of the store first.
         """
         from .index.repair import repair_catalog, repair_space
 

@@ -68,8 +68,8 @@ def foreign(where: str, *, writing: bool = False) -> Iterator[None]:
 def mapped(error: Exception, where: str, handled: BaseException | None = None, *, writing: bool) -> StreamkitError:
     """The error to raise instead. With `writing`, what may have been applied is Ambiguous.
 
-    `handled`: what was being handled when the call began. Who tries again in an `except` clause makes the failure of
-    before the context of this one, of which it says nothing.
+    `handled`: the exception that was being handled when the call began. A caller that tries again in an `except` clause
+    makes the earlier failure the context of this one; it says nothing about this one.
     """
     if isinstance(error, HttpResponseError) and error.status_code:
         return _refused(error, where, error.status_code, writing)

@@ -1,4 +1,4 @@
-"""The HTTP connections to one account, shared by its stores, and the counting of what goes over them."""
+"""The HTTP connections to one account, which its stores share, and the counts of requests and bytes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Rewrite records in place. The new records are first written to a note, so that the next process can complete a
 half-done rewrite.
 
-Nothing else in a log is ever written over. A process that is killed in the middle, or a power cut, would leave a record
-of which nothing can be read: not what other segments have in it, and not what comes after it where its end is unknown.
+Nothing else in a log is ever written over. A process that is killed in the middle, or a power cut, would leave an
+unreadable record. The entries of other segments in it would be lost, and later records too if its end is unknown.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _write(path: str, base: int, records: Sequence[tuple[int, bytes]]) -> None:
     file = OpenFile(os.open(os.path.join(path, log_name(base)), os.O_RDWR))
     try:
         for position, data in records:
-            # A copy that was made meanwhile, or a log of which a power cut took the end, may not have it.
+            # A copy that was made meanwhile may lack the record. So may a log that lost its end in a power cut.
             if os.pread(file.fd, HEADER, position - base)[_CRC:] == data[_CRC:HEADER]:
                 write_all(file.fd, data, position - base)
         os.fsync(file.fd)

@@ -127,7 +127,7 @@ class PartitionLog:
     def _complete(self) -> bool:
         """Complete a rewrite that another process left half done. True if the files may have changed."""
         if self._locked or not is_noted(self.path):
-            return False  # who has the lock has seen to it
+            return False  # the holder of the lock has completed it
         if self._readonly:
             before, self.reader.anew = self.reader.anew, read_note(self.path)
             return self.reader.anew != before
@@ -318,7 +318,7 @@ class PartitionLog:
                     if before is not None and before.file:
                         if not durable:
                             self._sync_all()
-                        with contextlib.suppress(OSError):  # the row is put; what is left is removed with the orphans
+                        with contextlib.suppress(OSError):  # the row is put; a remaining file goes with the orphans
                             unlink(row_path(self.path, before.file))
                     return etag_of(state.rows[key], self.reader.identity)
                 finally:

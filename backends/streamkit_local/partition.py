@@ -1,4 +1,4 @@
-"""The directory of a partition: made whole or not at all; and telling those who have it open that it is deleted."""
+"""The directory of a partition. It is made whole or not at all. A mark in it tells open processes of its deletion."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _remove_drafts(parent: str) -> None:
 
 
 def mark_log_deleted(path: str, timeout: float) -> None:
-    """Tell all who have a partition open that its store is deleted; its directory is at another path by now."""
+    """Mark a partition as deleted for all processes that have it open. Its directory has another path by now."""
     with open(os.path.join(path, "head"), "r+b") as head:
         while True:
             head.seek(HEAD_WORDS)

@@ -74,7 +74,7 @@ class Reader:
         return damage(self.path, f"has a damaged record at position {position}{row}")
 
     def walk(self, file: LogFile, position: int, end: int, chunk: int = 256 << 10) -> Iterator[Found]:
-        """The records between two positions of a file, all of which there are."""
+        """The records between two positions of a file. CorruptData if one is missing."""
         reached = position
         for found in walk(lambda at, length: self.read(file, at, length), position, end, self.seed, chunk):
             yield found

@@ -136,7 +136,7 @@ def pack_file(name: int, size: int) -> bytes:
 
 
 def unpack_file(data: bytes) -> tuple[int, int]:
-    """(name, size) of what `pack_file` gave."""
+    """(name, size) of a row that `pack_file` made."""
     name, size = _PAIR.unpack(data)
     return name, size
 
@@ -156,7 +156,7 @@ _decode_index = msgspec.msgpack.Decoder(list[tuple[bytes, int]]).decode
 class State:
     """`end` is how far the log has been applied. To apply a record again changes nothing.
 
-    Threads read it while another one applies: who reads takes `view` once, and before he looks for rows.
+    Threads read it while another one applies records. A reader takes `view` once, before it looks for rows.
     """
 
     def __init__(self, base: int) -> None:

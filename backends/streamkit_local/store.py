@@ -126,7 +126,7 @@ class OpenStore:
             raise system_fault(error, path) from error
 
     def close(self) -> None:
-        """Give back what is open. What was buffered is synced, and the logs say where they end."""
+        """Close the open files. Buffered records are synced, and the logs say where they end."""
         for log in [*self.logs.values(), self._leases]:
             if log is not None:
                 log.close()
@@ -140,7 +140,7 @@ class OpenStore:
 
 
 def mark_deleted(path: str, timeout: float) -> None:
-    """Tell all who have a partition of a store open that it is deleted. Its directory is not at its path any more."""
+    """Mark all partitions of a store as deleted for processes that have them open. Its directory has moved already."""
     for name in os.listdir(path):
         if name.startswith(DRAFT):
             continue  # of a process that was killed as it made a partition: nobody has it open, and it may be cut short

@@ -42,11 +42,11 @@ _WHOLE_EVERY = 50
 """Steps after which a checkpoint is stored with all its values."""
 _RUN = "run_id"
 _MOST = 16 << 20
-"""Bytes. What is larger is stored in several entries and commits."""
+"""Bytes in one entry. A larger value is stored in several entries and commits."""
 _REWRITE = "langgraph:rewrite"
 """Metadata of entries that are written in several commits: "end" of the last ones, and "part" of the others.
 
-Readers pass over the parts until the end is there: so all of them appear at once.
+Readers pass over the parts until the end is there, so all of them appear at once.
 """
 
 Typed = tuple[str, bytes]

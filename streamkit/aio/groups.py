@@ -187,8 +187,8 @@ class AsyncGroup(_Twin[Group]):
     ) -> RunReport:
         """Call `handler(delivery)`, an async function or a plain one, for each entry. See `Group.run`.
 
-        It ends when `stop` (an Event, of asyncio too) is set, after `seconds`, with `drain`, or when it is cancelled:
-        what was begun is given up then, and the rest handed back.
+        It ends when `stop` (an Event, of asyncio too) is set, after `seconds`, with `drain`, or when it is cancelled.
+        A cancellation gives up the deliveries that were begun, and hands the others back.
         """
         check_run(handler, concurrency, batch, seconds, awaited=True)
         worker = self.consumer(consumer)

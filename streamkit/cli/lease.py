@@ -99,8 +99,8 @@ def _end_when_lost(child: subprocess.Popen[bytes], send: Send, held: Lease) -> N
 def _signals(from_terminal: bool) -> Iterator[Callable[[Send], None]]:
     """Signals are passed on to the command, and its end is ours. SIGINT `from_terminal` has reached it already.
 
-    From before there is a child, as it may be known to others before it is known here; what came until then is passed
-    on when it is. What is ignored stays so, for the child as well.
+    This begins before there is a child, because others may know the child earlier than this process. Signals that come
+    before are passed on once the child is known. An ignored signal stays ignored, also for the child.
     """
     children: list[Send] = []
     early: list[int] = []

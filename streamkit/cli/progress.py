@@ -31,7 +31,7 @@ class Bar:
         self.at(self._done + steps)
 
     def at(self, done: int, total: int | None = None) -> None:
-        """`done` steps of `total` are done; None: of what it was before."""
+        """Show that `done` of `total` steps are done. None keeps the former total."""
         self._done = done
         if self._shown is None or self._task is None or (time.monotonic() < self._next and done != total):
             return

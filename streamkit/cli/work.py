@@ -36,8 +36,8 @@ def work(
 ) -> None:
     """Run COMMAND for each entry, with the payload on its standard input: 0 acknowledges, anything else gives it up.
 
-    COMMAND finds $STREAMKIT_SPACE, _SEGMENT, _SEQUENCE and _ATTEMPT. SIGTERM: what was begun is finished, and the rest
-    handed back.
+    COMMAND finds $STREAMKIT_SPACE, _SEGMENT, _SEQUENCE and _ATTEMPT. SIGTERM finishes the entries that were begun, and
+    hands the others back.
     """
 
     def handle(delivery: Delivery) -> None:

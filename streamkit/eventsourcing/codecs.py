@@ -89,7 +89,7 @@ def _fields(value: Any) -> Any:
 
 
 class JsonCodec(_MsgspecCodec[T]):
-    """JSON by msgspec. Without a `type` what comes back is dicts, lists, text and numbers."""
+    """JSON by msgspec. Without a `type`, it decodes to dicts, lists, text and numbers."""
 
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.json.Encoder()

@@ -90,8 +90,9 @@ class DomainEvent:
         return repository.execute(id, once, retries=retries, idempotency_key=key, metadata=marks)
 
     def _since(self, repository: Repository[A]) -> int | None:
-        """None while the store of the command remembers its key for sure; else from when on its events are to be
-        looked for, in ms: clocks may differ by half of what the space was created to remember.
+        """The time in ms from which to search for the events of the command. None while its key is surely remembered.
+
+        Clocks may differ by half of the idempotency window that the space was created with.
         """
         known = inner(repository.store).look_up(repository.space)[0]
         if known is None:

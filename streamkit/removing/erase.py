@@ -1,4 +1,4 @@
-"""Erasing: what is found is said to be erased, in the log, so that nobody reads it; then it is removed everywhere."""
+"""Erasing: a control record in the log makes the entries unreadable; then their bytes are removed everywhere."""
 
 from __future__ import annotations
 

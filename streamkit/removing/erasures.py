@@ -28,7 +28,7 @@ class Seen(NamedTuple):
     """The incarnation of the space; empty if the space does not exist."""
 
     def outdates(self, before: Seen) -> bool:
-        """True if something was removed that was there for who had seen as much as `before`; be it the space."""
+        """True if anything that a reader at `before` could see has been removed since, the space itself included."""
         removed = self.erased > before.number or self.deleted > before.deleted
         return removed or self.incarnation != before.incarnation
 

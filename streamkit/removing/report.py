@@ -1,4 +1,4 @@
-"""Reports of what was removed."""
+"""Reports of removals."""
 
 from __future__ import annotations
 

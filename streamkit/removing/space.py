@@ -1,4 +1,4 @@
-"""Deleting a space: its logs end, so that who has it open is told, and its rows go. Made again it is another one."""
+"""Deleting a space: its logs end, which tells its open processes, and its rows go. Made again, it is another space."""
 
 from __future__ import annotations
 

@@ -183,10 +183,10 @@ class Route:
     # -- copying ------------------------------------------------------------------------------------------------
 
     def catch_up(self, *, progress: Callable[[int], None] | None = None) -> RouteStatus:
-        """Copy all that is committed by now, and tell where the route is then; nothing while it is paused.
+        """Copy all entries that are committed by now, and return the route's status. A paused route copies nothing.
 
         A function that raises, or a target that refuses, pauses the route there: see `status().error`; nothing is lost.
-        What is transient is raised, and may be tried again. `progress(entries)` is called after each batch.
+        A transient error is raised, and the call may be repeated. `progress(entries)` is called after each batch.
         """
         self._round(lambda: False, progress)
         return self.status()
@@ -283,8 +283,8 @@ class Route:
         """Write `copies`, those of `entries`; where the route is then. None if another process was faster, or it is
         paused.
 
-        In batches of which each partition of the target gets one transaction. It is there as a whole or not at all,
-        so what is copied of a batch after a crash is told also where some of its source was removed meanwhile.
+        Each partition of the target gets one transaction for a batch, whole or not at all. After a crash, that tells
+        which part of a batch was copied, even if some of its source was removed meanwhile.
         """
         for part, found in _pieces(self._rules(state), entries, copies):
             end = after({self.source: state.position}, part)[self.source]

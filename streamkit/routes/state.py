@@ -120,7 +120,7 @@ class Register:
             return False
         self.state = None if state.deleted else state
         if self.sequence % _KEPT == 0:
-            with suppress(StreamkitError):  # who writes the next so many does it
+            with suppress(StreamkitError):  # a later write repeats it
                 self._store.trim(_SPACE, self._name, before=self.sequence)
         return True
 

@@ -28,7 +28,7 @@ _LONGEST_NAME = 255
 
 
 def _lease_of(name: str) -> str:
-    """The lease of a part: its name, of which there may be as much as a lease's own name has room for."""
+    """The lease of a part: its name, shortened if a lease's name has no room for it."""
     lease = f"run/{name}"
     if len(lease.encode()) <= _LONGEST_NAME:
         return lease

@@ -65,7 +65,7 @@ class Removed(Protocol):
 
 
 def is_loss(gap: Removed) -> bool:
-    """True if what is gone was there for others to see: it was not erased by anybody."""
+    """True if trim or retention removed the entries, which others may have read; False for an erasure."""
     return gap.reason in ("trimmed", "expired")
 
 
@@ -151,9 +151,9 @@ def is_behind(position: SpacePosition, end: Offset) -> bool:
 
 
 def seconds_behind(store: Store, position: SpacePosition, end: Offset) -> float:
-    """From the last entry that was read, or if none was from the first that there is, until the newest; 0 at the end.
+    """Seconds from the last entry that was read, or else from the first one, until the newest one; 0 at the end.
 
-    At least 1 ms where something is missing. Before the end there may be nothing to read: what was there was erased.
+    It is at least 1 ms before the end, even if all entries up to the end were erased.
     """
     if not is_behind(position, end):
         return 0.0

@@ -110,7 +110,7 @@ def _read(url: str) -> dict[str | None, PublicKey]:
     """The keys at the URL that verify signatures. A key without an id is found by None, as is an only one."""
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-        data = answer.read(_MOST)  # what is longer is no JSON then
+        data = answer.read(_MOST)  # a longer answer is cut, so it is no JSON
     found: dict[str | None, PublicKey] = {}
     for jwk in msgspec.json.decode(data, type=_Keys).keys:
         key = _key_of(jwk)

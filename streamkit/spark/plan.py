@@ -114,8 +114,10 @@ def partitions_of(client: Client, options: Options) -> Iterator[tuple[Store, str
 
 
 def spans(client: Client, options: Options, *, named: bool = True) -> list[Span]:
-    """The whole of what the options ask for, as of now. EntriesRemoved where some behind an offset were trimmed, unless
-    that does not count (not `named`, or fail_on_loss)."""
+    """The transactions that the options name, as of now.
+
+    EntriesRemoved if some behind an offset were trimmed, unless that does not count (not `named`, or fail_on_loss).
+    """
     found = []
     for store, space, partition in partitions_of(client, options):
         end = partition.refresh()

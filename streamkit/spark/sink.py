@@ -1,8 +1,8 @@
-"""Writing a DataFrame, exactly once: every transaction has an idempotency key that a repetition comes to as well.
+"""Writing a DataFrame, exactly once: every transaction has an idempotency key, and a repetition computes the same key.
 
-A key is made of the write's name and of what is written, never of how Spark has cut it into tasks: `write_space` gives
-each row a bucket by the hash of its segment, the rows of a bucket come to one task in one order, and its transactions
-are counted. A stream's tasks are those of its source, which are the same when a batch is repeated.
+A key depends on the write's name and on the rows, never on Spark's division into tasks. `write_space` gives each row a
+bucket by the hash of its segment. The rows of a bucket come to one task in one order, and its transactions are counted.
+A stream's tasks are those of its source, which are the same when a batch is repeated.
 """
 
 from __future__ import annotations
@@ -480,6 +480,6 @@ class StreamWriter(_Writer, StreamSink):  # type: ignore[misc]
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
         batch = context.getLocalProperty("streaming.sql.batchId") if context else None
         if not query or not batch or context is None:
-            raise RuntimeError("Spark does not say which batch of which query this is: nothing was written")
+            raise RuntimeError("Spark does not name the query and the batch: nothing was written; use a streaming query")
         batches = as_batches(iterator, self._schema) if SINK_TAKES_ROWS else iterator
         return self._write(batches, f"{query}/{batch}", context.partitionId())

@@ -184,7 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         incarnation = partition.settings.incarnation.hex()
         floor = partition.ask(floor_of)
         if begin + 1 < floor.number:
-            # What was read was trimmed, too, and so were transactions without entries: only entries are missed.
+            # Trim also took entries that were read, and transactions without entries. Only unread entries are a loss.
             gap = number_gap(partition.space, (begin + 1, skip), floor)
             if named and gap is not None and raises(gap):
                 self._lost(key, removed(gap.last_sequence, partition.partition))

@@ -131,7 +131,7 @@ def open_writer(path: str) -> ViewConnection:
         try:
             db.execute("pragma journal_mode = wal")
             db.execute("pragma synchronous = normal")  # a power cut may take the last batches, with their positions
-            db.execute("pragma secure_delete = on")  # what is erased is overwritten
+            db.execute("pragma secure_delete = on")  # SQLite overwrites erased content
             db.execute("pragma cache_size = -32768")
             db.execute("pragma temp_store = memory")
             db.execute("pragma wal_autocheckpoint = 4000")

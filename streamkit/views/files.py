@@ -2,8 +2,8 @@
 
     totals.sqlite                      → what readers open: a link to a build
     totals.sqlite.builds/
-        2-5f1c77aa.lock                held by who builds this version (flock)
-        2-5f1c77aa.used                held shared by who has it open
+        2-5f1c77aa.lock                held by the builder of this version (flock)
+        2-5f1c77aa.used                held shared by each open reader
         2-5f1c77aa.current             → the build that is read
         2-5f1c77aa.next                → the one that is built beside it
         2-5f1c77aa-3e91b0c2.sqlite     a build

@@ -90,7 +90,7 @@ class Links(EntryView):
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
-        raise TypeError(f"what is linked is named by str, not {type(name).__name__}")
+        raise TypeError(f"the name of a link's end must be a str, not {type(name).__name__}")
 
 
 def _pair(link: tuple[str, str]) -> tuple[str, str]:

@@ -676,7 +676,7 @@ class OpenView:
         self._files.close()
 
     def delete(self) -> None:
-        """Close it and delete its databases here. What was published stays. Unavailable while another thread builds."""
+        """Close it and delete its databases here. Published ones stay. Unavailable while another thread builds."""
         self.close()
         builder = self._builder
         if builder is not None and builder[0] != threading.get_ident() and self._pid == os.getpid():

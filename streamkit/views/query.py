@@ -42,7 +42,7 @@ class Query(EntryView):
             db.execute(f"create index path_{at} on entries ({extract(path)}) where json is not null")
 
     def load(self, db: sqlite3.Connection) -> None:
-        # Paths are a part of what the view is, and may be changed without a version: indexes change no answer.
+        # Paths may change without a new version of the view: indexes change no answer.
         wanted = {f"path_{at}": path for at, path in enumerate(self._paths)}
         found = dict(db.execute("select name, sql from sqlite_master where type = 'index' and name like 'path%'"))
         self._stale = [name for name in found if name not in wanted or extract(wanted[name]) not in found[name]]

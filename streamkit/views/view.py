@@ -19,11 +19,11 @@ __all__ = ["SpacePosition", "View", "ViewFailure", "ViewStatus"]
 class View:
     """A SQLite database that follows spaces: subclass it, and hand an instance to `store.view`.
 
-    `apply` gets the entries in the space's order, in batches of any size, each entry once. What it writes through `db`
-    and the view's position are one SQLite transaction, so it must not commit; what it keeps in memory it makes in
-    `load`. It depends on nothing but the entries and the database: then the data at a position is the fold of what
-    came before. A method `erase(db, gap)` may remove what entries that were erased have left in it; it may be
-    called again for the same. Without one the view is built anew.
+    `apply` gets the entries in the space's order, in batches of any size, each entry once. Its writes through `db` and
+    the view's position are one SQLite transaction, so it must not commit. It builds state in memory in `load`. It must
+    depend on the entries and the database alone: then the data at a position is the fold of the entries before it. A
+    method `erase(db, gap)` may remove the traces of erased entries; it may be called again for the same gap. Without
+    that method, an erasure builds the view anew.
     """
 
     version: int = 1
@@ -54,7 +54,7 @@ class ViewFailure(msgspec.Struct, frozen=True, omit_defaults=True):
     offset: str
     """After the entry, as hex text."""
     error: str
-    """The class and message of what `apply` raised."""
+    """The class and message of the exception that `apply` raised."""
 
 
 class ViewStatus(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class ViewStatus(msgspec.Struct, frozen=True):
     state: Literal["new", "building", "behind", "current", "paused"]
     """"building": a first or another version is built, and is not yet what readers see."""
     positions: dict[str, SpacePosition]
-    """By space, of what readers see."""
+    """The position of the data that readers see, by space."""
     entries: int
     timestamp: int
     """Timestamp of the newest entry that was applied, in ms."""

@@ -56,15 +56,15 @@ def roll_up(
     bad: str | None = None,
     batch_rows: int = BATCH,
 ) -> RollupReport:
-    """Write what `sql` makes of the new entries into the Delta table `output`.
+    """Run `sql` over the new entries, and write its rows into the Delta table `output`.
 
-    The view `entries` has the columns of format("streamkit"), of which `options` are the options. With `schema`, fields
-    of JSON payloads are columns of it in the place of `payload` (see parse_payloads), and entries of which that is not
-    true are appended to the Delta table `bad` as they are; without `bad` they are a ValueError, and nothing is written.
+    The view `entries` has the columns of format("streamkit"); `options` are the options of that format. With `schema`,
+    the fields of JSON payloads replace the column `payload` (see parse_payloads). Entries that do not fit are
+    appended unchanged to the Delta table `bad`. Without `bad` they raise ValueError, and nothing is written.
 
-    Up to `batch_rows` entries, in whole transactions, are one commit, which holds the rows and how far they go. What is
-    committed when this is called is what is rolled up. Unavailable if another rollup was faster; ValueError if the rows
-    do not fit the table; EntriesRemoved if some that come after what the output holds were trimmed, or have expired.
+    A commit covers up to `batch_rows` entries, in whole transactions, and holds their rows and position. The rollup
+    ends with the entries that were committed when it was called. Unavailable if another rollup was faster; ValueError
+    if the rows do not fit the table; EntriesRemoved if entries behind the output's position were trimmed or expired.
     """
     check_installed()
     register(spark)
@@ -74,7 +74,7 @@ def roll_up(
     if batch_rows < 1:
         raise ValueError(f"a batch has at least one row, not {batch_rows}")
     if bad is not None and schema is None:
-        raise ValueError("what is bad is told by a schema: name it too")
+        raise ValueError("`bad` needs `schema`, which decides whether an entry is bad: give both")
     target = Output(output, layout or Layout())
     aside = Output(bad, Layout()) if bad is not None else None
     report = RollupReport(0, 0, 0)

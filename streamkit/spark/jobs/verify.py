@@ -55,8 +55,7 @@ def find(spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive
 def _together(
     spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive: str | None
 ) -> tuple[DataFrame, list[tuple[str, str, str, str]], list[str]]:
-    """The entries of all of them as one frame, which costs less than one for each; those that cannot be read; and those
-    of which something was removed."""
+    """Their entries in one frame, which costs less than one for each; the unreadable ones; the ones with removals."""
     whole, failed, thinned = Plan([], [], {}, set()), [], []
     given = {"url": url, "columns": ",".join(_COLUMNS), **({"archive": archive} if archive else {})}
     register(spark)
