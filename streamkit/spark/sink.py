@@ -480,6 +480,6 @@ class StreamWriter(_Writer, StreamSink):  # type: ignore[misc]
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
         batch = context.getLocalProperty("streaming.sql.batchId") if context else None
         if not query or not batch or context is None:
-            raise RuntimeError("Spark does not name the query and the batch: nothing was written; use a streaming query")
+            raise RuntimeError("Spark names neither query nor batch: nothing was written; use a streaming query")
         batches = as_batches(iterator, self._schema) if SINK_TAKES_ROWS else iterator
         return self._write(batches, f"{query}/{batch}", context.partitionId())
