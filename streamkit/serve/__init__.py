@@ -49,9 +49,13 @@ def app(
     v1.register(router)
     openapi.register(router)
     durable.register(router, service, clock)
+    application = Application(service, router)
+    application.sockets[v1.messages.PATH] = v1.messages.INTERFACE
     if topics:
+        from .topics import messages
         from .topics import register as register_topics
 
         register_topics(router)
+        application.sockets[messages.PATH] = messages.INTERFACE
     service.on_start.append(telemetry.export)
-    return Application(service, router)
+    return application

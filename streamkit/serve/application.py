@@ -18,6 +18,7 @@ from .request import Request
 from .responses import Gone, Receive, Send
 from .routing import Route, Router
 from .service import Service
+from .sockets import Interface, serve_socket
 from .streams import OpenStream
 from .topics.errors import error_answer
 
@@ -32,6 +33,8 @@ class Application:
     def __init__(self, service: Service, router: Router) -> None:
         self.service = service
         self.router = router
+        self.sockets: dict[bytes, Interface] = {}
+        """The meaning of the messages of each WebSocket, by its path."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -39,8 +42,7 @@ class Application:
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1003})
+            await serve_socket(self, scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -56,6 +58,12 @@ class Application:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
+    def check_host(self, request: Request) -> None:
+        """A Problem unless the request is for one of its names: a page of another site may have its name lead here."""
+        hosts = self.service.hosts
+        if hosts and not _is_served(request.header(b"host") or b"", hosts):
+            raise Problem("misdirected-host", "the server is not asked for by this name; allow it with --allow-host")
+
     async def _serve(self, request: Request, send: Send) -> None:
         service = self.service
         begun = time.perf_counter()
@@ -67,14 +75,16 @@ class Application:
         try:
             try:
                 path = raw_path(request.scope)
-                if service.hosts:
-                    _check_host(request, service.hosts)
+                self.check_host(request)
                 if service.origins and (answer := preflight(request)) is not None:
                     await answer.send(send, service.headers)
                     return
                 route, request.parts = self.router.find(request.method, path)
                 if route.scope:
-                    if service.keys is not None or service.tokens is not None:
+                    if (known := request.scope.get("streamkit.access")) is not None:
+                        request.access = known
+                        check(request, route)
+                    elif service.keys is not None or service.tokens is not None:
                         token = request.header(b"authorization")
                         request.access = await service.authenticate(token, request.take_ticket(), path)
                         check(request, route)
@@ -120,12 +130,6 @@ class Application:
                 status,
                 time.perf_counter() - begun,
             )
-
-
-def _check_host(request: Request, hosts: frozenset[str]) -> None:
-    """A Problem unless the request is for one of `hosts`: a page of another site may have its name lead here."""
-    if not _is_served(request.header(b"host") or b"", hosts):
-        raise Problem("misdirected-host", "the server is not asked for by this name; allow it with --allow-host")
 
 
 @lru_cache(64)

@@ -54,6 +54,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     streams: int = 20_000
     """Open streams in all."""
     streams_per_key: int = 0
+    subscriptions: int = 1_000
+    """Subscriptions, and requests that wait, of one WebSocket. Each counts as a stream, too."""
+    message_bytes: int = 16 << 20
+    """Bytes of one message of a WebSocket, and of those of one that are being handled."""
     spaces: int = 10_000
     """Spaces that the process follows for its streams and long-polls, in all,"""
     spaces_per_key: int = 0

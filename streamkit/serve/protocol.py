@@ -193,6 +193,10 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
             if not self._is_refused:
                 _Plain.on_message_complete(self)
 
+        def handle_websocket_upgrade(self) -> None:
+            if not self._is_refused:
+                super().handle_websocket_upgrade()
+
         def send_400_response(self, msg: str) -> None:
             self._refuse(not_http)
 

@@ -160,6 +160,7 @@ def make_server(
         import uvicorn
 
         from .protocol import protocol_of
+        from .socket_protocol import socket_protocol_of
     except ImportError as error:
         raise MissingDependency(
             f"the server needs {error.name}: pip install 'streamkit-store[serve]'", name=error.name
@@ -192,7 +193,9 @@ def make_server(
             timeout_graceful_shutdown=max(int(limits.drain_seconds) - 2, 1),
             timeout_keep_alive=75,
             backlog=4096,
-            ws="none",
+            ws=socket_protocol_of(limits),
+            ws_max_size=limits.message_bytes or sys.maxsize,
+            ws_per_message_deflate=False,
             http=protocol_of(limits),
             proxy_headers=False,  # the protocol sees to it, for requests that have them
             ssl_certfile=certificate,

@@ -20,6 +20,8 @@ from uuid import uuid4
 import azure.functions as func
 import pytest
 import uvloop
+import websockets.exceptions
+import websockets.sync.client
 from mangum import Mangum
 
 from streamkit.serve import app
@@ -128,6 +130,12 @@ def test_it_runs_under_granian(tmp_path: Path) -> None:
         )
         assert events.readline() == b"event: entries\n"
         events.close()
+        with websockets.sync.client.connect(f"ws://127.0.0.1:{port}/v1/ws") as client:
+            client.send('{"id":1,"op":"subscribe","space":"s/t","segment":"a/b"}')
+            told = [json.loads(client.recv(30)) for _ in range(2)]
+            assert (told[0], told[1]["data"][0]["text"]) == ({"id": 1, "status": 200}, "x")
+        with pytest.raises(websockets.exceptions.InvalidStatus):
+            websockets.sync.client.connect(f"ws://127.0.0.1:{port}/v1/nothing")
         large = urllib.request.Request(base, b"x" * 300_000, {"Content-Type": "application/octet-stream"})
         assert json.load(urllib.request.urlopen(large, timeout=30))["last_sequence"] == 2
     finally:

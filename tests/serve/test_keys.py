@@ -122,6 +122,7 @@ ROUTES = [
     ("PUT", "leases/l", None, "write"),
     ("DELETE", "leases/l", None, "write"),
     ("POST", "/v1/tickets", {"path": "/v1/x"}, "read"),
+    ("GET", "/v1/ws", None, "read"),
 ]
 OTHERS = {("PUT", "leases/l"), ("DELETE", "leases/l"), ("GET", "spaces/s/statuses"), ("GET", "spaces/s/idempotency/k")}
 """Those that are refused here for another reason than the key."""
@@ -129,6 +130,7 @@ OTHERS = {("PUT", "leases/l"), ("DELETE", "leases/l"), ("GET", "spaces/s/statuse
 
 OTHERS |= {(method, path) for method, path, *_ in ROUTES if "gone" in path and not path.startswith("spaces/")}
 OTHERS |= {("DELETE", "spaces/s/groups/gone"), ("DELETE", "members/w/a"), ("GET", f"operations/{UUID(int=1)}")}
+OTHERS |= {("GET", "/v1/ws")}
 BOTH = ("/receive", "/deliveries")
 """Who receives reads entries, and changes the state of the group: this needs a key with both scopes."""
 
@@ -155,11 +157,11 @@ def test_each_route_needs_its_scope(guarded: Guarded, method: str, path: str, bo
         elif scope not in (needed, "admin") or (both and scope == needed):
             assert status == 403, scope
         elif (method, path) in OTHERS:
-            assert status in (400, 404, 406), scope
+            assert status in (400, 404, 406, 426), scope
         else:
             assert status in (200, 201, 202, 204, 409), scope
     status = send(guarded, fresh(guarded, needed, stores=[uuid4()]), method, path, body).status
-    assert status == {"/v1/stores": 200, "/v1/tickets": 201}.get(path, 403)
+    assert status == {"/v1/stores": 200, "/v1/tickets": 201, "/v1/ws": 426}.get(path, 403)
 
 
 OPEN_ROUTES = [

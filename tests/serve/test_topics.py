@@ -195,6 +195,7 @@ ROUTES: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "watch", {"topics": {"t": {}}}, {"read"}),
     ("GET", "watch/wid_x.y", None, {"read"}),
     ("GET", "metrics", None, {"read"}),
+    ("GET", "ws", None, {"read"}),
 ]
 OPEN = ("health", "ready")
 
@@ -241,14 +242,14 @@ def test_each_route_needs_its_scopes_and_prefix(
     for scope in SCOPES:
         answer = guarded.ask(guarded.fresh(scope), method, path, body)
         if needed <= {scope} or scope == "admin":
-            assert answer.status in (200, 201, 404, 406), scope
+            assert answer.status in (200, 201, 404, 406, 426), scope
         else:
             assert (answer.status, answer.json["error"]["code"]) == (403, "forbidden"), scope
-    assert guarded.ask(guarded.fresh(*needed), method, path, body).status in (200, 201, 404, 406)
+    assert guarded.ask(guarded.fresh(*needed), method, path, body).status in (200, 201, 404, 406, 426)
     other = guarded.ask(guarded.fresh("admin", segments=["z"]), method, path, body)
     if path in ("topics", "routers"):
         assert other.json[path] == []
-    elif path not in ("metrics", "watch/wid_x.y"):
+    elif path not in ("metrics", "watch/wid_x.y", "ws"):
         assert other.status == 403
 
 

@@ -18,9 +18,11 @@ from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer
 from ..routing import Router as Paths
+from ..upgrading import upgrade_required
 from .bodies import DiffIn, WriteIn, body_of, node_of, nodes_of, object_of, records_of
 from .config import check_topic_name, config_of
 from .errors import Refused, performance
+from .messages import PATH
 from .predicate import predicate_of
 from .queues import AckIn, ClaimIn, ExtendIn, NackIn, claim, clamped, counts, job_out, leased, settle
 from .reading import Wanted, read_part
@@ -67,6 +69,7 @@ class TopicRoutes:
         add("DELETE", "routers/{r}", self.delete_router, "delete")
         add("POST", "watch", self.watch, "read")
         add("GET", "watch/{wid}", self.open_watch, "read")
+        router.add("GET", PATH.decode(), upgrade_required, "read")
         add("GET", "health", self.health, "")
         add("GET", "ready", self.ready, "")
         add("GET", "metrics", self.metrics, "read")

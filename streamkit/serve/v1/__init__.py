@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ..routing import Handler, Router
+from ..upgrading import upgrade_required
 from . import (
     groups,
     jobs,
     leases,
     members,
+    messages,
     reading,
     receiving,
     removing,
@@ -21,7 +23,7 @@ from . import (
 )
 from .operations import OPERATIONS
 
-__all__ = ["register"]
+__all__ = ["messages", "register"]
 
 _STORE = "/v1/stores/{st}"
 _SPACE = _STORE + "/spaces/{sp}"
@@ -40,6 +42,7 @@ def register(router: Router) -> None:
             operation = OPERATIONS["query_several" if has_body else name]
             router.add(method, pattern, handler, scope, operation, narrow=narrow)
 
+    router.add("GET", messages.PATH.decode(), upgrade_required, "read")
     add("GET", "/v1/stores", spaces.list_stores, "admin")
     add("GET", _STORE, spaces.size, "read")
     add("GET", _STORE + "/spaces", spaces.list_spaces, "read")
