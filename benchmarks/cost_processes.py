@@ -99,7 +99,7 @@ def _moto(service: Service) -> Iterator[str]:
 
 
 @contextmanager
-def _azurite() -> Iterator[str]:
+def azurite() -> Iterator[str]:
     """A store URL."""
     install = [sys.executable, str(_INFRA / "npm.py"), str(_INFRA / "azurite")]
     found = subprocess.run(install, stdout=subprocess.PIPE, text=True, check=True)
@@ -196,7 +196,7 @@ def main(
     print("| emulator | processes | writers | appends/s | p50 ms | p99 ms | requests/append | the model's | ", end="")
     print("appends/transaction | conflicts | slowest / median process |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for name, service, server in (("moto", standard, _moto(standard)), ("Azurite", tables, _azurite())):
+    for name, service, server in (("moto", standard, _moto(standard)), ("Azurite", tables, azurite())):
         with server as url:
             for processes, writers in shapes:
                 model = Case(service, processes, writers, 1).run().requests if models else 0.0

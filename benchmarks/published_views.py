@@ -81,13 +81,13 @@ class Server:
     def __init__(self, endpoint: str) -> None:
         import boto3
 
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="views")
         self.url = f"s3://views/root?endpoint_url={endpoint}&region=us-east-1"
 
     def seen(self, late: float) -> list[Request]:
         """Since the last call; from now on it answers so many seconds late."""
-        with urlopen(f"{self._endpoint}/seen?{late}") as answer:
+        with urlopen(f"{self.endpoint}/seen?{late}") as answer:
             return [Request(*one) for one in json.load(answer)]
 
 

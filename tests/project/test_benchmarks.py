@@ -79,3 +79,13 @@ def test_queues_over_http_are_measured(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "| 60 | 3 | 20 | " in done.stdout
+
+
+@pytest.mark.s3
+@pytest.mark.azure
+@pytest.mark.skipif(not EXHAUSTIVE, reason="two servers and four processes; STREAMKIT_EXHAUSTIVE=1 starts them")
+def test_clients_of_the_clouds_are_measured_beside_the_sdks() -> None:
+    command = [sys.executable, "-m", "benchmarks.cloud_cpu", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| ≤ ") == 4
