@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -114,10 +115,12 @@ def _directory(target: Target, path: str) -> tuple[str, dict[str, str]]:
     options: dict[str, str] = {}
     if target.region:
         options["AWS_REGION"] = target.region
-    if target.endpoint:
-        options["AWS_ENDPOINT_URL"] = target.endpoint
+    # The variables are those of boto3, so the archive is where the stores are.
+    endpoint = target.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        options["AWS_ENDPOINT_URL"] = endpoint
         options["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "false"
-        if target.endpoint.startswith("http://"):
+        if endpoint.startswith("http://"):
             options["AWS_ALLOW_HTTP"] = "true"
     return f"s3://{target.bucket}/{quote(path)}".rstrip("/"), options | _lasting_credentials()
 

@@ -17,7 +17,7 @@ from streamkit import MissingDependency, StreamkitError, __version__, errors
 
 from . import archive as cold
 from . import backup as backups
-from . import groups, lease, look, read, removing, serve, types, upkeep, work, write
+from . import groups, init, lease, look, read, removing, serve, types, upkeep, work, write
 from . import views as following
 from .options import Archive, StoreId, Url
 from .output import print_line, print_note
@@ -76,6 +76,7 @@ for command in (
     following.routes,
     following.run,
     serve.serve,
+    init.init,
 ):
     app.command(command.__name__)(command)
 app.add_typer(groups.group, name="group")

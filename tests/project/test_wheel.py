@@ -83,8 +83,10 @@ def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> Non
         expected |= {str(path.relative_to(folder)) for path in files}
     assert held == expected
     assert {f"{package}/py.typed" for package in PACKAGES} <= held
-    kinds = {Path(name).suffix for name in held}
+    project = "streamkit/cli/project/"  # the files of `streamkit init`
+    kinds = {Path(name).suffix for name in held if not name.startswith(project)}
     assert kinds == {".py", ".typed"}
+    assert {f"{project}{name}" for name in ("shop.py.txt", "template.yaml", "main.bicep")} <= held
 
 
 def test_the_wheel_says_what_it_is_and_needs(wheel: Path) -> None:

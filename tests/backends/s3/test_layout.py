@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import streamkit_s3
 from streamkit.errors import MissingDependency
+from streamkit_s3 import archive_place
 from streamkit_s3.layout import LONGEST_PREFIX, decode, encode, is_own, label, listing
 
 KEYS = st.binary(max_size=24)
@@ -187,3 +188,12 @@ def test_opening_imports_no_sdk() -> None:
         "assert not {'boto3', 'botocore', 'urllib3'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_an_archive_is_in_the_service_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9999")
+    _, options = archive_place("s3://bucket/prefix")
+    assert (options["AWS_ENDPOINT_URL"], options["AWS_ALLOW_HTTP"]) == ("http://127.0.0.1:9999", "true")
+    _, options = archive_place("s3://bucket/prefix?endpoint_url=https://other.example")
+    assert options["AWS_ENDPOINT_URL"] == "https://other.example"
+    assert "AWS_ALLOW_HTTP" not in options
