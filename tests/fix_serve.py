@@ -94,11 +94,11 @@ class Events:
 class Served:
     """One store behind one server. `store` reads and writes it from outside."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, *, http2: bool = False, **options: Any) -> None:
         self.url = url
         self.id: UUID = uuid4()
         self.application: Application = app(url, store=self.id, **options)
-        self.server = make_server(self.application, "127.0.0.1", 0)
+        self.server = make_server(self.application, "127.0.0.1", 0, http2=http2)
         self.port = 0
         self._open = ExitStack()
         self.store = self._open.enter_context(streamkit.connect(url)).store(self.id)

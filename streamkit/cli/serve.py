@@ -41,6 +41,9 @@ def serve(
         ),
     ] = None,
     topics: Annotated[bool, typer.Option("--topics", help="Serve /v0, the interface of topics, too.")] = False,
+    http2: Annotated[
+        bool, typer.Option("--http2", help="Speak HTTP/2, too: with prior knowledge, or over TLS.")
+    ] = False,
     tls_certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The certificate for HTTPS, in PEM.")
     ] = None,
@@ -80,6 +83,7 @@ def serve(
         certificate=_text(tls_certificate),
         private_key=_text(tls_key),
         topics=topics,
+        http2=http2,
         limits=limits_of(limit or ()),
     )
     if workers == 1:

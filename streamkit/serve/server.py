@@ -47,6 +47,8 @@ class Options(msgspec.Struct, kw_only=True):
     private_key: str | None = None
     topics: bool = False
     """Serve `/v0`, the interface of topics, too."""
+    http2: bool = False
+    """Speak HTTP/2, too."""
     limits: Limits = msgspec.field(default_factory=Limits)
 
     @property
@@ -66,6 +68,7 @@ def serve(options: Options, started: Callable[[str], object] | None = None, sock
         started,
         certificate=options.certificate,
         private_key=options.private_key,
+        http2=options.http2,
     )
     prepare()
     server.run(sockets)
@@ -154,8 +157,10 @@ def make_server(
     *,
     certificate: str | None = None,
     private_key: str | None = None,
+    http2: bool = False,
 ) -> Any:
-    """A `uvicorn.Server` that ends within the limits' `drain_seconds`. `started` is called with its address."""
+    """A `uvicorn.Server` that ends within the limits' `drain_seconds`. `started` is called with its address. `http2`:
+    it speaks HTTP/2 as well."""
     try:
         import uvicorn
 
@@ -181,6 +186,15 @@ def make_server(
             await super().shutdown(sockets)
 
     limits = application.service.limits
+    protocol = protocol_of(limits)
+    if http2:
+        try:
+            from .http2 import dual_protocol_of
+        except ImportError as error:
+            raise MissingDependency(
+                f"HTTP/2 needs {error.name}: pip install 'streamkit-store[http2]'", name=error.name
+            ) from error
+        protocol = dual_protocol_of(limits)
     return Server(
         uvicorn.Config(
             application,
@@ -196,7 +210,7 @@ def make_server(
             ws=socket_protocol_of(limits),
             ws_max_size=limits.message_bytes or sys.maxsize,
             ws_per_message_deflate=False,
-            http=protocol_of(limits),
+            http=protocol,
             proxy_headers=False,  # the protocol sees to it, for requests that have them
             ssl_certfile=certificate,
             ssl_keyfile=private_key,

@@ -106,6 +106,7 @@ def test_the_wheel_says_what_it_is_and_needs(wheel: Path) -> None:
         "dev",
         "docs",
         "eventsourcing",
+        "http2",
         "jwt",
         "kombu",
         "langgraph",
