@@ -14,7 +14,6 @@ from .clock import Clock
 from .errors import CorruptData, PermanentError, StoreClosed, StreamkitError, TransientError
 from .index.block_cache import BlockCache
 from .index.runs import Runs
-from .log.archive_reader import ArchiveReader
 from .log.context import Context
 from .log.ended import end_log
 from .log.index_reader import Index
@@ -99,14 +98,13 @@ class OpenStore:
         self._resting: dict[str, Space] = {}
         """Spaces that were open before the store rested, and have to be confirmed."""
         self.archives: dict[str, Archive] = {}
-        self.readers: dict[str, ArchiveReader] = {}
         self.attached: dict[Any, Any] = {}
         """Objects that clients of the store share in this process. They are freed with the store."""
         self.news = Notifier()
         self.blocks = BlockCache()
         tables, moments = TableCache(), Moments(self.clock.now)
         self.context = Context(
-            self.backend, self.clock, self.counters, self.news, self.index_of, self.cold, tables, moments
+            self.backend, self.clock, self.counters, self.news, self.index_of, self.archive, tables, moments
         )
 
     def check_open(self) -> None:
@@ -188,7 +186,6 @@ class OpenStore:
             except (CorruptData, StoreClosed):
                 found = None
                 self.archives.pop(space, None)
-                self.readers.pop(space, None)
             self._resting.pop(space, None)
         return found
 
@@ -222,15 +219,6 @@ class OpenStore:
             found = self.archives.setdefault(space, Archive(ArchiveLocation(*self.archive_root()), self.id, space))
         return found
 
-    def cold(self, space: str) -> ArchiveReader:
-        """The archive, and the log where it is damaged, for the readers."""
-        found = self.readers.get(space)
-        if found is None:
-            from .archive.fallback import ArchiveOrLog
-
-            found = self.readers.setdefault(space, ArchiveOrLog(self.archive(space)))
-        return found
-
     def numbers(self, space: str) -> tuple[int, ...]:
         """The numbers of the space's partitions, if this process has opened it; the storage is not asked."""
         known = self.spaces.get(space)
@@ -256,7 +244,7 @@ class OpenStore:
 
     def forget_space(self, space: str) -> None:
         """Forget the open space. The next access opens it again."""
-        for known in (self.spaces, self.archives, self.readers):
+        for known in (self.spaces, self.archives):
             known.pop(space, None)
 
     def has_archive(self, space: str) -> bool:

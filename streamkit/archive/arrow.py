@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..errors import CorruptData, EntriesRemoved
-from ..log.batches import Batch, Bounds, intact
+from ..log.batches import Batch, Bounds, intact, told
 from ..log.offsets import Offset
-from ..log.read_partition import partition_batches
+from ..log.read_partition import Place, logged, partition_batches
 from ..log.read_space import is_named, position_of
 from ..log.visible import floor_of, hides, number_gap, raises
 from .schema import check_installed, schema
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..log.partition import Partition
-    from .fallback import ArchiveOrLog
+    from ..log.view import LogView
+    from .read import Archive
 
 __all__ = ["ARROW_COLUMNS", "arrow_schema", "batches_as_table", "read_arrow"]
 
@@ -127,9 +128,8 @@ def _tables(
     erased = partition.head.erased > 0
     if number <= archived:
         if tier != "hot":
-            archive: ArchiveOrLog = partition.archive()  # type: ignore[assignment]
             needed = [*columns, "payload"] if erased else columns
-            for part in archive.tables(partition, start, archived, needed):
+            for part in _archived(partition, start, archived, needed):
                 if isinstance(part, Batch):
                     rest = list(intact([part]))
                     if not rest:
@@ -149,6 +149,36 @@ def _tables(
     for gathered in _gathered(partition_batches(partition, (number, skip), end, Bounds())):
         rows = batches_as_table(gathered, columns)
         yield _with_constant(_with_constant(rows, "tier", "hot"), "partition", partition.partition)
+
+
+def _archived(
+    partition: Partition, start: tuple[int, int], last: int, columns: Sequence[str]
+) -> Iterator[pa.Table | Batch]:
+    """The archived transactions up to `last`: as tables, and as batches if the log is read in place of the archive.
+
+    EntriesRemoved if a trim has overtaken the reader.
+    """
+    at = Place(*start)
+
+    def walk(view: LogView) -> Iterator[pa.Table | Batch]:
+        gap = number_gap(partition.space, (at.number, at.index), view.floor) if (at.number, at.index) > (1, 0) else None
+        if gap is not None:
+            told(gap, "raise")
+        if at.number < view.floor.number:
+            at.number, at.index = view.floor.number, 0
+        cold = min(last, view.cold_until)
+        if at.number <= cold:
+            archive: Archive = view.archive()  # type: ignore[assignment]
+            for rows in archive.tables(view, (at.number, at.index), cold, columns):
+                yield rows
+                at.number, at.index = rows["number"][-1].as_py() + 1, 0
+                del rows
+            at.number, at.index = cold + 1, 0
+        yield from logged(view, at, last, Bounds())
+        if at.number <= last:
+            raise view.missing(at.number)
+
+    return partition.walk(walk)
 
 
 def _gathered(batches: Iterable[Batch]) -> Iterator[list[Batch]]:

@@ -10,8 +10,9 @@ from urllib.parse import unquote
 from msgspec import MsgspecError
 
 from ..errors import AccessDenied, CorruptData, PermanentError, StreamkitError, Throttled, Unavailable
+from ..log.archive_reader import ArchiveUnreadable
 
-__all__ = ["UNDECODABLE", "UNREADABLE", "Damaged", "Elsewhere", "foreign", "mapped", "says_no_bucket"]
+__all__ = ["UNDECODABLE", "Damaged", "Elsewhere", "foreign", "mapped", "says_no_bucket"]
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -52,19 +53,17 @@ _SERVICE = (
 """Texts of errors that come from the storage service and not from the table's files."""
 
 
-class Damaged(CorruptData):
+class Damaged(ArchiveUnreadable, CorruptData):
     """A part of the table is missing or cannot be read. Nobody has changed the rest."""
 
 
-class Elsewhere(PermanentError):
+class Elsewhere(ArchiveUnreadable, PermanentError):
     """The configured location holds none of the store's archives."""
 
 
 UNDECODABLE = (ArithmeticError, ValueError, MsgspecError)
 """Errors of decoding a damaged file. A TypeError, an AttributeError or a LookupError is a fault of this code and leaves
 it as it is: foreign values are checked before they are used."""
-UNREADABLE = (Damaged, Elsewhere)
-"""Errors on which readers use the log instead, for as long as it still holds the archived transactions."""
 
 
 @contextlib.contextmanager

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from ..clock import SYSTEM_CLOCK
-from ..log.floors import Floor
-from ..log.rows import Head, Settings
+from ..log.rows import Settings
 
-__all__ = ["LostPartition"]
+__all__ = ["LostLog"]
 
 
-class LostPartition:
-    """The facts that the archive's reader needs about a partition without a readable log."""
+class LostLog:
+    """A view of a partition without a readable log. It has what the archive's reader needs."""
 
     def __init__(self, space: str, partition: int, settings: Settings, archived: int) -> None:
         self.space = space
         self.partition = partition
         self.settings = settings
-        self.head = Head(settings, archived=archived)
-        self.clock = SYSTEM_CLOCK
-        self.floor = Floor()
+        self.cold_until = archived
+        self.log = self
 
-    def refresh(self) -> int:
-        return self.head.archived
+    def look_again(self) -> None:
+        """Nobody trims a lost log."""

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from ..errors import CorruptData, StreamkitError
-from ..gaps import Gap
-from ..log.archive_reader import Amount, Contents
-from ..log.batches import Batch, Bounds, Needles, told
-from ..log.moved import Moved
-from ..log.visible import number_gap, trimmed_row
+from ..log.archive_reader import Amount, ArchiveUnreadable, Contents
+from ..log.batches import Batch, Bounds, Needles
+from ..warn import warn
 from . import scattered
 from .amounts import Amounts
 from .batches import batches, batches_backwards, have_texts
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..log.partition import Partition
+    from ..log.view import LogView
 
 __all__ = ["Archive"]
 
@@ -50,6 +49,7 @@ class Archive:
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._amounts = Amounts(self.files)
+        self._warned = False
 
     # -- versions -----------------------------------------------------------------------------------------------
 
@@ -102,6 +102,17 @@ class Archive:
                         raise self._missing(error, version) from None
                     before = version
 
+    def warn_unreadable(self, where: str, error: ArchiveUnreadable) -> None:
+        if not self._warned:
+            self._warned = True
+            warn(
+                "%s: the archive is damaged, or not where it is looked for, and the log is read in its place, for as "
+                "long as it holds that: restore the table before the grace is over, or name its place with "
+                "connect(archive=…): %s",
+                where,
+                error,
+            )
+
     def _missing(self, error: Gone, version: int | None) -> Damaged:
         return Damaged(
             f"{self.table.url}, version {version}: the file {error} is missing; restore it, or an earlier version of "
@@ -123,12 +134,12 @@ class Archive:
             raise self._missing(error, snapshot.version) from None
         return newer
 
-    def _retry(self, partition: Partition, last: int, walk: Callable[[Snapshot], Iterator[_T]]) -> Iterator[_T]:
+    def _retry(self, view: LogView, last: int, walk: Callable[[Snapshot], Iterator[_T]]) -> Iterator[_T]:
         """walk(a version that holds transaction `last`); again with a newer one if one of the files is gone.
 
         `walk` goes on where it was.
         """
-        snapshot = self.snapshot(partition.partition, last)
+        snapshot = self.snapshot(view.log.partition, last)
         while True:
             try:
                 yield from walk(snapshot)
@@ -138,9 +149,9 @@ class Archive:
             except UNDECODABLE as error:
                 raise self._unreadable(error) from error
 
-    def _asked(self, partition: Partition, last: int, ask: Callable[[Snapshot], _T]) -> _T:
+    def _asked(self, partition: int, last: int, ask: Callable[[Snapshot], _T]) -> _T:
         """ask(a version that holds transaction `last`); again with a newer one if one of the files is gone."""
-        snapshot = self.snapshot(partition.partition, last)
+        snapshot = self.snapshot(partition, last)
         while True:
             try:
                 return ask(snapshot)
@@ -152,32 +163,26 @@ class Archive:
     # -- the log ------------------------------------------------------------------------------------------------
 
     def transactions(
-        self, partition: Partition, start: tuple[int, int], last: int, bounds: Bounds, needles: Needles | None = None
+        self, view: LogView, start: tuple[int, int], last: int, bounds: Bounds, needles: Needles | None = None
     ) -> Iterator[Batch]:
-        here = start
+        here, partition = start, view.log.partition
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
             nonlocal here
-            gap, here = _trimmed(snapshot, partition, here)
-            if gap is not None and (batch := told(gap, bounds.gaps)) is not None:
-                yield batch
-            for rows, reached in self._pieces(snapshot, partition.partition, here[0], last, bounds, COLUMNS, needles):
-                for batch in batches(partition, rows, here, bounds):
+            _check_trimmed(snapshot, view, here)
+            for rows, reached in self._pieces(snapshot, partition, here[0], last, bounds, COLUMNS, needles):
+                for batch in batches(view.log, rows, here, bounds):
                     yield batch
                     end = batch.entries[-1]
                     here = (batch.number, batch.origin.index + end.sequence - batch.origin.first_sequence + 1)
                 here = max(here, (reached + 1, 0))
                 del rows  # before the next ones are read
 
-        return self._retry(partition, last, walk)
+        return self._retry(view, last, walk)
 
-    def tables(
-        self, partition: Partition, start: tuple[int, int], last: int, columns: Sequence[str]
-    ) -> Iterator[pa.Table]:
-        """Like `transactions`, but as tables of `columns` and the ordering columns. Segments and ids are dictionaries.
-
-        EntriesRemoved if a trim has overtaken the reader.
-        """
+    def tables(self, view: LogView, start: tuple[int, int], last: int, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Like `transactions`, but as tables of `columns` and the ordering columns. Segments and ids are
+        dictionaries."""
         import pyarrow.compute as pc
 
         here = start
@@ -185,10 +190,8 @@ class Archive:
 
         def walk(snapshot: Snapshot) -> Iterator[pa.Table]:
             nonlocal here
-            gap, here = _trimmed(snapshot, partition, here)
-            if gap is not None:
-                told(gap, "raise")
-            for rows in self.in_order(snapshot, partition.partition, here[0], last, Bounds(), wanted):
+            _check_trimmed(snapshot, view, here)
+            for rows in self.in_order(snapshot, view.log.partition, here[0], last, Bounds(), wanted):
                 number, index = here
                 if index:
                     rows = rows.filter((pc.field("number") > number) | (pc.field("index") >= index))
@@ -198,7 +201,7 @@ class Archive:
                     here = (end + 1, 0)
                 del rows
 
-        return self._retry(partition, last, walk)
+        return self._retry(view, last, walk)
 
     def in_order(
         self,
@@ -296,13 +299,13 @@ class Archive:
             f"{self.table.url}, version {snapshot.version}: transactions {first} to {last} are not there once each"
         )
 
-    def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
+    def first_at(self, view: LogView, timestamp: int, first: int, last: int) -> int:
         import pyarrow.compute as pc
 
         moment = _moment(timestamp)
 
         def ask(snapshot: Snapshot) -> int:
-            for cluster in snapshot.clusters(partition.partition):
+            for cluster in snapshot.clusters(view.log.partition):
                 found: list[int] = []
                 for file in cluster:
                     if file.numbers[1] >= first and file.timestamps[1] >= timestamp:
@@ -314,106 +317,87 @@ class Archive:
                     return min(min(found), last + 1)
             return last + 1
 
-        return self._asked(partition, last, ask)
+        return self._asked(view.log.partition, last, ask)
 
     # -- how much there is ----------------------------------------------------------------------------------------
 
-    def entries_until(self, partition: Partition, number: int) -> int:
+    def entries_until(self, view: LogView, number: int) -> int:
         return self._asked(
-            partition,
+            view.log.partition,
             number,
             lambda found: self._amounts.entries_until(
-                found.clusters(partition.partition), number, found.trimmed[partition.partition]
+                found.clusters(view.log.partition), number, found.trimmed[view.log.partition]
             ),
         )
 
-    def place(self, partition: Partition, number: int) -> tuple[int, int, int]:
+    def place(self, view: LogView, number: int) -> tuple[int, int, int]:
         return self._asked(
-            partition,
-            partition.head.archived,
+            view.log.partition,
+            view.cold_until,
             lambda found: self._amounts.place(
-                found.clusters(partition.partition), number, found.trimmed[partition.partition]
+                found.clusters(view.log.partition), number, found.trimmed[view.log.partition]
             ),
         )
 
-    def number_of(self, partition: Partition, position: int) -> int | None:
-        archived = partition.head.archived
-
+    def number_of(self, view: LogView, position: int) -> int | None:
         def ask(snapshot: Snapshot) -> int | None:
-            trimmed = snapshot.trimmed[partition.partition]
-            found = self._amounts.number_of(snapshot.clusters(partition.partition), position, trimmed)
-            return archived if found is None and trimmed.until else found
+            trimmed = snapshot.trimmed[view.log.partition]
+            found = self._amounts.number_of(snapshot.clusters(view.log.partition), position, trimmed)
+            return view.cold_until if found is None and trimmed.until else found
 
-        return self._asked(partition, archived, ask)
+        return self._asked(view.log.partition, view.cold_until, ask)
 
-    def bytes_between(self, partition: Partition, first: int, last: int) -> int:
+    def bytes_between(self, view: LogView, first: int, last: int) -> int:
         return self._asked(
-            partition,
+            view.log.partition,
             last,
-            lambda found: self._amounts.bytes_between(found.clusters(partition.partition), first, last),
+            lambda found: self._amounts.bytes_between(found.clusters(view.log.partition), first, last),
         )
 
-    def first_within(self, partition: Partition, first: int, last: int, most: int) -> int:
+    def first_within(self, view: LogView, first: int, last: int, most: int) -> int:
         return self._asked(
-            partition,
+            view.log.partition,
             last,
-            lambda found: self._amounts.first_within(found.clusters(partition.partition), first, last, most),
+            lambda found: self._amounts.first_within(found.clusters(view.log.partition), first, last, most),
         )
 
-    def amounts_backwards(self, partition: Partition, first: int, last: int, sized: bool) -> Iterator[Amount]:
+    def amounts_backwards(self, view: LogView, first: int, last: int, sized: bool) -> Iterator[Amount]:
         end = last
 
         def walk(snapshot: Snapshot) -> Iterator[Amount]:
             nonlocal end
-            for amount in self._amounts.backwards(snapshot.clusters(partition.partition), first, end, sized):
+            for amount in self._amounts.backwards(snapshot.clusters(view.log.partition), first, end, sized):
                 yield amount
                 end = amount.number - 1
 
-        return self._retry(partition, last, walk)
+        return self._retry(view, last, walk)
 
-    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> tuple[int, int]:
+    def segment_bytes(self, view: LogView, segment: str, first: int, last: int) -> tuple[int, int]:
         import pyarrow.compute as pc
 
         def ask(snapshot: Snapshot) -> tuple[int, int]:
             entries = size = 0
-            for cluster in snapshot.clusters(partition.partition):
-                files = [file for file in cluster if _may_hold(file, segment, first, last)]
-                for rows in self._of_segment(files, partition.partition, segment, first, last):
+            for cluster in snapshot.clusters(view.log.partition):
+                files = _holding(cluster, view, segment, first, last)
+                for rows in self._of_segment(files, view.log.partition, segment, first, last):
                     entries += rows.num_rows
                     size += pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
             return entries, size
 
-        return self._asked(partition, partition.head.archived, ask)
+        return self._asked(view.log.partition, view.cold_until, ask)
 
     # -- places ---------------------------------------------------------------------------------------------------
 
-    def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
+    def touched(self, view: LogView, first: int, last: int) -> Iterator[str]:
         def ask(snapshot: Snapshot) -> dict[str, int]:
             latest: dict[str, int] = {}
-            for rows in self._between(snapshot, partition.partition, first, last, ["segment", "position"]):
+            for rows in self._between(snapshot, view.log.partition, first, last, ["segment", "position"]):
                 for row in rows.group_by("segment").aggregate([("position", "max")]).to_pylist():
                     latest[row["segment"]] = max(row["position_max"], latest.get(row["segment"], -1))
             return latest
 
-        latest = self._asked(partition, last, ask)
+        latest = self._asked(view.log.partition, last, ask)
         yield from sorted(latest, key=lambda segment: latest[segment])
-
-    def spans(self, partition: Partition, first: int, last: int) -> Iterator[dict[str, tuple[int, int]]]:
-        """For some transactions of first..last at a time: the first and the last sequence of each segment."""
-
-        def ask(snapshot: Snapshot) -> Iterator[dict[str, tuple[int, int]]]:
-            for rows in self._between(snapshot, partition.partition, first, last, ["segment", "sequence"]):
-                found = rows.group_by("segment").aggregate([("sequence", "min"), ("sequence", "max")])
-                ends = (found[name].to_pylist() for name in ("segment", "sequence_min", "sequence_max"))
-                yield {name: (least, greatest) for name, least, greatest in zip(*ends, strict=True)}
-
-        snapshot = self.snapshot(partition.partition, last)
-        while True:
-            try:
-                yield from ask(snapshot)
-                return
-            except Gone as error:  # what was given already may be given again
-                snapshot = self.newer(snapshot, error)
 
     def _between(
         self, snapshot: Snapshot, partition: int, first: int, last: int, columns: list[str]
@@ -428,13 +412,13 @@ class Archive:
                     if rows.num_rows:
                         yield rows
 
-    def has(self, partition: Partition, id: bytes, number: int | None, made: int) -> bool:
+    def has(self, view: LogView, id: bytes, number: int | None, made: int) -> bool:
         import pyarrow.compute as pc
 
         name = str(UUID(bytes=id))
 
         def ask(snapshot: Snapshot) -> bool:
-            for cluster in snapshot.clusters(partition.partition):
+            for cluster in snapshot.clusters(view.log.partition):
                 for file in cluster:
                     if number is None and file.timestamps[1] < made - 3_600_000:
                         continue
@@ -445,112 +429,102 @@ class Archive:
                             return True
             return False
 
-        return self._asked(partition, max(partition.head.archived, number or 0), ask)
+        return self._asked(view.log.partition, max(view.cold_until, number or 0), ask)
 
-    def check(self, partition: Partition, first: int, last: int) -> None:
+    def check(self, partition: int, first: int, last: int) -> None:
         """Read transactions first..last, every byte of them. CorruptData if they are not there, whole."""
 
         def ask(snapshot: Snapshot) -> None:
-            for _ in self.in_order(snapshot, partition.partition, first, last, Bounds()):
+            for _ in self.in_order(snapshot, partition, first, last, Bounds()):
                 pass
 
         self._asked(partition, last, ask)
 
-    def examine(self, partition: Partition, last: int) -> Contents:
+    def examine(self, partition: int, last: int) -> Contents:
         from .examine import examine
 
-        return examine(self, partition.partition, last)
+        return examine(self, partition, last)
 
     # -- backwards ----------------------------------------------------------------------------------------------
 
-    def transactions_backwards(self, partition: Partition, start: tuple[int, int], last: int) -> Iterator[Batch]:
+    def transactions_backwards(self, view: LogView, start: tuple[int, int], last: int) -> Iterator[Batch]:
         end = last
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
             nonlocal end
-            for files, least, most in reversed(list(_windows(snapshot, partition.partition, start[0], end, Bounds()))):
+            for files, least, most in reversed(list(_windows(snapshot, view.log.partition, start[0], end, Bounds()))):
                 parts = 1 if _alone(files) else -(-sum(file.rows for file in files) // _PART)
                 for low, high in _downwards(least, most, -(-(most - least + 1) // parts)):
-                    for rows in reversed(list(self.in_order(snapshot, partition.partition, low, high, Bounds()))):
-                        yield from batches_backwards(partition, rows, start)
+                    for rows in reversed(list(self.in_order(snapshot, view.log.partition, low, high, Bounds()))):
+                        yield from batches_backwards(view.log, rows, start)
                     end = low - 1
 
-        return self._retry(partition, last, walk)
+        return self._retry(view, last, walk)
 
-    def segment_backwards(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
+    def segment_backwards(self, view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:
         end = last
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
             nonlocal end
-            for cluster in reversed(list(snapshot.clusters(partition.partition))):
-                files = [file for file in cluster if _may_hold(file, segment, first, end)]
+            for cluster in reversed(list(snapshot.clusters(view.log.partition))):
+                files = _holding(cluster, view, segment, first, end)
                 least = max(first, min((file.sequences[0] for file in files), default=end + 1))
                 for low, high in _downwards(least, end, end if _alone(files) else _PART):
-                    for rows in reversed(list(self._of_segment(files, partition.partition, segment, low, high))):
-                        for batch in batches_backwards(partition, rows, (0, 0)):
+                    for rows in reversed(list(self._of_segment(files, view.log.partition, segment, low, high))):
+                        for batch in batches_backwards(view.log, rows, (0, 0)):
                             if batch.entries[-1].sequence != end:
-                                partition.refresh()
-                                if partition.ask(trimmed_row, segment).first_sequence > first:
-                                    raise Moved(f"segment {segment!r} was trimmed meanwhile")
-                                raise CorruptData(
-                                    f"{self.table.url}, version {snapshot.version}: sequence {end} of segment "
-                                    f"{segment!r} is not where it must be; check the store with `streamkit verify`"
-                                )
+                                raise self._not_there(view, snapshot, segment, end)
                             yield batch
                             end = batch.entries[0].sequence - 1
                 if end < first:
                     return
 
-        return self._retry(partition, partition.head.archived, walk)
+        return self._retry(view, view.cold_until, walk)
 
     # -- one segment --------------------------------------------------------------------------------------------
 
-    def segment(
-        self, partition: Partition, segment: str, first: int, last: int, archived: int | None = None
-    ) -> Iterator[Batch]:
-        """Implements `segment` of the reader protocol.
-
-        `archived`: the table must hold at least this transaction; by default, the watermark.
-        """
+    def segment(self, view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:
         expected = first
 
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
             nonlocal expected
-            for cluster in snapshot.clusters(partition.partition):
-                files = [file for file in cluster if _may_hold(file, segment, expected, last)]
-                for rows in self._of_segment(files, partition.partition, segment, expected, last):
-                    for batch in batches(partition, rows, (0, 0), Bounds()):
-                        if batch.number > partition.head.archived:
+            for cluster in snapshot.clusters(view.log.partition):
+                files = _holding(cluster, view, segment, expected, last)
+                for rows in self._of_segment(files, view.log.partition, segment, expected, last):
+                    for batch in batches(view.log, rows, (0, 0), Bounds()):
+                        if batch.number > view.cold_until:
                             return
                         if batch.entries[0].sequence != expected:
-                            partition.refresh()
-                            if partition.ask(trimmed_row, segment).first_sequence > expected:
-                                raise Moved(f"segment {segment!r} was trimmed meanwhile")
-                            raise CorruptData(
-                                f"{self.table.url}, version {snapshot.version}: sequence {expected} of segment "
-                                f"{segment!r} is not where it must be; check the store with `streamkit verify`"
-                            )
+                            raise self._not_there(view, snapshot, segment, expected)
                         yield batch
                         expected = batch.entries[-1].sequence + 1
                 if expected > last:
                     return
 
-        return self._retry(partition, partition.head.archived if archived is None else archived, walk)
+        return self._retry(view, view.cold_until, walk)
 
-    def first_of(self, partition: Partition, segment: str, least: int) -> int | None:
+    def first_of(self, view: LogView, segment: str, least: int) -> int | None:
         import pyarrow.compute as pc
 
         def ask(snapshot: Snapshot) -> int | None:
-            for cluster in snapshot.clusters(partition.partition):
-                files = [file for file in cluster if file.numbers[1] >= least and _may_hold(file, segment, 1, 1 << 62)]
-                for rows in self._of_segment(files, partition.partition, segment, 1, 1 << 62):
+            for cluster in snapshot.clusters(view.log.partition):
+                files = [file for file in _holding(cluster, view, segment, 1, 1 << 62) if file.numbers[1] >= least]
+                for rows in self._of_segment(files, view.log.partition, segment, 1, 1 << 62):
                     some = rows.filter(pc.field("number") >= least)
                     if some.num_rows:
                         found: int = some["sequence"][0].as_py()
                         return found
             return None
 
-        return self._asked(partition, partition.head.archived, ask)
+        return self._asked(view.log.partition, view.cold_until, ask)
+
+    def _not_there(self, view: LogView, snapshot: Snapshot, segment: str, sequence: int) -> CorruptData:
+        """The error for an archived entry that is not at its place. Moved if it may have been trimmed meanwhile."""
+        view.look_again()
+        return CorruptData(
+            f"{self.table.url}, version {snapshot.version}: sequence {sequence} of segment {segment!r} is not where it "
+            "must be; check the store with `streamkit verify`"
+        )
 
     def _of_segment(
         self, files: Sequence[File], partition: int, segment: str, first: int, last: int
@@ -566,17 +540,11 @@ class Archive:
             yield from windows(self.table, files, Wanted(partition, "sequence", low, high, segment), COLUMNS)
 
 
-def _trimmed(snapshot: Snapshot, partition: Partition, here: tuple[int, int]) -> tuple[Gap | None, tuple[int, int]]:
-    """The gap that a trim has made after the position `here`, and the position from which the reader goes on.
-
-    A reader from the beginning starts at the current floor and sees no gap.
-    """
-    files = next(iter(snapshot.clusters(partition.partition)), [])
-    if here <= (1, 0) or any(file.numbers[0] <= here[0] for file in files):
-        return None, here
-    partition.refresh()
-    floor = partition.floor  # files are trimmed up to the floor, and not yet up to what a retention hides
-    return number_gap(partition.space, here, floor), max(here, (floor.number, 0))
+def _check_trimmed(snapshot: Snapshot, view: LogView, here: tuple[int, int]) -> None:
+    """Moved if a trim has removed files after the position `here` since the view was taken."""
+    files = next(iter(snapshot.clusters(view.log.partition)), [])
+    if here > (1, 0) and not any(file.numbers[0] <= here[0] for file in files):
+        view.look_again()
 
 
 def _with_needles(rows: pa.Table, needles: Needles) -> pa.Table:
@@ -623,8 +591,16 @@ def _overlaps(file: File, bounds: Bounds) -> bool:
     return file.timestamps[1] >= low and not (high and file.timestamps[0] > high)
 
 
-def _may_hold(file: File, segment: str, first: int, last: int) -> bool:
-    return file.segments[0] <= segment <= file.segments[1] and file.sequences[0] <= last and file.sequences[1] >= first
+def _holding(files: Sequence[File], view: LogView, segment: str, first: int, last: int) -> list[File]:
+    """The files that may hold archived entries first..last of a segment."""
+    return [
+        file
+        for file in files
+        if file.segments[0] <= segment <= file.segments[1]
+        and file.sequences[0] <= last
+        and file.sequences[1] >= first
+        and file.numbers[0] <= view.cold_until
+    ]
 
 
 def _downwards(first: int, last: int, step: int) -> Iterator[tuple[int, int]]:

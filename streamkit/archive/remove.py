@@ -102,7 +102,7 @@ def _remove(partition: Partition, archive: Archive, note: ArchiveRow) -> tuple[i
     # They may be another engine's by now, which syncs nothing.
     archive.table.sync(file.path for file in files if file.numbers[0] <= number and file.numbers[1] > removed)
     # The log is the only other copy.
-    archive.check(partition, removed + 1, number)
+    archive.check(partition.partition, removed + 1, number)
     release(partition, number)
     _delete(partition, [partition.transaction_key(gone) for gone in range(removed + 1, number + 1)])
     row = encode_row(ARCHIVE, ArchiveRow(number))

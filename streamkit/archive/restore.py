@@ -22,7 +22,7 @@ from ..model import Record, SegmentStatus
 from ..store import inner
 from .errors import mapped
 from .location import ArchiveLocation, space_name
-from .lost import LostPartition
+from .lost import LostLog
 from .report import RestoreReport
 from .schema import check_installed
 from .table import space_of
@@ -78,10 +78,10 @@ def _read_archived(archive: Archive, bounds: Bounds) -> tuple[Settings, list[Ite
     if snapshot.archived and max(snapshot.archived) >= settings.partitions:
         raise CorruptData(f"{archive.table.url} has more partitions than the {settings.partitions} that it says")
     lost: list[Any] = [
-        LostPartition(archive.space, partition, settings, snapshot.archived.get(partition, 0))
+        LostLog(archive.space, partition, settings, snapshot.archived.get(partition, 0))
         for partition in range(settings.partitions)
     ]
-    return settings, [archive.transactions(one, (1, 0), one.head.archived, bounds) for one in lost]
+    return settings, [archive.transactions(one, (1, 0), one.cold_until, bounds) for one in lost]
 
 
 def restore_space(

@@ -118,7 +118,7 @@ def _repair(partition: Partition) -> int:
     only = archived if held is None else held - 1
     contents = Contents()
     if archived:
-        contents = partition.archive().examine(partition, only)
+        contents = partition.archive().examine(partition.partition, only)
         if contents.problems and only:
             raise CorruptData(
                 f"space {partition.space!r}: transactions up to {only} of partition {partition.partition} are in the "
@@ -325,7 +325,7 @@ def _archived(partition: Partition) -> int:
         archive = partition.archive()
     except (MissingDependency, PermanentError):
         return 0  # there is none; if there was one, the log begins late, which is a fault of its own
-    contents = archive.examine(partition, 0)
+    contents = archive.examine(partition.partition, 0)
     return contents.last
 
 

@@ -190,7 +190,7 @@ def _examine(partition: Partition, progress: Progress | None) -> LogWalk:
     if head.archived > head.watermark:
         log.found(HEAD, f"the head's watermark is {head.watermark}, and that of the archive {head.archived}")
     if head.archived:
-        contents = partition.archive().examine(partition, head.archived)
+        contents = partition.archive().examine(partition.partition, head.archived)
         for path, problem in contents.problems:
             log.found(f"archive/{path}".encode(), problem)
         log.begin_after_archive(head.archived, contents)

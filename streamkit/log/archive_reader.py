@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ..errors import StreamkitError
 from .rows import SegmentRow
 
 if TYPE_CHECKING:
     from .batches import Batch, Bounds, Needles
-    from .partition import Partition
+    from .view import LogView
 
-__all__ = ["Amount", "ArchiveReader", "Contents"]
+__all__ = ["Amount", "ArchiveReader", "ArchiveUnreadable", "Contents"]
+
+
+class ArchiveUnreadable(StreamkitError):
+    """The archive is missing or cannot be read. Nobody has changed the rest of it.
+
+    A walk over a view goes on with a view that reads archived transactions from the log, if the log still has them.
+    """
 
 
 class Amount(NamedTuple):
@@ -43,80 +51,85 @@ class Contents:
 
 
 class ArchiveReader(Protocol):
-    """A space's archive. All of it is about transactions up to the archive watermark of `partition`.
+    """A space's archive. Each answer is about transactions up to the view's `cold_until`.
 
-    CorruptData if the archive does not hold what it must, UnsupportedVersion for one of a newer format.
+    ArchiveUnreadable if the archive cannot be read, CorruptData if it does not hold what it must, Moved if entries were
+    removed since the view was taken, UnsupportedVersion for an archive of a newer format.
     """
 
     def transactions(
-        self, partition: Partition, start: tuple[int, int], last: int, bounds: Bounds, needles: Needles | None = None
+        self, view: LogView, start: tuple[int, int], last: int, bounds: Bounds, needles: Needles | None = None
     ) -> Iterator[Batch]:
         """The log from (number, index) `start` up to transaction `last`, in commit order, within the time bounds. With
         `needles` some of what does not hold them is left out."""
         ...
 
-    def segment(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
+    def segment(self, view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:
         """The entries `first` to `last` (sequences) of a segment, in order, as far as they are archived."""
         ...
 
-    def transactions_backwards(self, partition: Partition, start: tuple[int, int], last: int) -> Iterator[Batch]:
+    def transactions_backwards(self, view: LogView, start: tuple[int, int], last: int) -> Iterator[Batch]:
         """Those from (number, index) `start` up to transaction `last`, the last batch first."""
         ...
 
-    def segment_backwards(self, partition: Partition, segment: str, first: int, last: int) -> Iterator[Batch]:
+    def segment_backwards(self, view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:
         """The entries `first` to `last` of a segment, all of which are archived, the last batch first."""
         ...
 
-    def first_at(self, partition: Partition, timestamp: int, first: int, last: int) -> int:
+    def first_at(self, view: LogView, timestamp: int, first: int, last: int) -> int:
         """The first transaction in first..last that is not older than `timestamp`; last + 1 if there is none."""
         ...
 
-    def first_of(self, partition: Partition, segment: str, least: int) -> int | None:
+    def first_of(self, view: LogView, segment: str, least: int) -> int | None:
         """The first sequence of a segment that a transaction from `least` on wrote; None if none did."""
         ...
 
-    def entries_until(self, partition: Partition, number: int) -> int:
+    def entries_until(self, view: LogView, number: int) -> int:
         """Entries of the partition up to transaction `number`."""
         ...
 
-    def place(self, partition: Partition, number: int) -> tuple[int, int, int]:
+    def place(self, view: LogView, number: int) -> tuple[int, int, int]:
         """(entries before a transaction, its own entries, its timestamp), as far as they are archived; (…, 0, 0) if it
         has no entry there."""
         ...
 
-    def number_of(self, partition: Partition, position: int) -> int | None:
+    def number_of(self, view: LogView, position: int) -> int | None:
         """The transaction that wrote the entry at `position` of the partition; None if it is not there any more."""
         ...
 
-    def bytes_between(self, partition: Partition, first: int, last: int) -> int:
+    def bytes_between(self, view: LogView, first: int, last: int) -> int:
         """Bytes of payload of transactions first..last."""
         ...
 
-    def first_within(self, partition: Partition, first: int, last: int, most: int) -> int:
+    def first_within(self, view: LogView, first: int, last: int, most: int) -> int:
         """The first transaction of first..last from which on they have at most `most` bytes of payload; last + 1 if the
         last one has more."""
         ...
 
-    def amounts_backwards(self, partition: Partition, first: int, last: int, sized: bool) -> Iterator[Amount]:
+    def amounts_backwards(self, view: LogView, first: int, last: int, sized: bool) -> Iterator[Amount]:
         """The amounts of the transactions first..last that have entries, the last first. Sizes are 0 without
         `sized`."""
         ...
 
-    def segment_bytes(self, partition: Partition, segment: str, first: int, last: int) -> tuple[int, int]:
+    def segment_bytes(self, view: LogView, segment: str, first: int, last: int) -> tuple[int, int]:
         """(entries, bytes of their payloads) that the archive has of the sequences `first` to `last` of a segment."""
         ...
 
-    def touched(self, partition: Partition, first: int, last: int) -> Iterator[str]:
+    def touched(self, view: LogView, first: int, last: int) -> Iterator[str]:
         """The segments that transactions first..last wrote to, each once, the last touched last."""
         ...
 
-    def has(self, partition: Partition, id: bytes, number: int | None, made: int) -> bool:
+    def has(self, view: LogView, id: bytes, number: int | None, made: int) -> bool:
         """True if the archive has transaction `id`, made at `made` (ms); at `number`, if that is given."""
         ...
 
-    def examine(self, partition: Partition, last: int) -> Contents:
+    def examine(self, partition: int, last: int) -> Contents:
         """Check every byte of what is archived of the partition; what it holds is told up to transaction `last`.
 
         What is wrong is in the result; Unavailable, Throttled or AccessDenied where it cannot be read now.
         """
+        ...
+
+    def warn_unreadable(self, where: str, error: ArchiveUnreadable) -> None:
+        """Warn once that the log is read in place of the archive."""
         ...

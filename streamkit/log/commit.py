@@ -668,7 +668,7 @@ class Committer:
         sure = True
         try:
             if partition.archived_since(number):
-                counts = partition.archive().has(partition, header.id, number, 0)
+                counts = partition.archive().has(partition.view(), header.id, number, 0)
             else:
                 packed = partition.ask(lambda view: view.packs.get([number])[0])
                 # A transaction that is in no pack stays in the log until it is trimmed.

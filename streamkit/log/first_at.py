@@ -20,4 +20,4 @@ def first_at(view: LogView, timestamp: int, first: int, end: int) -> int:
             last = middle
     if found > hot or hot == first:
         return found
-    return view.archive().first_at(view.log, timestamp, first, hot - 1)
+    return view.archive().first_at(view, timestamp, first, hot - 1)

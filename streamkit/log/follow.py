@@ -195,7 +195,7 @@ def _touched(partition: Partition, after: int, until: int) -> Iterator[str]:
             after = max(after, floor_of(view).number - 1)
             cold = min(view.cold_until, until)
             if after < cold:
-                for segment in view.archive().touched(view.log, after + 1, cold):
+                for segment in view.archive().touched(view, after + 1, cold):
                     touch(segment)
                 after = cold
                 continue

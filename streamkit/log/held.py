@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .keys import ARCHIVE, GRACE, partition_key, transaction_number
-from .partition import Partition
 from .rows import ArchiveRow, GraceRow, decode_row, encode_row
-from .view import LogView
+
+if TYPE_CHECKING:
+    from .partition import Partition
+    from .view import LogView
 
 __all__ = ["TOGETHER", "archive_row", "grace_row", "held_from", "put_grace_row", "whole_from"]
 

@@ -117,7 +117,7 @@ def _is_at(partition: Partition, id: bytes, number: int) -> bool:
     header = partition.header(number)
     if partition.archived_since(number):
         # One that landed where the archive already was is in the log, and counts for nothing.
-        return partition.archive().has(partition, id, number, 0)
+        return partition.archive().has(partition.view(), id, number, 0)
     if header is None:
         if partition.trimmed_since(number):
             _check_trimmed(partition, id, number + 1)
@@ -166,7 +166,11 @@ def _is_from(partition: Partition, id: bytes, first: int) -> bool:
                 return frame != VOID
         number += 1
     after = _after_removed(partition, number) if number <= last else number
-    if partition.head.archived and not is_posted(id) and partition.archive().has(partition, id, None, made_at(id)):
+    if (
+        partition.head.archived
+        and not is_posted(id)
+        and partition.archive().has(partition.view(), id, None, made_at(id))
+    ):
         return True
     # What is left was archived or trimmed, and removed, while it was read; go on behind it.
     if number > last:

@@ -17,12 +17,13 @@ from ..backend import Etag
 from ..checksum import crc32
 from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion, remedy_for, repair_for
 from .answers import Answers
-from .archive_reader import ArchiveReader
+from .archive_reader import ArchiveReader, ArchiveUnreadable
 from .commit_base import CommitBase
 from .context import Context
 from .fences import Fences
 from .floors import Changed, Control, Erasure, Floor, Retained
 from .freshness import Freshness, Look
+from .held import held_from
 from .index_reader import Index, RunGone
 from .index_rows import decode_index_row
 from .keys import fence_key, partition_key, segment_key, transaction_key, transaction_prefix
@@ -219,6 +220,7 @@ class Partition:
                 self.thinned,
                 self.erasing,
                 self._searches,
+                self.head.archived,
             )
 
     def ask(self, question: Callable[Concatenate[LogView, _P], _T], *args: _P.args, **options: _P.kwargs) -> _T:
@@ -227,18 +229,33 @@ class Partition:
         while True:
             try:
                 return question(view, *args, **options)
-            except Moved as moved:
-                view = self.later(view, moved)
+            except (Moved, ArchiveUnreadable) as error:
+                view = self._next_view(view, error)
 
     def walk(self, walk: Callable[[LogView], Iterator[_T]]) -> Iterator[_T]:
-        """Everything that walk(view) yields. If something moved, `walk` goes on where it was, with a later view."""
+        """Everything that walk(view) yields. If something moved, or the archive cannot be read, `walk` goes on where it
+        was, with another view."""
         view = self.view()
         while True:
             try:
                 yield from walk(view)
                 return
-            except Moved as moved:
-                view = self.later(view, moved)
+            except (Moved, ArchiveUnreadable) as error:
+                view = self._next_view(view, error)
+
+    def _next_view(self, view: LogView, error: Moved | ArchiveUnreadable) -> LogView:
+        return self.later(view, error) if isinstance(error, Moved) else self._without_archive(view, error)
+
+    def _without_archive(self, view: LogView, error: ArchiveUnreadable) -> LogView:
+        """`view`, which reads archived transactions from the log as far back as the log still has all of them.
+
+        Raises `error` if the log has no more of them than `view` reads from it already.
+        """
+        held = held_from(self, 1, view.head.archived)
+        if held is None or max(held - 1, view.head.released) >= view.cold_until:
+            raise error
+        self.archive().warn_unreadable(self.where(view.head.archived), error)
+        return replace(view, cold_until=max(held - 1, view.head.released))
 
     def later(self, view: LogView, moved: Moved) -> LogView:
         """A view that is later than `view`, which lacks something. CorruptData if nothing moved: then it is lost."""
@@ -257,7 +274,7 @@ class Partition:
         """Moved if the log says now that something was removed or archived since `view`."""
         self.refresh()
         now = self.view()
-        if (now.cold_until, now.floor, now.thinned) != (view.cold_until, view.floor, view.thinned):
+        if (now.head.archived, now.floor, now.thinned) != (view.head.archived, view.floor, view.thinned):
             raise Moved(f"space {self.space!r}, partition {self.partition}: entries were removed or archived meanwhile")
 
     def _is_latest(self, view: LogView) -> bool:

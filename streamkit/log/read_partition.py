@@ -113,7 +113,7 @@ class _Forwards:
     def _archived(self, view: LogView, last: int) -> Iterator[Batch]:
         at = self._at
         archive = view.archive()
-        for batch in archive.transactions(view.log, (at.number, at.index), last, self._bounds, self._needles):
+        for batch in archive.transactions(view, (at.number, at.index), last, self._bounds, self._needles):
             yield batch
             if batch.gap is not None:
                 at.number, at.index = batch.gap.last_sequence + 1, 0
@@ -162,7 +162,7 @@ class _Backwards:
     def _archived(self, view: LogView, start: tuple[int, int]) -> Iterator[Batch]:
         at = self._at
         number = 0
-        for batch in view.archive().transactions_backwards(view.log, start, at.last):
+        for batch in view.archive().transactions_backwards(view, start, at.last):
             number, index = batch.number, batch.origin.index + batch.entries[0].sequence - batch.origin.first_sequence
             if number == at.number and index + len(batch.entries) > at.index:
                 if index >= at.index:

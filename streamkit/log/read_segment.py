@@ -86,7 +86,7 @@ class _Forwards(_SegmentRead):
                     self._first = batch.entries[-1].sequence + 1
             if self._first <= self._last and view.cold_until:
                 archive = view.archive()
-                for batch in archive.segment(view.log, self._segment, self._first, self._last):
+                for batch in archive.segment(view, self._segment, self._first, self._last):
                     if high and batch.timestamp > high:
                         return
                     if batch.timestamp >= self._bounds.min_timestamp:
@@ -134,7 +134,7 @@ class _Backwards(_SegmentRead):
                 size = min(size * 2, _SEQUENCES)
             elif view.cold_until:
                 archive = view.archive()
-                for batch in archive.segment_backwards(view.log, self._segment, self._first, self._last):
+                for batch in archive.segment_backwards(view, self._segment, self._first, self._last):
                     if batch.timestamp < low:
                         self._last = 0
                         break
@@ -263,6 +263,6 @@ def _load_last(view: LogView, segment: str, last: int) -> Entry:
     if piece is not None and piece.number > view.cold_until:
         return next(_load(view, segment, [piece], last)).entries[-1]
     if view.cold_until:
-        for batch in view.archive().segment(view.log, segment, last, last):
+        for batch in view.archive().segment(view, segment, last, last):
             return batch.entries[-1]
     raise _lost(view, segment, last)

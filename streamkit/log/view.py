@@ -59,11 +59,11 @@ class LogView(msgspec.Struct, frozen=True):
     erasing: tuple[Erasure, ...]
     """Erasures that readers hide, because the entries may still be stored."""
     searches: Searches
+    cold_until: int
+    """Transactions up to this number are read from the archive, and the others from the log: an entry's `tier`.
 
-    @property
-    def cold_until(self) -> int:
-        """Transactions up to this number are read from the archive."""
-        return self.head.archived
+    The archive watermark; less if the archive cannot be read and the log still has what it should hold.
+    """
 
     def archive(self) -> ArchiveReader:
         """The archive. CorruptData if this client cannot know where it is; MissingDependency without the extra."""

@@ -180,7 +180,7 @@ def archived_before(view: LogView, segment: str, sequence: int) -> int:
     end, size = (row.last_sequence + 1, row.size) if first is None else (first.first_sequence, first.before)
     begins = row.first_number >= view.floor.number and sequence - row.first_sequence <= end - sequence
     begin, end = (row.first_sequence, sequence) if begins else (sequence, end)
-    entries, counted = view.archive().segment_bytes(view.log, segment, begin, end - 1)
+    entries, counted = view.archive().segment_bytes(view, segment, begin, end - 1)
     if entries != end - begin:
         view.look_again()  # they may have been trimmed meanwhile
     return row.first_size + counted if begins else size - counted
@@ -192,7 +192,7 @@ def _from_archived_bytes(view: LogView, segment: str, row: SegmentRow, least: in
     kept = begin = _place(hot)
     last, before = (row.last_sequence, row.size) if hot is None else (hot.first_sequence - 1, hot.before)
     number = 0
-    for batch in view.archive().segment_backwards(view.log, segment, row.first_sequence, last):
+    for batch in view.archive().segment_backwards(view, segment, row.first_sequence, last):
         if batch.number != number:
             kept, number = begin, batch.number
         before -= sum(len(entry.payload) for entry in batch.entries)
@@ -216,9 +216,9 @@ def first_where(
     if archived and (not row.first_number or row.first_number <= archived):
         # The log may have let go of these.
         archive, begin = view.archive(), max(row.first_sequence, least)
-        there = archive.first_of(view.log, segment, view.floor.number)
+        there = archive.first_of(view, segment, view.floor.number)
         last = row.last_sequence if there is not None else 0
-        for batch in archive.segment(view.log, segment, max(begin, there or 0), last):
+        for batch in archive.segment(view, segment, max(begin, there or 0), last):
             if batch.number > archived:
                 break
             place = Place(batch.entries[0].sequence, batch.timestamp, batch.number, row.first_size)
@@ -276,9 +276,9 @@ def first_with(view: LogView, first: int, entries: int, size: int) -> int:
         return _first_hot(view, max(first, archived + 1), entries, size)
     archive, number = view.archive(), first
     if entries:
-        number = max(number, (archive.number_of(view.log, entries - 1) or 0) + 1)
+        number = max(number, (archive.number_of(view, entries - 1) or 0) + 1)
     if size and number <= archived:
-        number = archive.first_within(view.log, number, archived, hot[1] - size)
+        number = archive.first_within(view, number, archived, hot[1] - size)
     return number
 
 
@@ -345,7 +345,7 @@ def place_of(view: LogView, number: int) -> tuple[int, int, int]:
     0). The timestamp is also 0 if the archive has no entry of it."""
     floor = view.floor
     if number <= view.cold_until:
-        position, count, timestamp = view.archive().place(view.log, number)
+        position, count, timestamp = view.archive().place(view, number)
         # What was trimmed before it was archived, or with its files, is not there to be counted.
         return (max(position, floor.position) if number >= floor.number else position), count, timestamp
     if number < floor.number:
@@ -367,7 +367,7 @@ def size_before(view: LogView, number: int) -> int:
     archived = view.cold_until
     if number > archived:
         return max(0, _at(view, number)[1])
-    return max(0, _archive_end(view)[1] - view.archive().bytes_between(view.log, number, archived))
+    return max(0, _archive_end(view)[1] - view.archive().bytes_between(view, number, archived))
 
 
 _EMPTY = 64

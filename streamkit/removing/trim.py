@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..errors import CorruptData, SequenceMismatch, Unavailable
+from ..errors import SequenceMismatch, Unavailable
 from ..log.archive_reader import Amount
 from ..log.batches import Bounds
 from ..log.commit import Committer
@@ -16,6 +16,7 @@ from ..log.read_segment import segment_batches
 from ..log.read_space import position_of
 from ..log.request import Part, Request
 from ..log.rows import SegmentRow
+from ..log.view import LogView
 from ..log.visible import archived_before, first_where, first_with, floor_at, floor_of, place_of, row_of, size_of_floor
 from ..retry import attempts
 from .report import TrimReport
@@ -195,14 +196,20 @@ def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
 
 def _amounts_backwards(partition: Partition, sized: bool) -> Iterator[Amount]:
     """Yield the amounts of a partition's readable transactions, the last transaction first."""
-    least, number = partition.ask(floor_of).number, partition.number
-    while number >= max(least, partition.floor.number):
-        if number <= partition.head.archived:
-            yield from partition.archive().amounts_backwards(partition, least, number, sized)
-            return
-        header = partition.header(number)
-        if header is not None:
-            yield Amount(number, header.timestamp, header.count, header.after - header.size)
-            number -= 1
-        elif not partition.archived_since(number) and not partition.trimmed_since(number):
-            raise CorruptData(f"{partition.where(number)} is missing from the log")
+    number = partition.number
+
+    def walk(view: LogView) -> Iterator[Amount]:
+        nonlocal number
+        least = floor_of(view).number
+        while number >= least:
+            if number > view.cold_until:
+                header = view.header(number)
+                yield Amount(number, header.timestamp, header.count, header.after - header.size)
+                number -= 1
+                continue
+            for amount in view.archive().amounts_backwards(view, least, number, sized):
+                yield amount
+                number = amount.number - 1
+            number = least - 1
+
+    return partition.walk(walk)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ..archive.lost import LostPartition
+from ..archive.lost import LostLog
 from ..errors import CorruptData, MissingDependency, PermanentError, UnsupportedVersion
 from ..log.batches import Bounds
 from ..log.rows import Settings
@@ -46,7 +46,7 @@ class ArchivedPart:
         except PermanentError as error:
             self.problem = f"the archive cannot be read: {error}"
             self._lost = [(1, self.last)]
-        self._view: Any = LostPartition(space, log.partition, settings, self.last)
+        self._view: Any = LostLog(space, log.partition, settings, self.last)
 
     def transactions(self, first: int) -> Iterator[tuple[int, Transaction]]:
         """(number, transaction) of those that can be read, in order, from `first` on."""

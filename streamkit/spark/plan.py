@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
-from ..archive.errors import UNREADABLE
-from ..archive.fallback import ArchiveOrLog
 from ..archive.table import File
 from ..client import Client
 from ..errors import EntriesRemoved, PermanentError
 from ..gaps import Gap
+from ..log.archive_reader import ArchiveUnreadable
 from ..log.first_at import first_at
 from ..log.offsets import Offset
 from ..log.partition import Partition
 from ..log.read_space import is_named, position_of
+from ..log.view import LogView
 from ..log.visible import floor_of, hides, number_gap, raises
 from ..store import Store, inner
 from .options import LATEST, Options
@@ -214,7 +214,7 @@ def _files(store: Store, span: Span, archived: int) -> list[File] | None:
     try:
         clusters = archive.snapshot(span.partition, archived).clusters(span.partition)
         files = [file for cluster in clusters for file in cluster]
-    except UNREADABLE:
+    except ArchiveUnreadable:
         return None
     files = [file for file in files if file.numbers[0] <= archived and file.numbers[1] >= span.first]
     directory = archive.table.directory
@@ -288,17 +288,18 @@ def limited(client: Client, planned: Sequence[Span], rows: int) -> list[Span]:
 
 def entries_until(partition: Partition, number: int) -> int:
     """Entries of the partition up to transaction `number`."""
-    floor = partition.ask(floor_of)
+    return partition.ask(_entries_until, number)
+
+
+def _entries_until(view: LogView, number: int) -> int:
+    floor = floor_of(view)
     if number < floor.number:
         return floor.position
-    if number > partition.head.archived:
-        header = partition.header(number)
-        if header is not None:
-            return header.position + header.count
-        partition.read_head()
-    archive: ArchiveOrLog = partition.archive()  # type: ignore[assignment]
+    if number > view.cold_until:
+        header = view.header(number)
+        return header.position + header.count
     # What was trimmed before it was archived, or with its files, is not there to be counted.
-    return max(floor.position, archive.entries_until(partition, number))
+    return max(floor.position, view.archive().entries_until(view, number))
 
 
 def reaching(begin: int, end: int, entries: int, until: Callable[[int], int]) -> int:

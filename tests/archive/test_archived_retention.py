@@ -458,9 +458,9 @@ def test_what_leaves_the_archive_while_it_is_looked_for_is_not_taken_for_all(
     def overtaken(pair: Pair, store: Store, other: Store) -> None:
         known, real, done = store._known(SPACE), Archive.first_of, list[bool]()
 
-        def first_of(archive: Any, partition: Any, *arguments: Any) -> Any:
-            found = real(archive, partition, *arguments)
-            if not done and known is not None and partition in known.partitions:
+        def first_of(archive: Any, view: Any, *arguments: Any) -> Any:
+            found = real(archive, view, *arguments)
+            if not done and known is not None and view.log in known.partitions:
                 done.append(True)
                 other.trim(SPACE, keep_entries=30)
                 other.maintain()

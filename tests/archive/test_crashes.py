@@ -269,7 +269,13 @@ def test_a_reader_takes_from_the_log_what_a_damaged_archive_lacks(pattern: str, 
     for damage in (Path.unlink, lambda path: path.write_bytes(b"")):
         world, before, table = half_removed(tmp_path / str(id(damage)))
         damage(last(table, pattern))  # type: ignore[operator]
-        assert world.look() == before
+        after = world.look()
+        assert after == before
+        # The tier says where an entry was read.
+        tiers, archived = ([entry.tier for entry in look[0]] for look in (after, before))
+        assert tiers[0] == "cold"
+        assert tiers == sorted(tiers)
+        assert tiers.count("cold") < archived.count("cold")
         # It is not let go of by the log.
         with world.process() as client, pytest.raises(CorruptData):
             world.run(client)

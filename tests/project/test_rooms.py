@@ -78,7 +78,6 @@ UPWARD = {
     ("streamkit.client", "streamkit.archive.location"): "deletes a store's archive, where there is one",
     ("streamkit.errors", "streamkit.model"): "for the type checker: an error carries statuses",
     ("streamkit.model", "streamkit.log.offsets"): "an entry knows its offset",
-    ("streamkit.open_store", "streamkit.archive.fallback"): "composes the store: the archive's libraries are optional",
     ("streamkit.open_store", "streamkit.archive.location"): "composes the store: the archive's libraries are optional",
     ("streamkit.open_store", "streamkit.archive.read"): "composes the store: the archive's libraries are optional",
     ("streamkit.store", "streamkit.archive"): "`archive()` of the facade; its libraries are optional",
