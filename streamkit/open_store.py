@@ -33,12 +33,17 @@ from .warn import warn
 if TYPE_CHECKING:
     from .archive.read import Archive
 
-__all__ = ["ArchiveRoot", "OpenStore"]
+__all__ = ["ArchiveRoot", "OpenStore", "open_stores"]
 
 ArchiveRoot = tuple[str, dict[str, str], Callable[[str, bytes], None] | None]
 """The archives' root, its delta-rs storage options, and a function that writes a small file there (`ArchiveWriter`)."""
 
 _open: weakref.WeakSet[OpenStore] = weakref.WeakSet()
+
+
+def open_stores() -> list[OpenStore]:
+    """The stores that this process has open, of all clients."""
+    return [store for store in list(_open) if not store.closed]
 
 
 def _after_fork() -> None:
@@ -239,7 +244,8 @@ class OpenStore:
             except TransientError:
                 raise
             except StreamkitError as error:
-                warn("space %r is deleted, but processes that have it open cannot be notified: %s", space, error)
+                message = "space %r is deleted, but processes that have it open cannot be notified: %s"
+                warn(message, space, error, store=self.id, space=space)
         return ends
 
     def forget_space(self, space: str) -> None:

@@ -524,7 +524,8 @@ class Store:
             try:
                 found = self._measure(name)
             except UNREADABLE as error:
-                warn("the size of the store lacks the damaged space %r: %s", name, error)
+                message = "the size of the store lacks the damaged space %r: %s"
+                warn(message, name, error, store=self.id, space=name)
                 damaged.append(name)
                 continue
             if isinstance(name, InternalName):

@@ -54,5 +54,5 @@ class ReadableSpaces:
                     f"space {space!r} is damaged, and the backup has no new point: {error}. To back up the other "
                     "spaces now, pass skip_damaged=True (--skip-damaged)"
                 ) from error
-            warn("the backup skips the damaged space %r: %s", space, error)
+            warn("the backup skips the damaged space %r: %s", space, error, space=space)
             self.skipped.add(space)

@@ -610,7 +610,8 @@ class Consumer:
         except StreamkitError as failure:
             if error is None:
                 raise
-            warn("consumer %r could not hand back what it had: it waits for its deadline: %s", self.name, failure)
+            message = "consumer %r could not hand back its deliveries, which wait for their deadline: %s"
+            warn(message, self.name, failure, store=self._core.store.id, space=self._core.space)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._held)} deliveries held"

@@ -274,7 +274,8 @@ class Core:
                 del lane.acks[: len(acks)]
                 if lost:
                     name = self.feed.state.name
-                    warn("%d acknowledgements in the group %r came too late: others may have the entries", lost, name)
+                    message = "%d acknowledgements in the group %r came too late: others may have the entries"
+                    warn(message, lost, name, store=self.store.id, space=self.space)
                 if not alone:
                     return result
 
@@ -399,7 +400,8 @@ class Core:
             try:
                 self.write(lane, lambda state, at: ([], None))
             except StreamkitError as error:
-                warn("acknowledgements could not be written, and go with the next ones: %s", error)
+                message = "acknowledgements could not be written, and go with the next ones: %s"
+                warn(message, error, store=self.store.id, space=self.space)
                 if error.retryable or isinstance(error, OutcomeUnknown):
                     rest.append(_AGAIN)
         with self._lock:

@@ -144,7 +144,8 @@ class Feeder:
                     self._trimmed[stream] = position
                     self._core.store.trim(self._core.space, str(stream), before=position)
         except StreamkitError as error:
-            warn("the queue %r could not be trimmed, and will be later: %s", self._core.space, error)
+            name, store = self._core.space, self._core.store.id
+            warn("the queue %r could not be trimmed, and will be later: %s", name, error, store=store, space=name)
 
     def done(self) -> dict[Stream, int]:
         """By stream, the position up to which everything is done: below it nothing is needed any more."""

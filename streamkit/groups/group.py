@@ -491,7 +491,7 @@ class Group:
         return found
 
     def receipts(self, consumer: str) -> dict[tuple[str, int], str]:
-        """The receipts of what a consumer has, by (segment, sequence). For a group of some segments."""
+        """The receipts of a consumer's deliveries, by (segment, sequence). For a group of some segments."""
         found: dict[tuple[str, int], str] = {}
         for lane in self._lanes():
             with lane.chain.lock:

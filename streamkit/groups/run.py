@@ -168,7 +168,9 @@ def log_failure(consumer: Consumer, delivery: Delivery, error: BaseException) ->
     group, entry = consumer.group, delivery.entry
     message = "the handler of group %r failed: store %s, space %r, segment %r, sequence %d, attempt %d of %d"
     place = group.store.id, group.space, entry.segment, entry.sequence
-    warn_of(error, message, group.name, *place, delivery.attempt, group.settings.max_deliveries)
+    attempts = delivery.attempt, group.settings.max_deliveries
+    fields: dict[str, Any] = {"store": group.store.id, "space": group.space, "transaction": entry.trx.id}
+    warn_of(error, message, group.name, *place, *attempts, **fields)
 
 
 def _handle(consumer: Consumer, handler: Callable[[Delivery], Any], delivery: Delivery, count: _Count) -> None:
@@ -196,4 +198,5 @@ def _handle(consumer: Consumer, handler: Callable[[Delivery], Any], delivery: De
     except DeliveryLost as error:
         with count.lock:
             count.lost += 1
-        warn("%s", error)
+        group = consumer.group
+        warn("%s", error, store=group.store.id, space=group.space, transaction=delivery.entry.trx.id)

@@ -231,7 +231,8 @@ class Committer:
             self.keep_index()
         except Exception as error:
             # Nobody's request failed.
-            warn("space %r: the index could not be brought forward: %s", self.partition.space, error)
+            space = self.partition.space
+            warn("space %r: the index could not be brought forward: %s", space, error, space=space)
 
     def _drive_once(self) -> None:
         self._taken = ()
@@ -717,7 +718,9 @@ class Committer:
                 # Every acknowledged entry is in the log; the index may follow later.
                 self._next_upkeep = partition.number + max(1, upkeep // 4)
                 partition.counters["upkeep_failures"] += 1
-                warn("%s: the index could not be brought forward: %s", partition.where(partition.number), error)
+                place, number = partition.where(partition.number), partition.number
+                message = "%s: the index could not be brought forward: %s"
+                warn(message, place, error, space=partition.space, transaction=number)
 
     def note(self, id: bytes, number: int) -> None:
         """Remember a transaction, or a posted request, whose outcome a caller may ask for later."""

@@ -147,7 +147,9 @@ class Inbox:
             return self._lead(plan, more)
         if lead and not self._pace.is_old():
             if self._pace.rest() <= 0 or self._pace.is_passed(self._passes, _PASSED):
-                tell("%s: whoever was to lead does not, this process takes over", partition.where(partition.number + 1))
+                number = partition.number + 1
+                message = "%s: the process that was to lead does not lead, and this process takes over"
+                tell(message, partition.where(number), space=partition.space, transaction=number)
                 partition.counters["taken_over"] += 1
                 self._pace.take_over()
                 self._passes = 0
@@ -346,7 +348,8 @@ class Inbox:
             try:
                 letters[key] = decode_letter(incarnation, seed, key, value.data if value else b"")
             except CorruptData as error:
-                tell("%s: %s; its process will see that nobody commits it", partition.where(partition.number), error)
+                message = "%s: %s; its process will see that nobody commits it"
+                tell(message, partition.where(partition.number), error, space=partition.space)
         self._letters, self._spent = letters, []
         self._nodes.clear()
         self._unread.clear()
@@ -376,5 +379,6 @@ class Inbox:
             try:
                 partition.backend.delete(self._key, spent)
             except StreamkitError as error:
-                tell("%s: letters could not be removed: %s", partition.where(partition.number), error)
+                message = "%s: letters could not be removed: %s"
+                tell(message, partition.where(partition.number), error, space=partition.space)
             self._left = partition.clock.monotonic()  # it is not its caller's time

@@ -174,13 +174,15 @@ class FrameHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):
-    """The encoded records of one segment. `digest` is of the bytes before they are compressed, if it was asked for."""
+    """The encoded records of one segment. `digest` is of the bytes before they are compressed, if it was asked for,
+    without the metadata that names a trace; `hashed` is the number of these bytes."""
 
     data: bytes | memoryview
     raw: int
     flags: int
     count: int
     digest: bytes = b""
+    hashed: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -192,6 +194,10 @@ _holes = msgspec.msgpack.Decoder(tuple[list[bytes | Literal[1, 3]], list[dict[st
 _apart = msgspec.msgpack.Decoder(tuple[int, bytes, list[bytes], list[dict[str, str] | None] | None])
 
 
+_TRACE = frozenset(("traceparent", "tracestate"))
+"""Metadata of W3C Trace Context."""
+
+
 def encode_body(
     payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None, *, digest: bool = False
 ) -> Body:
@@ -200,13 +206,25 @@ def encode_body(
     data = _encoder.encode(parts)
     raw = len(data)
     flags = 0 if metadata is None else _METADATA
-    content = hashlib.blake2b(data, digest_size=16).digest() if digest else b""
+    content, hashed = b"", 0
+    if digest:
+        hashes = _content(data, payloads, metadata)
+        content, hashed = hashlib.blake2b(hashes, digest_size=16).digest(), len(hashes)
     if raw >= _SMALL and (raw <= 2 * _SAMPLE or len(shrink(data[:_SAMPLE])) < _SAMPLE * 0.9):
         # Behind it is room to tell which entries are erased one day: those that are like others took none.
         packed = shrink(data) + bytes(_ROOM + len(payloads) // _SHARE)
         if len(packed) < raw * 0.95:
-            return Body(packed, raw, flags | _ZSTD, len(payloads), content)
-    return Body(data, raw, flags, len(payloads), content)
+            return Body(packed, raw, flags | _ZSTD, len(payloads), content, hashed)
+    return Body(data, raw, flags, len(payloads), content, hashed)
+
+
+def _content(data: bytes, payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> bytes:
+    """The bytes that make two writes the same. The trace that wrote a record is no part of them: a retry in another
+    trace is a retry."""
+    if metadata is None or not any(_TRACE & given.keys() for given in metadata if given):
+        return data
+    left = [(given and {name: given[name] for name in given if name not in _TRACE}) or None for given in metadata]
+    return _encoder.encode([payloads, left] if any(left) else [payloads])
 
 
 def encode_holes(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> Body:

@@ -146,5 +146,5 @@ def _content(parts: Sequence[Part]) -> bytes:
     for part in parts:
         if part.body is not None:
             name = part.segment.encode()
-            content.update(b"%d %d %d " % (len(name), part.body.count, part.body.raw) + name + part.body.digest)
+            content.update(b"%d %d %d " % (len(name), part.body.count, part.body.hashed) + name + part.body.digest)
     return content.digest()

@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..telemetry.names import SERVER, SERVER_COUNTERS, SERVER_GAUGES
+
 if TYPE_CHECKING:
     from .service import Service
 
@@ -33,19 +35,19 @@ def export(service: Service) -> None:
 
         return [observe]
 
-    meter = get_meter("streamkit.serve")
+    meter = get_meter(SERVER)
     counters: dict[str, Callable[[Service], Values]] = {
-        "streamkit.requests": lambda service: service.metrics.requests(),
-        "streamkit.request_seconds": lambda service: service.metrics.seconds(),
-        "streamkit.refusals": lambda service: service.metrics.refused(),
-        "streamkit.ring_misses": lambda service: [(service.rings.misses, {})],
-        "streamkit.store": lambda service: [(n, {"what": name}) for name, n in service.statistics().items()],
+        SERVER_COUNTERS["requests"]: lambda service: service.metrics.requests(),
+        SERVER_COUNTERS["seconds"]: lambda service: service.metrics.seconds(),
+        SERVER_COUNTERS["refusals"]: lambda service: service.metrics.refused(),
+        SERVER_COUNTERS["ring_misses"]: lambda service: [(service.rings.misses, {})],
+        SERVER_COUNTERS["store"]: lambda service: [(n, {"what": name}) for name, n in service.statistics().items()],
     }
     gauges: dict[str, Callable[[Service], Values]] = {
-        "streamkit.streams": lambda service: [(service.gate.streams, {})],
-        "streamkit.requests_in_flight": lambda service: [(service.gate.requests, {})],
-        "streamkit.rings": lambda service: [(len(service.rings), {})],
-        "streamkit.open_stores": lambda service: [(service.open_stores, {})],
+        SERVER_GAUGES["streams"]: lambda service: [(service.gate.streams, {})],
+        SERVER_GAUGES["requests"]: lambda service: [(service.gate.requests, {})],
+        SERVER_GAUGES["rings"]: lambda service: [(len(service.rings), {})],
+        SERVER_GAUGES["stores"]: lambda service: [(service.open_stores, {})],
     }
     for name, values in counters.items():
         meter.create_observable_counter(name, observed(values))

@@ -41,6 +41,10 @@ SAYS = {
         "after it ended, standby: 6",
         "['audit', 'billing', 'shipping']",
     ],
+    "15_trace.py": [
+        "internal checkout\n   client   produce orders\n   producer put emails",
+        "consumer process emails  <- linked to: put emails\n   client   produce sent",
+    ],
     "13_order_system.py": [
         "refused: it is being paid",
         "order 42 as it was: 2850 and is: 1850",

@@ -56,7 +56,8 @@ LAYERS = (
         "salvage",
         "dcb",
     },
-    {"types", "serve"},
+    {"types", "telemetry"},
+    {"serve"},
     {"spark", "cli", "adapters"},
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
