@@ -65,7 +65,7 @@ class Reception:
         return claimer
 
     def claimant(self, consumer: str | None) -> str:
-        """The owner of the deliveries of a call. A named owner is the same in every process. InvalidName, ValueError."""
+        """The owner of the deliveries of a call. A named one is the same in every process. InvalidName, ValueError."""
         if consumer is not None:
             return check_name(consumer, "consumer") + "\x1f"
         if self._group.settings.mode == "exclusive":
