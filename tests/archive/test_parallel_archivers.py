@@ -171,6 +171,16 @@ def archiver(url: str, store: UUID, program: str = ARCHIVER) -> subprocess.Popen
     )
 
 
+def kill_sometime(process: subprocess.Popen[bytes], chance: Random, whom: str) -> None:
+    """Kill the process at a random moment of its life; `whom` is "all" for its children too."""
+    time.sleep(chance.uniform(0.5, 4.0))
+    if whom == "all":
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["all", "the holder of the lease"])
 def test_archivers_that_are_killed_at_random_lose_and_double_nothing(tmp_path: Path, whom: str) -> None:
@@ -181,13 +191,7 @@ def test_archivers_that_are_killed_at_random_lose_and_double_nothing(tmp_path: P
         filled(store)
         before = readers(store)
         for _ in range(25 if EXHAUSTIVE else 2):
-            process = archiver(url, store.id)
-            time.sleep(chance.uniform(0.5, 4.0))  # a kill at a moment of its life
-            if whom == "all":
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
-            process.wait()
+            kill_sometime(archiver(url, store.id), chance, whom)
             assert readers(store) == before
         ends = time.monotonic() + 120
         while archiver(url, store.id).wait() and time.monotonic() < ends:
@@ -206,13 +210,7 @@ def test_compactions_that_are_killed_at_random_lose_and_double_nothing(tmp_path:
         filled_with_small_files(store)
         before = readers(store)
         for _ in range(25 if EXHAUSTIVE else 2):
-            process = archiver(url, store.id, COMPACTER)
-            time.sleep(chance.uniform(0.5, 4.0))  # a kill at a moment of its life
-            if whom == "all":
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
-            process.wait()
+            kill_sometime(archiver(url, store.id, COMPACTER), chance, whom)
             assert table_rows(store) == before == readers(store)
         assert archiver(url, store.id, COMPACTER).wait() == 0
         assert store.compact(SPACE).after == 1

@@ -98,12 +98,18 @@ def read_backwards(store: Store) -> list[bytes]:
     return payloads(store.consume_space(SPACE, reverse=True))[::-1]
 
 
+SPACE_READERS = [(read_space, "before_scan"), (read_backwards, "before_scan")]
+
+
 def peek(store: Store) -> list[bytes]:
     return [b"first", store.peek(SPACE, "s").payload]
 
 
-@pytest.mark.parametrize("read", [read_segment, peek])
-def test_a_stopped_reader_of_a_segment_takes_no_late_row(world: World, read: Callable[[Store], list[bytes]]) -> None:
+@pytest.mark.parametrize(("read", "hook"), [(read_segment, "before_read"), (peek, "before_read"), *SPACE_READERS])
+def test_a_stopped_reader_takes_no_late_row(world: World, read: Callable[[Store], list[bytes]], hook: str) -> None:
+    between = [] if hook == "before_read" else [LARGE]
+    for payload in between:
+        world.write(payload)
     land = world.late_write()
     world.write(OURS)
     process, store = world.open()
@@ -113,33 +119,15 @@ def test_a_stopped_reader_of_a_segment_takes_no_late_row(world: World, read: Cal
         world.clear()
         land()
 
-    process.before_read = meanwhile
-    assert read(store) == [b"first", OURS]
-    assert process.before_read is None
+    setattr(process, hook, meanwhile)
+    assert read(store) == [b"first", *between, OURS]
+    assert process.before_read is process.before_scan is None
     assert world.open()[1].verify().ok
 
 
-@pytest.mark.parametrize("read", [read_space, read_backwards])
-def test_a_stopped_reader_of_a_space_takes_no_late_row(world: World, read: Callable[[Store], list[bytes]]) -> None:
-    world.write(LARGE)
-    land = world.late_write()
-    world.write(OURS)
-    process, store = world.open()
-    store.segment_status(SPACE, "s")
-
-    def meanwhile() -> None:
-        world.clear()
-        land()
-
-    process.before_scan = meanwhile
-    assert read(store) == [b"first", LARGE, OURS]
-    assert process.before_scan is None
-    assert world.open()[1].verify().ok
-
-
-@pytest.mark.parametrize("read", [read_segment, read_space, read_backwards])
+@pytest.mark.parametrize(("read", "hook"), [(read_segment, "before_read"), *SPACE_READERS])
 def test_a_stopped_reader_takes_no_late_row_for_what_was_archived(
-    world: World, read: Callable[[Store], list[bytes]]
+    world: World, read: Callable[[Store], list[bytes]], hook: str
 ) -> None:
     pytest.importorskip("deltalake")
     land = world.late_write()
@@ -151,7 +139,7 @@ def test_a_stopped_reader_takes_no_late_row_for_what_was_archived(
         world.archive()
         land()
 
-    setattr(process, "before_read" if read is read_segment else "before_scan", meanwhile)
+    setattr(process, hook, meanwhile)
     assert read(store) == [b"first", LARGE]
     assert process.before_scan is process.before_read is None
     assert world.open()[1].verify().ok

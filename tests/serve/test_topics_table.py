@@ -105,6 +105,10 @@ def claim(body: Any, seqs: list[int], **expected: Any) -> Step:
     return Step("POST", "topics/$/claim", body, 200, {"count": len(seqs), **expected})
 
 
+def settle(verb: str, seqs: list[int], expected: Any = None, node: str = "w", **more: Any) -> Step:
+    return Step("POST", f"topics/$/{verb}", {"node": node, "seqs": seqs, **more}, 200, expected)
+
+
 def route(name: str = "$r", status: int = 201, more: Any = None, **expected: Any) -> Step:
     return Step("PUT", f"routers/{name}", {"source": "$", "dest": "$d", **(more or {})}, status, expected)
 
@@ -725,13 +729,7 @@ CASES: dict[str, list[Step]] = {
         put(QUEUE),
         add(1, 2, 3),
         claim({"node": "w", "max": 3}, [1, 2, 3]),
-        Step(
-            "POST",
-            "topics/$/ack",
-            {"node": "w", "seqs": [1, 3]},
-            200,
-            {"acked": 2, "skipped": [], "ready": 0, "in_flight": 1},
-        ),
+        settle("ack", [1, 3], {"acked": 2, "skipped": [], "ready": 0, "in_flight": 1}),
         state(count=1, earliest_seq=2),
         diff(seqs=[2], tombstone=None),
     ],
@@ -739,82 +737,52 @@ CASES: dict[str, list[Step]] = {
         put(QUEUE),
         add(1),
         claim({"node": "w"}, [1]),
-        Step("POST", "topics/$/ack", {"node": "v", "seqs": [1]}, 200, {"acked": 0, "skipped": [1]}),
+        settle("ack", [1], {"acked": 0, "skipped": [1]}, node="v"),
     ],
     "an ack again": [
         put(QUEUE),
         add(1),
         claim({"node": "w"}, [1]),
-        Step("POST", "topics/$/ack", {"node": "w", "seqs": [1]}, 200, {"acked": 1}),
-        Step("POST", "topics/$/ack", {"node": "w", "seqs": [1]}, 200, {"acked": 0, "skipped": [1]}),
+        settle("ack", [1], {"acked": 1}),
+        settle("ack", [1], {"acked": 0, "skipped": [1]}),
     ],
     "an ack with a stale lease": [
         put(QUEUE),
         add(1),
         claim({"node": "w"}, [1]),
-        Step(
-            "POST",
-            "topics/$/ack",
-            {"node": "w", "seqs": [1], "lease_ids": ["lease_1.0.0.99"]},
-            200,
-            {"acked": 0, "skipped": [1]},
-        ),
+        settle("ack", [1], {"acked": 0, "skipped": [1]}, lease_ids=["lease_1.0.0.99"]),
     ],
     "a nack gives back": [
         put(QUEUE),
         add(1),
         claim({"node": "w"}, [1]),
-        Step(
-            "POST",
-            "topics/$/nack",
-            {"node": "w", "seqs": [1]},
-            200,
-            {"nacked": 1, "skipped": [], "ready": 1, "in_flight": 0},
-        ),
+        settle("nack", [1], {"nacked": 1, "skipped": [], "ready": 1, "in_flight": 0}),
         Step("POST", "topics/$/claim", {"node": "v"}, 200, {"claimed": [{"$seq": 1, "deliveries": 2}]}),
     ],
     "a nack with a delay": [
         put(QUEUE),
         add(1),
         claim({"node": "w"}, [1]),
-        Step(
-            "POST",
-            "topics/$/nack",
-            {"node": "w", "seqs": [1], "delay_ms": 60000},
-            200,
-            {"nacked": 1, "ready": 0, "in_flight": 0},
-        ),
+        settle("nack", [1], {"nacked": 1, "ready": 0, "in_flight": 0}, delay_ms=60000),
         claim({"node": "v"}, []),
     ],
     "a nack by another": [
         put(QUEUE),
         add(1),
         claim({"node": "w"}, [1]),
-        Step("POST", "topics/$/nack", {"node": "v", "seqs": [1]}, 200, {"nacked": 0, "skipped": [1]}),
+        settle("nack", [1], {"nacked": 0, "skipped": [1]}, node="v"),
     ],
     "an extend": [
         put(QUEUE),
         add(1),
         claim({"node": "w"}, [1]),
-        Step(
-            "POST",
-            "topics/$/extend",
-            {"node": "w", "seqs": [1], "lease_ms": 60000},
-            200,
-            {"extended": 1, "skipped": [], "deadlines": {"1": int}},
-        ),
+        settle("extend", [1], {"extended": 1, "skipped": [], "deadlines": {"1": int}}, lease_ms=60000),
     ],
     "an extend by another": [
         put(QUEUE),
         add(1),
         claim({"node": "w"}, [1]),
-        Step(
-            "POST",
-            "topics/$/extend",
-            {"node": "v", "seqs": [1], "lease_ms": 60000},
-            200,
-            {"extended": 0, "skipped": [1], "deadlines": {}},
-        ),
+        settle("extend", [1], {"extended": 0, "skipped": [1], "deadlines": {}}, node="v", lease_ms=60000),
     ],
     "an extend without a time": [put(QUEUE), bad("topics/$/extend", {"node": "w", "seqs": [1]})],
     "a lease ends": [
@@ -823,7 +791,7 @@ CASES: dict[str, list[Step]] = {
         claim({"node": "w"}, [1]),
         Step("WAIT", "0.15", None, 0),
         Step("POST", "topics/$/claim", {"node": "v"}, 200, {"claimed": [{"$seq": 1, "deliveries": 2}]}),
-        Step("POST", "topics/$/ack", {"node": "w", "seqs": [1]}, 200, {"acked": 0, "skipped": [1]}),
+        settle("ack", [1], {"acked": 0, "skipped": [1]}),
     ],
     "a lease of one's own": [
         put(QUEUE),
@@ -836,7 +804,7 @@ CASES: dict[str, list[Step]] = {
         put({"type": "queue", "max_deliveries": 1, "dead_letter": "$dlq"}),
         add("x", record={"tag": "t"}),
         claim({"node": "w"}, [1]),
-        Step("POST", "topics/$/nack", {"node": "w", "seqs": [1]}, 200, {"nacked": 1}),
+        settle("nack", [1], {"nacked": 1}),
         claim({"node": "w"}, []),
         diff(
             name="$dlq",
@@ -857,7 +825,7 @@ CASES: dict[str, list[Step]] = {
         put({"type": "queue", "max_deliveries": 1}),
         add("x"),
         claim({"node": "w"}, [1]),
-        Step("POST", "topics/$/nack", {"node": "w", "seqs": [1]}, 200),
+        settle("nack", [1]),
         claim({"node": "w"}, [1]),
     ],
     "a log is no queue": [put(), refused("POST", "topics/$/claim", {"node": "w"}, 409, "not_a_queue")],
