@@ -1,4 +1,4 @@
-"""Fixtures are plug-ins: one file for each server that tests need."""
+"""The plug-ins with the fixtures, one for each server that tests need; and the choice of the cases that run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ MEMORY = Path("/dev/shm")
 
 
 def _in_memory() -> str | None:
-    """Where temporary files go, made anew: nothing here proves what a disk does when the power goes, so nobody has to
-    wait for one. None if somebody has said where, or if there it is small, as in many containers, or not executable."""
+    """Make a folder for temporary files in memory: no test proves what a disk does when the power goes.
+
+    None if somebody has said where, or if there it is small, as in many containers, or not executable."""
     if "TMPDIR" in os.environ or not MEMORY.is_dir():
         return None
     if os.statvfs(MEMORY).f_flag & os.ST_NOEXEC or shutil.disk_usage(MEMORY).free < 4 << 30:
@@ -31,12 +32,6 @@ def _in_memory() -> str | None:
 
 
 _made = _in_memory()
-
-
-def _together(nodeid: str) -> str:
-    """What one worker runs: a file; and all of Spark, whose start and first queries are dear."""
-    file = nodeid.partition("::")[0]
-    return "tests/spark" if file.startswith("tests/spark/") else file
 
 
 _SERVICES = ("s3", "azure")
@@ -70,34 +65,14 @@ def _is_chosen(item: pytest.Item, seen: Counter[tuple[str, str]]) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes longest comes first: Spark, then what forks, while workers are small, then by the number of tests."""
     seen = Counter[tuple[str, str]]()
     runs = [_is_chosen(item, seen) for item in items]
     config.hook.pytest_deselected(items=[item for item, run in zip(items, runs, strict=True) if not run])
     items[:] = [item for item, run in zip(items, runs, strict=True) if run]
-    counts = Counter(_together(item.nodeid) for item in items)
-
-    def rank(item: pytest.Item) -> tuple[bool, bool, int, str]:
-        together = _together(item.nodeid)
-        forks = together.startswith("tests/backends/local/")
-        return together != "tests/spark", not forks, -counts[together], together
-
-    items.sort(key=rank)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return _together(nodeid)
-
-    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_sessionfinish(exitstatus: int) -> None:
-    """What killed processes left goes too; what failed is there to be looked at."""
+    """Remove the files of killed processes too, if no test failed."""
     if _made is not None and not exitstatus:
         atexit.register(shutil.rmtree, _made, ignore_errors=True)
 

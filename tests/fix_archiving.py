@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import traceback
@@ -13,6 +12,7 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 import streamkit
+from harness.frames import frame_of
 from harness.store_conformance import StoreConformance
 from streamkit import Record
 from streamkit.errors import LeaseNotAcquired, StreamkitError
@@ -50,7 +50,7 @@ class Archiving:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(300)
-        where = sys._current_frames().get(self._thread.ident or 0)
+        where = frame_of(self._thread.ident)
         assert not self._thread.is_alive(), "the archiver hangs:\n" + "".join(traceback.format_stack(where))
 
 

@@ -7,7 +7,6 @@ may wait for ever, everybody must be told the truth about its own request, and t
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from streamkit.store import Store
 from streamkit.testing import FaultyDriver, Injector, ManualClock, Plan
 
 from .cuts import Cut, Interrupt
+from .frames import frame_of
 
 __all__ = ["NAMES", "SPACE", "Held", "SharedCommit"]
 
@@ -145,7 +145,7 @@ class _Caller(threading.Thread):
 
     def waits(self) -> bool:
         """It is in the queue behind another one, or has ended."""
-        frame = sys._current_frames().get(self.ident or 0)
+        frame = frame_of(self.ident)
         while frame is not None and not frame.f_code.co_filename.endswith("commit.py"):
             frame = frame.f_back
         return not self.is_alive() or (frame is not None and frame.f_code.co_name == "_wait")
