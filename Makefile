@@ -11,8 +11,8 @@ BIN := $(VENV)/bin
 SPARKS := $(patsubst %,$(VENV)/spark-%.stamp,4.0 4.1 4.2)
 # Python compiles what it imports; pip would compile all of it, which is little more than a tenth.
 PIP := $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-compile
-# For two processors: half of the time a test waits, for servers and for Spark.
-JOBS ?= 4
+# For two processors: more than half of the time a test waits, for servers, leases and Spark.
+JOBS ?= 6
 RUNS ?= 20
 # What proves that nothing is lost, in a sample that every `make test` runs, and `make test-again` many times.
 PROOF := $(patsubst %,tests/%.py,log/test_sweep log/test_history log/test_faults log/test_fuzz log/test_crash \
@@ -35,7 +35,7 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/streamkit demo
 
 test: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite lint compile
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=3
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --durations=30 --durations-min=3
 
 test-again: $(NPM)
 	@for run in $$(seq $(RUNS)); do \

@@ -1,35 +1,86 @@
-"""Which of the processes that `make test` starts runs what: the tests of a file together, and what takes longest first.
+"""The order of the files, and the worker of each: a file's tests share a worker, and the longest files begin first.
 
-Fixtures of a module are made once so, and so is the one Spark, whose start and warming up take as long as hundreds of
+So a module's fixtures are made once, and Spark starts twice: its start and first queries take as long as hundreds of
 tests. (xdist's own groups, `--dist loadgroup`, do nothing with pytest 9.2: it takes no other id for a test.)
 """
 
 from __future__ import annotations
 
 import gc
+from collections import Counter
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-ONE_SPARK = "tests/spark/"
-ALONE = ("tests/spark/test_repeated.py",)
-"""It asks for no Spark."""
-FIRST = (
-    ONE_SPARK,
+SPARK = "tests/spark/"
+SECOND_SPARK = ("test_spark.py", "test_rollups.py", "test_s3a.py", "test_stores.py", "test_streams.py", "test_typed.py")
+"""Half of the work of Spark: it has a session of its own, on another worker."""
+WITHOUT_SPARK = ("test_lag.py", "test_repeated.py", "test_requests.py", "test_rounds.py", "test_versions.py")
+LONGEST = (
+    f"{SPARK} ",
     "tests/backends/local/",
-    "tests/backends/s3/test_s3.py",
-    "tests/store/test_conformance.py",
-    "tests/archive/test_cloud.py",
+    "tests/archive/test_archive.py",
+    "tests/log/test_sweep.py",
     "tests/archive/test_foreign.py",
-    *ALONE,
+    "tests/store/test_conformance.py",
+    "tests/cli/test_cli.py",
+    "tests/project/test_site.py",
+    "tests/archive/test_archived_retention.py",
+    "tests/cli/test_documentation.py",
+    "tests/archive/test_crashes.py",
+    "tests/archive/test_trimmed_rows.py",
+    "tests/archive/test_parallel_archivers.py",
+    "tests/adapters/",
+    "tests/store/test_erasure_property.py",
+    "tests/project/test_benchmarks.py",
+    "tests/store/test_leases.py",
+    "tests/project/test_functions.py",
+    "tests/serve/test_durable_conformance.py",
+    "tests/groups/test_poisoned_processes.py",
+    "tests/project/test_cost_model.py",
+    "tests/log/test_requests.py",
+    "tests/groups/test_killed_consumers.py",
+    "tests/log/test_damage.py",
+    "tests/log/test_races.py",
+    "tests/archive/test_cloud.py",
+    "tests/store/test_salvage.py",
+    "tests/store/test_erased_bytes.py",
+    "tests/log/test_unreliable_network.py",
+    "tests/log/test_inbox.py",
+    "tests/types/test_checkers.py",
+    "tests/serve/test_clients.py",
+    "tests/spark/test_repeated.py",
+    "tests/project/test_roles.py",
+    "tests/log/test_lost_answers.py",
+    "tests/log/test_killed_writers.py",
+    "tests/views/test_erased_bytes.py",
+    "tests/log/test_service_errors.py",
+    "tests/log/test_crash.py",
 )
-"""What would keep one process busy for long after the others have ended; and before it what forks, while a process is
-small: of one that has grown to a gigabyte a fork takes five times as long."""
+"""Files and folders of more than six seconds, the longest first. Forks come early, while a process is small: the fork
+of a process of a gigabyte takes five times as long. The other files follow by their number of tests."""
 
 
+def unit_of(nodeid: str) -> str:
+    """What one worker runs: a file, or all tests of one Spark session."""
+    file = nodeid.partition("::")[0]
+    if not file.startswith(SPARK) or file.endswith(WITHOUT_SPARK):
+        return file
+    return f"{SPARK} {1 + file.endswith(SECOND_SPARK)}"
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: min(at for at, path in enumerate((*FIRST, "")) if item.nodeid.startswith(path)))
+    if not hasattr(config, "workerinput"):
+        return
+    counts = Counter(unit_of(item.nodeid) for item in items)
+
+    def rank(item: pytest.Item) -> tuple[int, int, str]:
+        unit = unit_of(item.nodeid)
+        place = next((at for at, path in enumerate(LONGEST) if unit.startswith(path)), len(LONGEST))
+        return place, -counts[unit], unit
+
+    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:
@@ -37,15 +88,14 @@ def pytest_collection_finish() -> None:
 
 
 class ByFile(LoadScopeScheduling):
-    """Hands out a file after the other, in the order in which they were collected."""
+    """Hands out one unit after the other, in the order of collection."""
 
     def __init__(self, config: pytest.Config, log: object) -> None:
         config.option.loadscopereorder = False
         super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return ONE_SPARK if file.startswith(ONE_SPARK) and file not in ALONE else file
+        return unit_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

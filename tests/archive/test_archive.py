@@ -653,6 +653,7 @@ class _OfItsOwn(ArchivedConformance):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive_only  # TestArchivedLocal commits in batches too
 class TestArchivedInBatches(_OfItsOwn):
     url = "memory://{}"
 
