@@ -39,12 +39,14 @@ _KEPT = 10_000
 Key = tuple[int, int, int]
 
 
-def _checked(delivery: object) -> Key:
-    """`_key`; TypeError for what is no delivery."""
+def _checked(delivery: object, core: Core) -> Key:
+    """`_key`; TypeError for what is no delivery, ValueError for one of another group."""
     if not isinstance(delivery, Delivery):
         raise TypeError(
             f"delivery is what receive() gave, not {type(delivery).__name__}: of a receipt, group.delivery(…) gives it"
         )
+    if delivery.tag != core.tag:
+        raise ValueError("the delivery is of another group or queue: settle it with a consumer of that one")
     return _key(delivery)
 
 
@@ -400,8 +402,8 @@ class Consumer:
 
         DeliveryLost if its deadline passed and it went to another consumer; nothing is changed then.
         """
-        key = _checked(delivery)
         core = self._core
+        key = _checked(delivery, core)
         lane = core.lane(delivery.lane)
         held = self._held.get(key)
         # The entry after this one may kill the process: one that was on its last attempt would be dead.
@@ -507,7 +509,7 @@ class Consumer:
     def _is_live(self, delivery: Delivery) -> bool:
         """True; DeliveryLost if it was settled here already."""
         self._check_open()
-        if self._is_noted(_checked(delivery)):
+        if self._is_noted(_checked(delivery, self._core)):
             raise DeliveryLost("the delivery was acknowledged already: nothing was changed")
         return True
 

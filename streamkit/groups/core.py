@@ -42,7 +42,7 @@ from .lane import LaneState, Site
 from .ranges import numbers_of, ranges_of
 from .settings import GroupSettings
 from .source import Source
-from .values import LONE, SOLE, Delivery
+from .values import LONE, SOLE, Delivery, tag_of
 
 if TYPE_CHECKING:
     from .reception import Reception
@@ -119,6 +119,7 @@ class Core:
         self.remote = self.shared.backend.limits.remote
         self.space = space
         self.internal = internal
+        self.tag = tag_of(store.id, internal)
         self.pid = os.getpid()
         self.feed = feed_chain(store, internal)
         self.feed.catch_up()
@@ -545,7 +546,18 @@ class Core:
         keys = lane.chain.state.keys
         return [
             Delivery(
-                entry, attempt, deadline, consumer, number, ticket, lot, epoch, expires, keys.get(ticket, 0), company
+                entry,
+                attempt,
+                deadline,
+                consumer,
+                number,
+                ticket,
+                lot,
+                epoch,
+                expires,
+                keys.get(ticket, 0),
+                self.tag,
+                company,
             )
             for (ticket, attempt), entry in zip(tickets, entries, strict=True)
             if entry is not None

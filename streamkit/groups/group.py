@@ -42,7 +42,17 @@ from .run import RunReport, Stop, run
 from .settings import CHANGEABLE, GroupSettings, checked
 from .settling import Receipt, Settled, Settlement, settle
 from .source import Source
-from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending, consumer_of, letter_id
+from .values import (
+    ConsumerStatus,
+    DeadLetter,
+    Delivery,
+    GroupGap,
+    GroupStatus,
+    Pending,
+    consumer_of,
+    letter_id,
+    receipt_of,
+)
 
 __all__ = ["Group", "find_group", "group_names", "open_group", "queue_names"]
 
@@ -446,7 +456,7 @@ class Group:
     def delivery(self, receipt: str) -> Delivery:
         """The delivery with this `.receipt`, also of another process. DeliveryLost if it is over; ValueError."""
         core = self.core
-        epoch, number, ticket, lot = Receipt.of(receipt, self.settings.lanes)
+        epoch, number, ticket, lot = Receipt.of(receipt, core)
         chain = core.lane(number).chain
         chain.catch_up()
         with chain.lock:
@@ -461,7 +471,9 @@ class Group:
         (entry,) = core.source.load([site])
         if entry is None:
             raise DeliveryLost("the entry was removed")
-        return Delivery(entry, held.attempt, held.deadline, held.consumer, number, ticket, lot, epoch, expires, key)
+        return Delivery(
+            entry, held.attempt, held.deadline, held.consumer, number, ticket, lot, epoch, expires, key, core.tag
+        )
 
     def settle(self, settlements: Iterable[Settlement]) -> list[Settled]:
         """Settle many deliveries by their receipts, also of other processes: with one commit for each lane.
@@ -499,7 +511,7 @@ class Group:
                 for ticket, lot in state.pending.items():
                     if lot.deadline > at and consumer_of(lot.consumer) == consumer:
                         site = state.site(ticket)
-                        receipt = f"{state.epoch}.{lane.number}.{ticket}.{lot.number}"
+                        receipt = receipt_of(state.epoch, lane.number, ticket, lot.number, self.core.tag)
                         found[str(site.stream), site.position] = receipt
         return found
 

@@ -53,14 +53,17 @@ class Receipt(NamedTuple):
     lot: int
 
     @classmethod
-    def of(cls, text: str, lanes: int) -> Receipt:
-        """Parse a receipt. ValueError if it is not a receipt of a group with this many lanes."""
+    def of(cls, text: str, core: Core) -> Receipt:
+        """Parse a receipt. ValueError if it is no receipt, or one of another group."""
         try:
-            found = cls(*map(int, text.split(".")))
+            epoch, lane, ticket, lot, tag = text.split(".")
+            found = cls(int(epoch), int(lane), int(ticket), int(lot))
         except (ValueError, AttributeError, TypeError):
             raise ValueError(f"{text!r:.60} is no receipt: pass what `delivery.receipt` gave") from None
-        if not 0 <= found.lane < lanes:
-            raise ValueError(f"{text!r:.60} is no receipt of this group")
+        if tag != core.tag or not 0 <= found.lane < core.settings.lanes:
+            raise ValueError(
+                f"{text!r:.60} is a receipt of another group or queue: settle it with the one that gave the delivery"
+            )
         return found
 
     def is_pending(self, state: LaneState) -> bool:
@@ -86,7 +89,7 @@ def settle(core: Core, settlements: Sequence[Settlement]) -> list[Settled]:
     lanes: dict[int, list[tuple[int, Receipt, Settlement]]] = {}
     for at, settlement in enumerate(settlements):
         _check(settlement)
-        receipt = Receipt.of(settlement.receipt, core.settings.lanes)
+        receipt = Receipt.of(settlement.receipt, core)
         lanes.setdefault(receipt.lane, []).append((at, receipt, settlement))
     found: dict[int, Settled] = {}
     for number, wanted in lanes.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -36,6 +38,16 @@ def letter_id(lane: int, ticket: int) -> str:
     return f"{lane}.{ticket}"
 
 
+def tag_of(store: UUID, group: str) -> str:
+    """The tag of a group in its receipts, by the name of its internal space."""
+    return hashlib.blake2b(group.encode(), key=store.bytes, digest_size=6).hexdigest()
+
+
+def receipt_of(epoch: int, lane: int, ticket: int, lot: int, tag: str) -> str:
+    """The receipt of a delivery."""
+    return f"{epoch}.{lane}.{ticket}.{lot}.{tag}"
+
+
 class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     """An entry that is one consumer's until `deadline`, in milliseconds since the epoch by the group's log."""
 
@@ -52,6 +64,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     expires: float
     """By the monotonic clock of this process."""
     key: int = 0
+    tag: str = ""
+    """Tells the group from others, of this store and of others: see `tag_of`."""
     company: int = 0
     """SOLE: nothing else was with the consumer. LONE: and it gets nothing else before this one is settled."""
 
@@ -62,7 +76,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     @property
     def receipt(self) -> str:
         """A text that names the delivery in other processes: see `Group.settle` and `Group.delivery`."""
-        return f"{self.epoch}.{self.lane}.{self.ticket}.{self.lot}"
+        return receipt_of(self.epoch, self.lane, self.ticket, self.lot, self.tag)
 
     def __repr__(self) -> str:
         return (

@@ -11,6 +11,7 @@ from fix_stores import Subject
 from harness.group_oracle import judge
 from streamkit import Record, Store
 from streamkit.groups import Delivery, Group, Settlement
+from streamkit.groups.values import receipt_of
 
 
 def put(store: Store, count: int, segments: str = "a") -> None:
@@ -76,6 +77,7 @@ def test_in_key_shared_what_is_settled_before_is_not_taken_back_with_what_is_bef
         ({"action": "no"}, ValueError),
         ({"receipt": "1.2"}, ValueError),
         ({"receipt": "1.99.0.1"}, ValueError),
+        ({"receipt": "1.0.1.1.000000000000"}, ValueError),
         ({"action": "extend"}, (TypeError, ValueError)),
         ({"delay": -1.0}, ValueError),
         ({"reason": 1}, TypeError),
@@ -88,6 +90,26 @@ def test_one_wrong_settlement_leaves_all_as_it_was(subject: Subject, wrong: dict
     with pytest.raises(error):
         group.settle([settlement(first, "ack"), Settlement(**{"receipt": second.receipt, **wrong})])
     assert counted(group) == (0, 2, 0, 0, 0)
+
+
+def test_a_receipt_or_delivery_of_another_group_queue_or_store_is_refused_clearly(subject: Subject) -> None:
+    put(subject.store, 1)
+    group, other = subject.store.group("orders", "billing"), subject.store.group("orders", "audit")
+    queue = subject.store.queue("jobs")
+    queue.put(b"x")
+    (delivery,) = group.consumer().receive()
+    (theirs,) = other.consumer().receive()
+    (job,) = queue.consumer().receive()
+    assert delivery.receipt != theirs.receipt
+    for foreign in (delivery.receipt, job.receipt, delivery.receipt.rpartition(".")[0]):
+        with pytest.raises(ValueError, match=r"another group or queue|no receipt"):
+            other.settle([Settlement(receipt=theirs.receipt), Settlement(receipt=foreign)])
+        with pytest.raises(ValueError, match=r"another group or queue|no receipt"):
+            other.delivery(foreign)
+    with pytest.raises(ValueError, match="another group or queue"):
+        other.consumer().ack(delivery)
+    assert counted(other) == (0, 1, 0, 0, 0)
+    assert group.settle([Settlement(receipt=delivery.receipt)])[0].lost is False
 
 
 @pytest.mark.parametrize("mode", ["shared", "key_shared"])
@@ -114,8 +136,9 @@ def test_random_settlements_lose_and_double_nothing(
         consumer = group.consumer() if not deliveries else consumer
         if not deliveries:
             for lane in group.core.lanes():
-                held = [Settlement(receipt=f"{lane.chain.state.epoch}.{lane.number}.{ticket}.{lot.number}")
-                        for ticket, lot in lane.chain.state.pending.items()]  # fmt: skip
-                group.settle(held)
+                epoch, tag = lane.chain.state.epoch, group.core.tag
+                pending = lane.chain.state.pending.items()
+                receipts = [receipt_of(epoch, lane.number, ticket, lot.number, tag) for ticket, lot in pending]
+                group.settle([Settlement(receipt=receipt) for receipt in receipts])
     assert group.status().lag == 0
     assert judge(subject.store, "orders", "billing").errors == []

@@ -327,6 +327,20 @@ def test_a_webhook_that_failed_is_tried_again(served: Served) -> None:
         hook.close()
 
 
+def test_a_pattern_drops_the_streams_that_are_deleted_and_finds_them_when_they_come_again(
+    served: Served, hook: Hook
+) -> None:
+    subscribe(served, "s", type="webhook", pattern="events/*", streams=["events/named"], webhook={"url": hook.url})
+    for name in ("events/a", "events/b", "events/named"):
+        stream(served, "PUT", name, b"x")
+    until(lambda: len([at for at in acked(served, "s").values() if int(at)]) == 3)
+    for name in ("events/a", "events/named"):
+        assert stream(served, "DELETE", name).status == 204
+    until(lambda: acked(served, "s").keys() == {"events/b", "events/named"})
+    tail = stream(served, "PUT", "events/a", b"again").headers["stream-next-offset"]
+    until(lambda: acked(served, "s").get("events/a") == tail)
+
+
 def test_messages_that_came_while_no_process_ran_wake_after_the_start(tmp_path: Path, hook: Hook) -> None:
     url = f"file://{tmp_path}/root"
     served = Served(url)

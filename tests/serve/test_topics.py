@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,34 @@ def test_names_in_bodies_are_those_that_the_key_is_for(guarded: Guarded) -> None
     listed = guarded.ask(key, "GET", "topics").json["topics"]
     assert {topic["topic"] for topic in listed} >= {"t", "td", "tq"}
     assert "other" not in {topic["topic"] for topic in listed}
+
+
+def test_a_router_needs_a_key_for_its_topics_too(guarded: Guarded) -> None:
+    guarded.ask(guarded.admin, "PUT", "routers/tsecret", {"source": "t", "dest": "other"})
+    key = guarded.fresh("admin", segments=["t"])
+    assert guarded.ask(key, "GET", "routers/tsecret").status == 403
+    assert guarded.ask(key, "DELETE", "routers/tsecret").status == 403
+    assert guarded.ask(key, "PUT", "routers/tsecret", {"source": "t", "dest": "ty"}).status == 403
+    assert guarded.ask(guarded.admin, "GET", "routers/tsecret").json["dest"] == "other"
+    assert guarded.ask(guarded.admin, "DELETE", "routers/tsecret").json["deleted"] is True
+
+
+def test_a_watch_ends_that_nobody_follows(two: tuple[Served, Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    served, _ = two
+    add(served, "a", 1)
+    url = watch(served, {"a": {}})
+    accept = {"Accept": "text/event-stream"}
+    now = int(time.time() * 1000)
+    monkeypatch.setattr("streamkit.serve.topics.watch._now", lambda: now + 290_000)
+    followed = served.events(url).until("caught-up")[-1].id
+    assert followed is not None
+    monkeypatch.setattr("streamkit.serve.topics.watch._now", lambda: now + 310_000)
+    ended = served.ask("GET", url, headers=accept)
+    assert (ended.status, ended.json["error"]["code"]) == (404, "not_found")
+    add(served, "a", 2)
+    assert served.events(url, {"Last-Event-ID": followed}).until("record"), "its last event is 20 seconds old"
+    monkeypatch.setattr("streamkit.serve.topics.watch._now", lambda: now + 600_000)
+    assert served.ask("GET", url, headers={**accept, "Last-Event-ID": followed}).status == 404
 
 
 def test_the_stream_of_a_watch_is_opened_by_its_own_key_only(guarded: Guarded) -> None:

@@ -42,6 +42,8 @@ class Dispatcher:
         self._loopback = loopback
         self._kept: dict[str, Kept] = {}
         self._tails: dict[str, int] = {}
+        self._gone: set[str] = set()
+        """Streams that were deleted. Subscriptions drop the links that only their pattern made, once they are idle."""
         self._wake = asyncio.Event()
         self._sending: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -104,6 +106,7 @@ class Dispatcher:
         self._kept = {id: kept for id, kept in loaded.items() if kept.subscription is not None}
         paths = {path for kept in self._kept.values() if kept.subscription for path in kept.subscription.links}
         self._tails = await self._registry.tails(paths)
+        self._gone = paths - self._tails.keys()
         await self._look_at_all()
         await self._find_new_streams()
 
@@ -118,6 +121,7 @@ class Dispatcher:
                 if pattern is not None and path not in subscription.links and is_match(pattern, path):
                     self._tails |= await self._registry.tails([path])
                     if path in self._tails:
+                        self._gone.discard(path)
                         await self._try(self._kept[subscription.id], path)
 
     def _pause(self) -> float:
@@ -163,7 +167,11 @@ class Dispatcher:
         state = state_of(entry) if has_state(entry) else (await self._streams.load(path)).state
         if state is None or state.gone:
             self._tails.pop(path, None)
+            self._gone.add(path)
+            for kept in interested:
+                await self._try(kept)
             return
+        self._gone.discard(path)
         self._tails[path] = max(self._tails.get(path, 0), state.tail)
         if is_data(entry):
             for kept in interested:
@@ -185,6 +193,8 @@ class Dispatcher:
                 state = (await self._streams.load(path)).state
                 if state is not None:
                     subscription = subscription.linked(path, state.parts(path)[0].after)
+            if subscription.is_idle(now):
+                subscription = subscription.without(self._gone)
             if not subscription.is_idle(now) or not pending(subscription, self._tails):
                 if subscription is kept.subscription or await self._registry.replace(kept, subscription):
                     return

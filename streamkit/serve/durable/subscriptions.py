@@ -7,7 +7,7 @@ generation, which fences workers of earlier ones.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -73,6 +73,11 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     next_attempt: int = 0
     deleted: bool = False
     version: int = 1
+
+    def without(self, gone: Collection[str]) -> Subscription:
+        """Without the links to deleted streams that only the pattern made."""
+        links = {path: link for path, link in self.links.items() if link.explicit or path not in gone}
+        return self if len(links) == len(self.links) else replace(self, links=links)
 
     def linked(self, path: str, begin: int) -> Subscription:
         """With the stream `path`, which matched the pattern for the first time, from the offset `begin` on."""

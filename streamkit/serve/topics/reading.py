@@ -56,7 +56,7 @@ def read_part(topics: Topics, topic: Topic, after: int, wanted: Wanted) -> Part:
             records.append(record_out(found, tags=wanted.tags, meta=wanted.meta, data=wanted.data))
             size += size_of(found)
     else:
-        next_ = max(next_, head)  # what is between was deleted, or done with
+        next_ = max(next_, head)  # the records up to the head were deleted or completed
     head = max(head, next_)
     earliest = topics.extent(topic).earliest if start or not first_live else first_live
     tombstone = None

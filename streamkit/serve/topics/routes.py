@@ -20,7 +20,7 @@ from ..responses import Answer, json_answer
 from ..routing import Router as Paths
 from ..upgrading import upgrade_required
 from .bodies import DiffIn, WriteIn, body_of, node_of, nodes_of, object_of, records_of
-from .config import check_topic_name, config_of
+from .config import check_router_name, check_topic_name, config_of
 from .errors import Refused, performance
 from .messages import PATH
 from .predicate import predicate_of
@@ -28,7 +28,7 @@ from .queues import AckIn, ClaimIn, ExtendIn, NackIn, claim, clamped, counts, jo
 from .reading import Wanted, read_part
 from .routers import Router, Routers
 from .topics import SPACE, TAG, Topic, Topics
-from .watch import WatchIn, create, opened, stream
+from .watch import TTL, WatchIn, create, cursor_given, opened, stream
 
 __all__ = ["TopicRoutes"]
 
@@ -412,12 +412,23 @@ class TopicRoutes:
         request.access.check_segment(name)
         return name
 
+    @staticmethod
+    def _check_router(request: Request, router: Router | None) -> None:
+        """A Problem unless the key is for both topics of a router."""
+        for topic in () if router is None else (router.config.source, router.config.dest):
+            request.access.check_segment(topic)
+
     async def put_router(self, request: Request) -> Any:
         """Make a router, or replace its configuration."""
         name, given = self._router(request), await object_of(request)
         for topic in (given.get("source"), given.get("dest")):
             request.access.check_segment(check_topic_name(topic))
-        router, is_new = await self._do(request, lambda _, routers: routers.put(name, given))
+
+        def work(_: Topics, routers: Routers) -> tuple[Router, bool]:
+            self._check_router(request, routers.find(check_router_name(name)))
+            return routers.put(name, given)
+
+        router, is_new = await self._do(request, work)
         return {"router": name, "created": is_new, **msgspec.structs.asdict(router.config)}, 201 if is_new else 200
 
     async def get_router(self, request: Request) -> Any:
@@ -426,6 +437,7 @@ class TopicRoutes:
 
         def work(_: Topics, routers: Routers) -> dict[str, Any]:
             router = routers.get(name)
+            self._check_router(request, router)
             routers.bring(router.config.dest)
             forwarded = routers.forwarded(router)
             return {"router": name, **msgspec.structs.asdict(router.config), "forwarded_total": forwarded}
@@ -465,7 +477,12 @@ class TopicRoutes:
     async def delete_router(self, request: Request) -> Any:
         """Remove a router. What it has copied stays."""
         name = self._router(request)
-        deleted = await self._do(request, lambda _, routers: routers.delete(name))
+
+        def work(_: Topics, routers: Routers) -> bool:
+            self._check_router(request, routers.find(check_router_name(name)))
+            return routers.delete(name)
+
+        deleted = await self._do(request, work)
         return {"router": name, "deleted": deleted}
 
     # -- watching -----------------------------------------------------------------------------------------------
@@ -484,14 +501,14 @@ class TopicRoutes:
             return create(topics, given, key, lenient)
 
         wid, told = await self._do(request, work)
-        return {"wid": wid, "stream_url": f"/v0/watch/{wid}", "session_ttl_ms": 300_000, "topics": told}
+        return {"wid": wid, "stream_url": f"/v0/watch/{wid}", "session_ttl_ms": TTL, "topics": told}
 
     async def open_watch(self, request: Request) -> None:
         """The events of a watch."""
         request.query(("cursor",))
         store, topics, routers = self._opened(request)
         wid, key = request.name(0), request.access.id
-        watch = await store.calls.call(opened, store.sync, wid, key)
+        watch = await store.calls.call(opened, store.sync, wid, key, cursor_given(request))
         for name in watch.topics:
             request.access.check_segment(name)  # a key may have lost some since, and tokens of one id differ
         await stream(request, topics, routers, watch)

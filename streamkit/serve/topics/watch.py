@@ -33,7 +33,10 @@ __all__ = ["Watch", "WatchIn", "create", "opened", "stream"]
 
 _SECRETS = internal_name("topics", "secrets")
 _MOST = 256
-_TTL = 300_000
+TTL = 300_000
+"""Milliseconds after its last event, or its making, for which a watch can be opened."""
+_TIME = ""
+"""The member of a cursor that has the time of its event. No topic has this name."""
 _LONGEST_PAUSE = 5.0
 """Seconds between two looks at topics whose records only time removes, or that were deleted."""
 
@@ -72,6 +75,8 @@ class Watch(msgspec.Struct):
     meta: bool
     data: bool
     heartbeat_ms: int
+    made: int = 0
+    """In ms since 1970."""
 
     def wanted(self) -> Wanted:
         return Wanted(self.limit, self.max_bytes, frozenset(self.nodes), self.tags, self.meta, self.data)
@@ -126,13 +131,15 @@ def create(topics: Topics, given: WatchIn, key: str, lenient: bool) -> tuple[str
         given.include_meta,
         given.include_data,
         min(max(given.heartbeat_ms, 1_000), 60_000),
+        _now(),
     )
     body = msgspec.json.encode(watch)
     return f"wid_{_base64(body)}.{_base64(_mac(topics.store, body))}", told
 
 
-def opened(store: Store, wid: str, key: str) -> Watch:
-    """The watch that a wid encodes. Refused if it was not signed for this store, or if another key made it."""
+def opened(store: Store, wid: str, key: str, cursor: str | None) -> Watch:
+    """The watch that a wid encodes. Refused if it was not signed for this store, if another key made it, or if it has
+    ended: it was made too long ago, and so was the event of `cursor`."""
     try:
         if not wid.startswith("wid_"):
             raise ValueError
@@ -145,17 +152,33 @@ def opened(store: Store, wid: str, key: str) -> Watch:
     watch = msgspec.json.decode(body, type=Watch)
     if watch.key != key:
         raise Refused("unauthorized", "the watch was made by another key")
+    seen = 0 if cursor is None else _decoded(cursor).get(_TIME, 0)
+    if _now() - max(watch.made, min(seen, _now())) > TTL:
+        raise Refused("not_found", "the watch has ended, because nobody followed it; POST /v0/watch makes another one")
     return watch
+
+
+def cursor_given(request: Request) -> str | None:
+    """The cursor that a client goes on from: the id of the last event that it got."""
+    return request.text_header(b"last-event-id") or request.query().get("cursor")
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _decoded(text: str) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(_unbase64(text), type=dict[str, int])
+    except (ValueError, msgspec.DecodeError):
+        raise Refused("invalid_request", "the cursor is not the id of an event of this stream") from None
 
 
 def cursors_of(watch: Watch, text: str | None) -> dict[str, int]:
     """The cursor of each topic: from the id of an event, or else from the watch."""
     if text is None:
         return dict(watch.topics)
-    try:
-        given = msgspec.json.decode(_unbase64(text), type=dict[str, int])
-    except (ValueError, msgspec.DecodeError):
-        raise Refused("invalid_request", "the cursor is not the id of an event of this stream") from None
+    given = _decoded(text)
     return {name: max(given.get(name, start), 0) for name, start in watch.topics.items()}
 
 
@@ -172,7 +195,12 @@ class _Stream:
         self._segments: dict[str, str] = {}
 
     def event(self, name: str, data: dict[str, Any]) -> bytes:
-        return sse.event(name, msgspec.json.encode(data), _base64(msgspec.json.encode(self.cursors)))
+        return sse.event(name, msgspec.json.encode(data), self.id)
+
+    @property
+    def id(self) -> str:
+        """The cursor after what was sent, and the time."""
+        return _base64(msgspec.json.encode({**self.cursors, _TIME: _now()}))
 
     def look(self) -> tuple[list[bytes], bool]:
         """The next events of all topics, and whether there may be more by now."""
@@ -219,8 +247,7 @@ async def stream(request: Request, topics: Topics, routers: Routers, watch: Watc
     service = request.service
     if not request.accepts(b"text/event-stream"):
         raise Problem("not-acceptable", "a watch comes as text/event-stream")
-    cursor = request.text_header(b"last-event-id") or request.query().get("cursor")
-    at = _Stream(topics, routers, watch, cursors_of(watch, cursor))
+    at = _Stream(topics, routers, watch, cursors_of(watch, cursor_given(request)))
     store = service.store(str(topics.store.id))
     rings = [
         await service.rings.of(store, SPACE, request.access),
@@ -238,7 +265,7 @@ async def stream(request: Request, topics: Topics, routers: Routers, watch: Watc
             if written:
                 await open_.write(b"".join(written))
             elif loop.time() - open_.written_at >= beat or open_.is_silent:
-                await open_.write(b": hb %d\n\n" % (time.time() * 1000))
+                await open_.write(b"id: %b\n: hb %d\n\n" % (at.id.encode(), _now()))
             if not more and not any(ring.error for ring in rings):
                 await open_.wait_until(loop.time() + min(beat, _LONGEST_PAUSE))
             if any(ring.error for ring in rings):
