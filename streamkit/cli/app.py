@@ -17,7 +17,7 @@ from streamkit import MissingDependency, StreamkitError, __version__, errors
 
 from . import archive as cold
 from . import backup as backups
-from . import groups, init, lease, look, read, removing, serve, types, upkeep, work, write
+from . import doctor, groups, init, lease, look, read, removing, serve, types, upkeep, work, write
 from . import views as following
 from .options import Archive, StoreId, Url
 from .output import print_line, print_note
@@ -60,6 +60,7 @@ for command in (
     upkeep.repair,
     upkeep.salvage,
     upkeep.maintain,
+    doctor.doctor,
     cold.archive,
     cold.compact,
     backups.backup,

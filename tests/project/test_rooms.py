@@ -56,7 +56,7 @@ LAYERS = (
         "salvage",
         "dcb",
     },
-    {"types", "telemetry"},
+    {"types", "telemetry", "doctor"},
     {"serve"},
     {"spark", "cli", "adapters"},
 )

@@ -110,6 +110,7 @@ def test_the_wheel_says_what_it_is_and_needs(wheel: Path) -> None:
         "jwt",
         "kombu",
         "langgraph",
+        "otel",
         "s3",
         "serve",
         "spark",

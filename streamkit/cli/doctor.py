@@ -1,0 +1,36 @@
+"""doctor: the causes of slow calls, in words."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamkit.doctor import diagnose
+
+from .options import Archive, Json, StoreId, Url, open_store
+from .output import print_line, record_line
+
+__all__ = ["doctor"]
+
+
+def doctor(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+    """Explain what is slow and why: requests, index, clocks, groups. Nothing is written.
+
+    Conflicts, retries and cold caches are counts of a process: call `streamkit.doctor.diagnose(store)` in the one that is
+    slow.
+    """
+    with open_store(url, store, archive) as opened:
+        found = diagnose(opened)
+    spaces = found.probe.spaces
+    if json:
+        for finding in found.findings:
+            print_line(record_line(msgspec.to_builtins(finding)))
+        request = round(found.probe.request_seconds, 6)
+        print_line(record_line({"ok": found.ok, "spaces": len(spaces), "request_seconds": request}))
+        return
+    for finding in found.findings:
+        place = f"space {finding.space!r}: " if finding.space else ""
+        print_line(f"{finding.subject}: {place}{finding.text}")
+    unindexed = max((space.unindexed for space in spaces), default=0)
+    looked = f"{len(spaces):,} spaces looked at" + (f", {found.probe.left:,} not" if found.probe.left else "")
+    request = f"a request takes {found.probe.request_seconds * 1000:.1f} ms"
+    print_line(f"{len(found.findings)} findings; {looked}; {request}; {unindexed:,} transactions unindexed at most")
