@@ -171,8 +171,9 @@ def _conflicts(found: Probe) -> Iterator[Finding]:
     if counts.conflicts >= _FEW and counts.conflicts * 5 > tried:
         yield Finding(
             "conflicts",
-            f"{counts.conflicts:,} of {tried:,} commits of this process met another writer's and were made again. Many "
-            "processes write to one partition: create the space with more partitions, or put more records into a commit",
+            f"{counts.conflicts:,} of {tried:,} commits of this process met another writer's and were made again. "
+            "Many processes write to one partition: create the space with more partitions, or put more records into a "
+            "commit",
         )
     if counts.taken_over >= 3:
         yield Finding(
@@ -188,8 +189,8 @@ def _retries(found: Probe) -> Iterator[Finding]:
     if counts.retries >= _FEW and counts.retries * 20 > requests:
         yield Finding(
             "retries",
-            f"{counts.retries:,} of {requests:,} requests were made again, after throttling or an error. Lower the rate, "
-            "spread the load over more stores or prefixes, or raise the service's limit",
+            f"{counts.retries:,} of {requests:,} requests were made again, after throttling or an error. Lower the "
+            "rate, spread the load over more stores or prefixes, or raise the service's limit",
         )
     if counts.settled >= 3:
         yield Finding(
@@ -208,8 +209,9 @@ def _index(found: Probe) -> Iterator[Finding]:
         if space.unindexed > 4 * found.upkeep:
             yield Finding(
                 "index",
-                f"{space.unindexed:,} transactions are not in the index, and upkeep is due after {found.upkeep:,}. Each "
-                "process that opens the space reads them all. Its writers end before upkeep: run `streamkit maintain`",
+                f"{space.unindexed:,} transactions are not in the index, and upkeep is due after {found.upkeep:,}. "
+                "Each process that opens the space reads them all. Its writers end before upkeep: run `streamkit "
+                "maintain`",
                 space.space,
             )
         if space.runs > 2 * found.most_runs:
@@ -227,8 +229,8 @@ def _cache(found: Probe) -> Iterator[Finding]:
     if counts.cache_misses >= 5 * _FEW and counts.cache_misses * 2 > looks:
         yield Finding(
             "cache",
-            f"{counts.cache_misses:,} of {looks:,} lookups were not in memory. Caches are cold: keep one client open for "
-            "the life of the process, and do not connect for each request",
+            f"{counts.cache_misses:,} of {looks:,} lookups were not in memory. Caches are cold: keep one client open "
+            "for the life of the process, and do not connect for each request",
         )
 
 
@@ -241,8 +243,9 @@ def _clock(found: Probe) -> Iterator[Finding]:
         if space.newest - found.now > 5000:
             yield Finding(
                 "clock",
-                f"its newest entry is {(space.newest - found.now) / 1000:,.0f} s in the future of this machine. The clock of "
-                "a writer is fast, or this one is slow: new entries get that timestamp until the clocks have caught up",
+                f"its newest entry is {(space.newest - found.now) / 1000:,.0f} s in the future of this machine. The "
+                "clock of a writer is fast, or this one is slow: new entries get that timestamp until the "
+                "clocks have caught up",
                 space.space,
             )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from streamkit import PermanentError
 from streamkit.doctor import diagnose
 
-from .options import Archive, Json, StoreId, Url, open_store
+from .options import Archive, Json, StoreId, Url, open_client, open_store, resolved_url
 from .output import print_line, record_line
 
 __all__ = ["doctor"]
@@ -15,11 +16,15 @@ __all__ = ["doctor"]
 def doctor(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
     """Explain what is slow and why: requests, index, clocks, groups. Nothing is written.
 
-    Conflicts, retries and cold caches are counts of a process: call `streamkit.doctor.diagnose(store)` in the one that is
-    slow.
+    Conflicts, retries and cold caches are counts of a process: call `streamkit.doctor.diagnose(store)` in the slow
+    one.
     """
     with open_store(url, store, archive) as opened:
         found = diagnose(opened)
+        if not found.probe.spaces:
+            with open_client(url, archive) as client:
+                if opened.id not in client.stores():
+                    raise PermanentError(f"there is no store {opened.id} at {resolved_url(url)}")
     spaces = found.probe.spaces
     if json:
         for finding in found.findings:
