@@ -37,5 +37,5 @@ def doctor(json: Json = False, url: Url = None, store: StoreId = None, archive: 
         print_line(f"{finding.subject}: {place}{finding.text}")
     unindexed = max((space.unindexed for space in spaces), default=0)
     looked = f"{len(spaces):,} spaces looked at" + (f", {found.probe.left:,} not" if found.probe.left else "")
-    request = f"a request takes {found.probe.request_seconds * 1000:.1f} ms"
-    print_line(f"{len(found.findings)} findings; {looked}; {request}; {unindexed:,} transactions unindexed at most")
+    took = f"a request takes {found.probe.request_seconds * 1000:.1f} ms"
+    print_line(f"{len(found.findings)} findings; {looked}; {took}; {unindexed:,} transactions unindexed at most")
