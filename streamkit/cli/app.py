@@ -17,7 +17,7 @@ from streamkit import MissingDependency, StreamkitError, __version__, errors
 
 from . import archive as cold
 from . import backup as backups
-from . import doctor, groups, init, lease, look, read, removing, serve, types, upkeep, work, write
+from . import doctor, groups, init, lease, look, read, removing, serve, transfer, types, upkeep, work, write
 from . import views as following
 from .options import Archive, StoreId, Url
 from .output import print_line, print_note
@@ -65,6 +65,8 @@ for command in (
     cold.compact,
     backups.backup,
     backups.restore,
+    transfer.export,
+    transfer.import_,
     removing.trim,
     removing.erase,
     removing.size,
@@ -79,7 +81,7 @@ for command in (
     serve.serve,
     init.init,
 ):
-    app.command(command.__name__)(command)
+    app.command(command.__name__.rstrip("_"))(command)
 app.add_typer(groups.group, name="group")
 app.add_typer(groups.queue, name="queue")
 app.add_typer(serve.keys, name="keys")

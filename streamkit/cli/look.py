@@ -15,11 +15,36 @@ from .progress import progress
 __all__ = ["segments", "spaces", "status", "stores"]
 
 
-def stores(json: Json = False, url: Url = None, archive: Archive = None) -> None:
-    """List the stores under the URL."""
+def stores(
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="With spaces, segments, entries and bytes. It opens every store.")
+    ] = False,
+    json: Json = False,
+    url: Url = None,
+    archive: Archive = None,
+) -> None:
+    """List the stores under the URL.
+
+    Example: `streamkit stores --long`
+    """
     with open_client(url, archive) as client:
         for store_id in sorted(client.stores()):
-            print_line(record_line({"store": store_id}) if json else str(store_id))
+            if not long:
+                print_line(record_line({"store": store_id}) if json else str(store_id))
+                continue
+            with client.store(store_id) as store:
+                names, size = len(list(store.get_spaces())), store.size()
+            if json:
+                fields = {"store": store_id, "spaces": names, "segments": size.segments, "entries": size.entries}
+                fields |= {"payload_bytes": size.payload_bytes, "stored_bytes": size.stored_bytes}
+                print_line(record_line(fields))
+            else:
+                print_line(
+                    f"{store_id}  {names:,} spaces  {size.segments:,} segments  {size.entries:,} entries  "
+                    f"{size.payload_bytes:,} bytes of payload  {size.stored_bytes:,} bytes stored"
+                )
+            if size.damaged:
+                print_note(f"CorruptData: spaces of store {store_id} cannot be counted: {', '.join(size.damaged)}")
 
 
 def spaces(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:

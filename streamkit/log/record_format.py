@@ -401,16 +401,19 @@ def encode_transaction(
     sizes: Sequence[tuple[int, int]] = (),
     size: int = 0,
     control: Control | None = None,
+    indexes: Sequence[int] = (),
 ) -> tuple[Header, bytes]:
     """The header and the record of `parts`, each (segment, first sequence, body). `seed` starts every checksum.
 
-    `sizes`: of each part, bytes of payload that its segment was given before, and its own.
+    `sizes`: of each part, bytes of payload that its segment was given before, and its own. `indexes`: of each part,
+    entries of the transaction before it, if some are missing.
     """
     frames: list[bytes | memoryview] = []
     refs: list[FrameRef] = []
     start = index = 0
     for at, (segment, first_sequence, body) in enumerate(parts):
-        head = FrameHead(number, timestamp, id, node, position + index, index, segment, first_sequence, body.count)
+        place = indexes[at] if indexes else index
+        head = FrameHead(number, timestamp, id, node, position + index, place, segment, first_sequence, body.count)
         frame = _encode_frame(head, body, seed)
         frames += frame
         length = 4 + len(frame[1]) + len(body.data)

@@ -46,6 +46,7 @@ LAYERS = (
     {
         "archive",
         "backup",
+        "export",
         "testing",
         "groups",
         "views",
@@ -295,6 +296,7 @@ WRITTEN = (
     "streamkit/aio",
     "streamkit/archive",
     "streamkit/backup",
+    "streamkit/export",
     "streamkit/cli",
     "streamkit/eventsourcing",
     "streamkit/groups",

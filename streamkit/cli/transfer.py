@@ -1,0 +1,79 @@
+"""The commands `export` and `import`: spaces to a file, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from streamkit.export import export_store, import_store
+
+from .options import Archive, Json, MaxTimestamp, StoreId, Url, check_space, open_store
+from .output import print_line, record_line
+from .progress import progress
+
+__all__ = ["export", "import_"]
+
+
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The NDJSON file to write.", show_default=False)],
+    space: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--space", metavar="SPACE", help="A space to export; may be repeated. Else all.", show_default=False
+        ),
+    ] = None,
+    until: MaxTimestamp = 0,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Write spaces to a file of JSON lines: all entries, exactly, with the state that an import needs.
+
+    `--until` leaves out what was committed later. If the command was stopped, the same command goes on.
+
+    Example: `streamkit export orders.ndjson --space orders --until 2026-01-31T08:00:00Z`
+    """
+    with open_store(url, store, archive) as opened:
+        for name in space or ():
+            check_space(opened, name)
+        with progress("exporting", unit="entries") as bar:
+            report = export_store(opened, file, spaces=space, until=until or None, progress=bar.at)
+    if json:
+        print_line(record_line(msgspec.to_builtins(report)))
+    else:
+        print_line(
+            f"{report.entries:,} entries of {report.spaces:,} spaces, {report.bytes:,} bytes, are in {file}; "
+            f"{report.resumed:,} of them were there"
+        )
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of an export.", show_default=False)],
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Remove what a stopped import of another file has left.")
+    ] = False,
+    json: Json = False,
+    url: Url = None,
+    store: StoreId = None,
+    archive: Archive = None,
+) -> None:
+    """Write the spaces of an export to the store, which must not have them: exactly as they were.
+
+    The file is checked first. A space is there once all of it is written. If the command was stopped, the same command
+    goes on.
+
+    Example: `streamkit import orders.ndjson --url s3://bucket/app`
+    """
+    with open_store(url, store, archive) as opened, progress("importing", unit="entries") as bar:
+        report = import_store(opened, file, restart=restart, progress=bar.at)
+    if json:
+        print_line(record_line(msgspec.to_builtins(report)))
+    else:
+        print_line(
+            f"{report.entries:,} entries of {report.spaces:,} spaces are in the store; {report.present:,} of them were "
+            "there"
+        )

@@ -1,0 +1,28 @@
+"""The reports of an export and of an import."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["ExportReport", "ImportReport"]
+
+
+class ExportReport(msgspec.Struct, frozen=True):
+    spaces: int
+    entries: int
+    """All entries of the file."""
+    resumed: int
+    """Entries that an earlier, stopped call had written."""
+    bytes: int
+    sha256: str
+    """The digest of all lines but the last one, which holds it."""
+
+
+class ImportReport(msgspec.Struct, frozen=True):
+    spaces: int
+    entries: int
+    """All entries of the file."""
+    present: int
+    """Entries that were in the store already: an earlier call had written them."""
+    renewed: tuple[str, ...] = ()
+    """Spaces in which offsets of the exported store are not valid: this store had them before, and deleted them."""

@@ -1,0 +1,213 @@
+"""Writing an export: a file that grows beside its place, and goes there when it is whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from ..errors import PermanentError, StreamkitError
+from ..log.partition import Partition
+from ..names import check_name
+from ..store import inner
+from . import lines as kinds
+from .lines import Checkpoint, Digest, End, EntryLine, Export, Line, Space, decode_line, encode_line
+from .partition_lines import PartitionLines, Reached, partition_line
+from .report import ExportReport
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+__all__ = ["export_store"]
+
+Progress = Callable[[int], None]
+
+
+def export_store(
+    store: Store,
+    path: str | PathLike[str],
+    *,
+    spaces: Iterable[str] | None = None,
+    until: int | None = None,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write spaces of a store to an NDJSON file: every entry with its sequence, timestamp, transaction and metadata.
+
+    `spaces`: all by default; internal spaces (the state of groups, queues and routes) are not exported. `until`: only
+    transactions up to this time, in ms since the epoch. Writers may go on; each space is exported as of its beginning.
+    The file is `path` with `.part` until it is whole; the same call goes on from it if the first one was stopped.
+    `progress(entries)` is called now and then. FileExistsError if `path` exists. PermanentError for a space that does
+    not exist, or if entries that a stopped export has written were removed since.
+    """
+    if isinstance(spaces, str):
+        raise TypeError("spaces are several names, not a str: pass [name]")
+    if until is not None and (type(until) is not int or until < 0):
+        raise ValueError(f"until is a time in ms since the epoch, not {until!r}")
+    names = list(store.get_spaces()) if spaces is None else [check_name(space, "space") for space in spaces]
+    target = Path(path)
+    if target.exists():
+        raise FileExistsError(f"{target} exists: remove it, or choose another name")
+    part = target.with_name(target.name + (".part" if until is None else f".{until}.part"))
+    writer = _Writer(store, list(dict.fromkeys(names)), until, progress)
+    with part.open("r+b" if part.exists() else "w+b") as file:
+        resumed = writer.run(file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(target)
+    digest = writer.digest
+    return ExportReport(len(writer.names), digest.entries, resumed, digest.bytes, writer.sha256)
+
+
+class _Writer:
+    """One export. It knows what was written, and appends the rest."""
+
+    def __init__(self, store: Store, names: list[str], until: int | None, progress: Progress | None) -> None:
+        self._store = store
+        self.names = names
+        self._until = until
+        self._progress = progress
+        self.digest = Digest()
+        self.sha256 = ""
+        self._space_line: Space | None = None
+        self._partition_line: kinds.Partition | None = None
+        self._reached = Reached()
+        """The space and the partition that the last line of a stopped export is in, and the place in it."""
+
+    def run(self, file: BinaryIO) -> int:
+        spaces = {name: self._partitions(name) for name in self.names}
+        self._resume(file)
+        resumed = self.digest.entries
+        if not self.digest.lines:
+            self._put(file, Export(kinds.FORMAT, self.names))
+        first = 0 if self._space_line is None else self.names.index(self._space_line.space)
+        for name in self.names[first:]:
+            self._space(file, name, spaces[name])
+        self.sha256 = self.digest.hex()
+        file.write(self.digest.mark(End))
+        return resumed
+
+    def _partitions(self, name: str) -> list[Partition]:
+        known = inner(self._store).look_up(name)[0]
+        if known is None:
+            raise PermanentError(f"the store {self._store.id} has no space {name!r}")
+        return known.partitions
+
+    # -- going on -----------------------------------------------------------------------------------------------
+
+    def _resume(self, file: BinaryIO) -> None:
+        """Read the lines of a stopped export up to its last checkpoint, and cut off the rest."""
+        keep = _last_checkpoint(file)
+        file.truncate(keep)
+        file.seek(0)
+        for number, data in enumerate(file, 1):
+            line = decode_line(data, number)
+            if isinstance(line, Export) and line.spaces != self.names:
+                raise PermanentError(
+                    "the unfinished export there is one of other spaces: remove the .part file to begin anew"
+                )
+            if isinstance(line, Space):
+                self._space_line, self._partition_line, self._reached = line, None, Reached()
+            elif isinstance(line, kinds.Partition):
+                self._partition_line, self._reached = line, Reached()
+            self._reached.take(line)
+            self.digest.take(data, line)
+        file.seek(keep)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def _space(self, file: BinaryIO, name: str, partitions: list[Partition]) -> None:
+        partitions[0].refresh()
+        line, begun = _space_line(name, partitions[0]), self._space_line
+        self._space_line = None
+        if begun is None:
+            self._put(file, line)
+        elif begun != line:
+            raise _changed(name)
+        for partition in partitions:
+            there, reached = self._partition_line, self._reached
+            if there is not None and partition.partition < there.partition:
+                continue
+            self._partition_line, self._reached = None, Reached()
+            if there is None:
+                there = partition_line(partition, self._until)
+                self._put(file, there)
+            else:
+                _check_unchanged(partition, there)
+            for one in PartitionLines(partition, there, reached).lines():
+                self._put(file, one)
+
+    def _put(self, file: BinaryIO, line: Line) -> None:
+        data = encode_line(line)
+        file.write(data)
+        self.digest.add(data, entry=isinstance(line, EntryLine))
+        if self.digest.due:
+            file.write(self.digest.mark(Checkpoint))
+            file.flush()
+            if self._progress is not None:
+                self._progress(self.digest.entries)
+
+
+def _last_checkpoint(file: BinaryIO) -> int:
+    """Bytes up to the last checkpoint whose digest is right; 0 if there is none."""
+    digest, at, keep = Digest(), 0, 0
+    for data in file:
+        at += len(data)
+        if data.startswith(b'{"type":"checkpoint"') and data.endswith(b"\n"):
+            line = decode_line(data, 0)
+            if not isinstance(line, Checkpoint) or line.sha256 != digest.hex():
+                break
+            keep = at
+        digest.add(data, entry=False)
+    return keep
+
+
+def _check_unchanged(partition: Partition, begun: kinds.Partition) -> None:
+    """PermanentError if entries of a partition were removed since `begun` was written."""
+    try:
+        line = partition_line(partition, None, begun.end)
+    except StreamkitError as error:
+        raise _changed(partition.space) from error
+    if line != begun or _removed_since(partition, begun.end):
+        raise _changed(partition.space)
+
+
+def _removed_since(partition: Partition, end: int) -> bool:
+    """True if a transaction after `end` has removed entries, or may have."""
+    number = end
+    for number, record in partition.records(end + 1, partition.number):
+        control = partition.decode_header(record, number).control
+        if control is not None and (control.removals or control.erasures or control.floor):
+            return True
+    return number != partition.number
+
+
+def _changed(space: str) -> PermanentError:
+    return PermanentError(
+        f"space {space!r} has changed since the export was stopped: entries were removed, or its settings changed. "
+        "Remove the .part file to begin anew"
+    )
+
+
+def _space_line(name: str, partition: Partition) -> Space:
+    settings = partition.settings
+    window = settings.idempotency_window
+    return Space(
+        str(name),
+        settings.partitions,
+        settings.durability,  # type: ignore[arg-type]
+        None if window == float("inf") else window,
+        settings.archive_grace,
+        settings.incarnation.hex(),
+        _fields(partition.changed),
+        None if partition.retention is None else _fields(partition.retention),
+    )
+
+
+def _fields(value: msgspec.Struct) -> dict[str, object]:
+    """The fields of a struct that are not as by default."""
+    given = ((name, getattr(value, name)) for name in value.__struct_fields__)
+    return {name: "forever" if field == float("inf") else field for name, field in given if field not in (0, "")}
