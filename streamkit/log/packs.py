@@ -12,13 +12,15 @@ from ..backend import Backend, Range
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from .damaged_file import in_log
 from .keys import run_key
-from .pack_format import PackTable, open_block, read_table
+from .pack_format import Block, PackTable, open_block, read_table
 from .ranges import read_ranges
 
 __all__ = ["Frame", "PackFile", "Packs", "TableCache", "in_pack"]
 
 _AHEAD = 1 << 20
 """Bytes of neighbouring blocks that one request brings."""
+_AHEAD_LOCAL = 1 << 16
+"""The same where a call is no network request: a page reads little more than its own blocks."""
 _TABLES = 4 << 20
 
 Frame = tuple[int, int, int]
@@ -75,6 +77,7 @@ class Packs:
         self._seed = seed
         self._inline = inline
         self._cache = cache
+        self._ahead = _AHEAD if backend.limits.remote else _AHEAD_LOCAL
         self._lasts = [file.last for file in files]
         self._inline_table = read_table(inline, seed) if inline else None
         self._block: tuple[bytes, int, bytes] = (b"", 0, b"")
@@ -114,27 +117,34 @@ class Packs:
         return table
 
     @in_log
-    def _blocks(self, file: PackFile | None, table: PackTable, first: int, after: int) -> list[bytes]:
-        """The raw bytes of the blocks first..after - 1, which are neighbours."""
-        id = file.id if file is not None else b""
-        if after == first + 1 and self._block[:2] == (id, first) and self._block[2]:
-            return [self._block[2]]
+    def _stored(self, file: PackFile | None, table: PackTable, first: int, after: int) -> bytes:
+        """The stored bytes of the blocks first..after - 1, which are neighbours, in one request."""
         begin, end = table.blocks[first].place, table.blocks[after - 1].place + table.blocks[after - 1].stored
         if file is None:
-            stored = self._inline[begin:end]
-        else:
-            stored = read_ranges(
-                self._backend, self.partition, [Range(run_key(id), file.start + begin, end - begin, file.etag or None)]
-            )[0]
-        raw = []
-        for block in table.blocks[first:after]:
-            at = block.place - begin
-            try:
-                raw.append(open_block(block, stored[at : at + block.stored], self._seed))
-            except (CorruptData, UnsupportedVersion) as error:
-                raise (in_pack(file, error) if file is not None else error) from error
-        self._block = (id, after - 1, raw[-1])
-        return raw
+            return self._inline[begin:end]
+        place = Range(run_key(file.id), file.start + begin, end - begin, file.etag or None)
+        return read_ranges(self._backend, self.partition, [place])[0]
+
+    @in_log
+    def _open(self, file: PackFile | None, block: Block, stored: bytes) -> bytes:
+        """The raw bytes of a block."""
+        try:
+            return open_block(block, stored, self._seed)
+        except (CorruptData, UnsupportedVersion) as error:
+            raise (in_pack(file, error) if file is not None else error) from error
+
+    def _blocks(self, file: PackFile | None, table: PackTable, first: int, after: int) -> Iterator[bytes]:
+        """The raw bytes of the blocks first..after - 1, which are neighbours. It opens one at a time."""
+        id = file.id if file is not None else b""
+        if after == first + 1 and self._block[:2] == (id, first) and self._block[2]:
+            yield self._block[2]
+            return
+        stored, begin = self._stored(file, table, first, after), table.blocks[first].place
+        for number in range(first, after):
+            block = table.blocks[number]
+            raw = self._open(file, block, stored[block.place - begin : block.place - begin + block.stored])
+            self._block = (id, number, raw)
+            yield raw
 
     def holds(self, number: int) -> bool:
         """True if the record of `number` is in a pack."""
@@ -185,7 +195,7 @@ class Packs:
                 return
             until = min(last, table.last)
             after, size = block + 1, table.blocks[block].stored
-            while after < len(table.blocks) and table.blocks[after].number <= until and size < _AHEAD:
+            while after < len(table.blocks) and table.blocks[after].number <= until and size < self._ahead:
                 size += table.blocks[after].stored
                 after += 1
             for at, raw in enumerate(self._blocks(file, table, block, after), block):
@@ -223,7 +233,7 @@ class Packs:
             block = table.blocks[index]
             begin = table.start(index, number) + start
             if block.flags or file is None:
-                parts[at] = self._blocks(file, table, index, index + 1)[0][begin : begin + length]
+                parts[at] = next(self._blocks(file, table, index, index + 1))[begin : begin + length]
             else:
                 places.append(at)
                 ranges.append(Range(run_key(file.id), file.start + block.place + begin, length, file.etag or None))

@@ -143,6 +143,22 @@ def test_a_part_of_a_large_record_is_read_without_the_rest(backend: Backend) -> 
     assert backend.requests["bytes_read"] - before < 200
 
 
+def test_a_page_opens_the_blocks_of_its_own_records_alone(backend: Backend) -> None:
+    log = log_of(1, 20)
+    pack = encode(log, 1, 20)
+    last = read_table(pack.data[-pack.table :], SEED).blocks[-1]
+    data = bytearray(pack.data)
+    data[last.place] ^= 1
+    packs = open_packs(backend, put(backend, pack, bytes(data)))
+    before = {number: record for number, record in log.items() if number < last.number}
+    assert before
+    assert dict(packs.records(1, max(before))) == before
+    found: Log = {}
+    with pytest.raises(CorruptData, match="damaged"):
+        found.update(packs.records(1, 20))
+    assert found == before, "all records before the damage are given"
+
+
 def test_a_log_is_read_in_few_requests(backend: Backend) -> None:
     log = {number: b"record %d" % number for number in range(1, 20_001)}
     packs = open_packs(backend, put(backend, encode(log, 1, 20_000)))
