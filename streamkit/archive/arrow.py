@@ -81,7 +81,8 @@ def read_arrow(
         )
         if gap is not None and raises(gap):
             raise EntriesRemoved(
-                f"{gap}: what comes after the offset is not all there. Without an offset it begins with what is", gap
+                f"{gap}: entries after the offset were removed. Without an offset the result begins at the first entry",
+                gap,
             )
     several = len(partitions) > 1
     needed = [*names, "timestamp"] if several else names
@@ -115,7 +116,7 @@ def _tables(
 ) -> Iterator[pa.Table]:
     """A partition's entries from (number, index) `start` up to transaction `end`, in order."""
     if hides(partition.view()):
-        # Only the reader of entries knows which of them were removed.
+        # Only the reader of entries knows the removed ones.
         for gathered in _gathered(partition_batches(partition, start, end, Bounds())):
             for name in ("cold", "hot"):
                 some = [batch for batch in gathered if batch.origin.tier == name and tier in (name, "all")]
@@ -279,7 +280,7 @@ def _merged(logs: Sequence[Iterator[pa.Table]], names: Sequence[str]) -> Iterato
         times = {at: head["timestamp"].cast("int64").to_numpy() for at, head in heads.items()}
         if any((np.diff(found) < 0).any() for found in times.values()):
             raise CorruptData("timestamps of a partition go backwards: check the store with `streamkit verify`")
-        # Up to the end of the head that ends first nothing can come before what is here.
+        # No later row can come before the end of the head that ends first.
         end, first = min((int(found[-1]), at) for at, found in times.items())
         parts, order = [], []
         for at, found in sorted(times.items()):

@@ -59,7 +59,7 @@ def archived_spaces(store: Store) -> list[str]:
         try:
             name = space_of(place, f"{url}/{path}")
         except (CorruptData, UnsupportedVersion):
-            name = space_name(path) or path  # of a long name a damaged table tells no more
+            name = space_name(path) or path  # a damaged table tells no more of a long name
         if name is not None:
             names.append(name)
     return sorted(names)
@@ -119,7 +119,7 @@ def restore_space(
         archive_grace=settings.archive_grace,
     )
     copy = _Copy(target, space)
-    # As it is read: several partitions by timestamp.
+    # In reading order: several partitions by timestamp.
     for transaction in _transactions(merge({f"{at:06}": log for at, log in enumerate(logs)})):
         if copy.holds(transaction):
             continue
@@ -134,7 +134,7 @@ def restore_space(
 
 
 class _Key(NamedTuple):
-    """An idempotency key as the log knows it: what stands for it, and for what was written with it."""
+    """An idempotency key as the log knows it: the digests of the key and of the content that was written with it."""
 
     digest: bytes
     content: bytes
@@ -185,7 +185,7 @@ class _Copy:
         partition = transaction[0].origin.partition
         self._wait_for(partition)
         whole = key is not None and key.segments == {batch.entries[0].segment for batch in transaction}
-        # What is too large for the target is refused where every other write is.
+        # The target refuses a transaction that is too large, like every other write.
         whole = whole and sum(_size(batch) for batch in transaction) <= inner(self._target).most_bytes
         self._make_floors(transaction)
         statuses = self._written(transaction, key if whole else None)
@@ -224,7 +224,7 @@ class _Copy:
         self._remove(source.partition, removals)
 
     def _written(self, transaction: Sequence[Batch], key: _Key | None) -> dict[str, SegmentStatus]:
-        """A key's text is not known, only what stands for it: that goes into the request as it is."""
+        """Write a transaction. Only the digest of its key is known, so the request gets the digest."""
         parts = []
         for batch in transaction:
             payloads, first = [entry.payload for entry in batch.entries], batch.entries[0]
@@ -236,7 +236,7 @@ class _Copy:
         if key is not None:
             request.key, request.content = key.digest, key.content
         if sum(part.size for part in parts) > inner(self._target).most_bytes:
-            with self._target.transaction(self._known.name) as trx:  # says what to do
+            with self._target.transaction(self._known.name) as trx:  # its error names the remedy
                 for batch in transaction:
                     trx.produce(batch.entries[0].segment, [Record(entry.payload) for entry in batch.entries])
         committer = self._known.committers[transaction[0].origin.partition]
@@ -245,7 +245,7 @@ class _Copy:
         return written(committer.partition, request.result, request.trx, request.count)
 
     def _wait_for(self, partition: int) -> None:
-        """At one timestamp partitions are read in their order: who comes before the last one must be later."""
+        """Wait for a later timestamp if `partition` is read before the last one at the same timestamp."""
         timestamp, last = self._last
         clock = self._known.partitions[partition].clock
         while partition < last and clock.now() <= timestamp:

@@ -128,7 +128,7 @@ class Snapshot:
         self.paths = {file.path for file in files}
         self.files = sorted(files, key=lambda file: (file.partition, file.positions))
         self._clusters: dict[int, list[list[File]]] = {}
-        # Files that others have compacted may overlap, or part a transaction; what overlaps is read together.
+        # Files that others have compacted may overlap, or divide a transaction: overlapping files are read together.
         for files in overlapping(self.files, parted=True):
             self._clusters.setdefault(files[0].partition, []).append(files)
 
@@ -146,7 +146,7 @@ class Snapshot:
             last = max(file.positions[1] for file in cluster)
             rows, whole = sum(file.rows for file in cluster), last - first + 1
             sparse = min(file.numbers[0] for file in cluster) <= trimmed
-            # What was trimmed before it was archived is in no file. Of what is, the table's log says how much there is.
+            # Entries that were trimmed before they were archived are in no file. The table's log counts the others.
             if first < position or rows > whole or (rows < whole and not sparse):
                 raise CorruptData(
                     f"{self.where}, version {self.version}: the files do not hold the entries {position} to {last} of "

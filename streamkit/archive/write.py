@@ -1,8 +1,8 @@
 """Archiving partitions: the log's transactions into files, the files into the table, then the watermarks.
 
 One commit to the table takes files of several partitions: a table of few versions is opened with few requests.
-Stopped anywhere, it goes on from what the table says: a file that no commit names is not there, a commit that the
-watermark does not know yet is taken over, and what is above the watermark is read from the log.
+An archiver that was stopped continues from the table. A file that no commit names does not count. A commit that the
+watermark does not know yet is taken over. Readers read transactions above the watermark from the log.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def archive_partitions(
     progress: Callable[[int, int], None] | None = None,
     spread: Spread | None = None,
 ) -> Archived:
-    """Archive what is known to be committed and not younger than `until` (ms), under the lease of `partitions`.
+    """Archive the known transactions that are not younger than `until` (ms), under the lease of `partitions`.
 
     `spread` has the files written elsewhere. LeaseLost if another archiver took over.
     """
@@ -92,8 +92,8 @@ def archive_partitions(
         table.check_incarnation(state, partitions[0].settings)
         for partition in partitions:
             if partition.head.floor.number > table.archived(state, partition.partition) + 1:
-                # What is to come is not next to what is there: another engine may put both into one file, of which
-                # nobody could tell then whether rows were deleted. (A file of several partitions stays.)
+                # The next transactions do not follow on the archived ones. Another engine may put both into one file,
+                # and nobody could tell then whether rows were deleted. (A file of several partitions stays.)
                 lease.check()
                 trim_archive(archive, partition)
                 state = table.state() or state
@@ -131,7 +131,7 @@ def _written(
     ]
     if not works:
         return
-    # Whoever writes elsewhere opens it.
+    # The processes that write the files open the table.
     table.create(growing[0].partition.settings)
     by_partition = {one.partition.partition: one for one in growing}
     for wrote in spread(works):
@@ -182,7 +182,7 @@ def _commit(
         if table.commit(state, parts):
             break
         # Another partition's archiver, or a compaction, was faster; or another archiver of one of these.
-    # Its files are synced; what the commit is built on may be another engine's.
+    # Its files are synced. The version before the commit may be another engine's.
     table.sync()
     for one in some:
         move_watermark(one.partition, one.number)
@@ -216,7 +216,7 @@ def files_of(
     partition: Partition, table: Table, reached: int, last: int, until: int, target_bytes: int
 ) -> Iterator[tuple[File | None, int]]:
     """Each file, and the transaction that they go up to by then; a last one without a file."""
-    number = max(reached, partition.floor.number - 1)  # what was trimmed before it was archived is not archived
+    number = max(reached, partition.floor.number - 1)  # transactions that were trimmed first are not archived
     builder = FileBuilder(partition)
     for _, record in partition.records(number + 1, last):
         try:
@@ -246,5 +246,5 @@ def move_watermark(partition: Partition, number: int) -> None:
 
     head, etag = partition.known_head()
     if etag is None or head.watermark < number:
-        partition.read_head()  # what is known may be old
+        partition.read_head()  # the known head may be old
     change_head(partition, archived)

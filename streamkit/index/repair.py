@@ -81,7 +81,7 @@ def repair_catalog(backend: Backend) -> int:
 
 
 def repair_space(backend: Backend, space: str, make: MakePartition) -> int:
-    """Build a space's index again, if it is not what log and archive say; the number of faults that it had.
+    """Build a space's index again if it disagrees with log and archive. Returns the number of its faults.
 
     CorruptData if log or archive are damaged.
     """
@@ -124,7 +124,7 @@ def _repair(partition: Partition) -> int:
                 f"space {partition.space!r}: transactions up to {only} of partition {partition.partition} are in the "
                 f"archive only, and it is damaged: {contents.problems[0][1]}"
             )
-        # What the log has still can be archived again, if it is sure that the archive lacks it.
+        # Transactions that the log still has can be archived again, if the archive surely lacks them.
         archived = archived if contents.elsewhere else max(only, min(archived, contents.last))
         contents.problems.clear()
         kept = tuple(mark for mark in note.since if mark[0] <= archived)
@@ -133,7 +133,7 @@ def _repair(partition: Partition) -> int:
         log.head = msgspec.structs.replace(log.head, archived=only)
     if not there:
         partition.use_packs(found_packs(partition))
-        # What was trimmed is not lost, nor is what was said of the space below the floor, while that is there.
+        # Trimmed transactions are not lost. Nor are the space's settings from below the floor, while their rows exist.
         found = _walk_after(partition, only)
         log.head = replace(log.head, floor=found.floor, retention=found.retention, changed=found.changed)
     log.begin_after_archive(only, contents)
@@ -194,8 +194,8 @@ def _salvaged(log: LogWalk) -> Salvage:
 def _segments_before(
     log: LogWalk, archived: Mapping[str, SegmentRow], indexed: Mapping[str, SegmentRow]
 ) -> dict[str, SegmentRow]:
-    """Segments as they were before what the log tells. The archive tells least of one: not what was removed of it, nor
-    how many bytes it was given. Where the index could not all be read its row may be an older one."""
+    """The segments' statuses before the first transaction of the log. The archive tells the least about a segment: no
+    removals and no bytes. If a part of the index cannot be read, a row of the index may be an older one."""
     rows = dict(archived)
     for name, row in indexed.items():
         cold, pieces = archived.get(name), log.pieces.get(name)
@@ -237,7 +237,7 @@ def _rebuild(
             forgotten,
             "" if there else "; a retention and other settings if they were set by one of these",
         )
-    # Newer than the old head, whatever that was.
+    # Newer than every possible old head.
     version = before.version + 1 if there else partition.clock.now()
     head = Head(
         partition.settings,
@@ -247,11 +247,11 @@ def _rebuild(
         thinned=max([before.thinned, *log.removed.values()]) and log.last,
         retention=log.retention or before.retention,
         changed=before.changed.then(log.changed),
-        # Also what the log says and the head did not yet; without a head, all: what is erased already stays so.
+        # Also the log's erasures that the head did not know yet; without a head, all: an erasure may be done twice.
         erasing=before.erasing + tuple(one for one in log.erasures if one.number > before.watermark),
         erased=before.erased if there else log.last,
     )
-    # What is in packs is read by the old head, until the new one has packed it anew.
+    # Packed transactions are read through the old head until the new one has packed them again.
     made: list[bytes] = []
     rows = {segment_key(name): encode_index_row(row) for name, row in contents.segments.items()}
     if log.first > 1:

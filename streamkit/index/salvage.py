@@ -32,11 +32,11 @@ _SEGMENTS, _KEYS, _FENCES = (tuple(map(bytes, prefix.children())) for prefix in 
 _MEANINGS = (
     (
         _SEGMENTS,
-        "what was removed of segments{}, and their sizes (trim or delete again what is back; a segment of which "
-        "nothing is left begins anew)",
+        "the removals from segments{}, and their sizes (trim or delete entries again if they are back; an empty "
+        "segment begins again at sequence 1)",
     ),
-    (_KEYS, "idempotency keys (a write that is repeated with one of them is written again)"),
-    (_FENCES, "the tokens of leases{} (who held one of them before may write again)"),
+    (_KEYS, "idempotency keys (a repeated write with such a key is committed again)"),
+    (_FENCES, "the tokens of leases{} (an earlier holder of a lease may write again)"),
 )
 
 

@@ -1,7 +1,7 @@
-"""Upkeep: brings index and packs forward to the log, and merges behind it what has become many.
+"""Upkeep: brings index and packs forward to the log, and merges them when they have become many.
 
 It may run in several processes at the same time and may stop anywhere: files are immutable, the head names them, and it
-is moved by compare-and-set. What an upkeep that lost or was stopped has left behind, `sweep` removes.
+is moved by compare-and-set. `sweep` removes the files of an upkeep that lost or was stopped.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def bring_forward(partition: Partition) -> bool:
         return True
     tail = _Tail(index_rows(work.pieces, work.statuses, work.keys, work.fences), work.first, work.records)
     if etag is None:
-        partition.check_space()  # no precondition says that the space is the one that was written to
+        partition.check_space()  # no precondition tells this space from a later one of its name
     made: list[bytes] = []
     cleared = head.cleared
     try:
@@ -153,8 +153,8 @@ def maintain(partition: Partition) -> None:
 
 
 def trim_log(partition: Partition) -> None:
-    """Give back what is below the floor that the log tells: packs at once, and rows of the log where no writer can come
-    too late."""
+    """Remove trimmed transactions, below the head's floor: packs at once, and rows of the log as soon as no writer can
+    be late."""
     _drop_packs(partition)
     head, etag = partition.known_head()
     last = min(head.floor.number - 1, head.watermark)
@@ -162,7 +162,7 @@ def trim_log(partition: Partition) -> None:
         last = min(last, _over(partition, head))
     if etag is None or last <= head.trimmed:
         return
-    # What was packed is mostly not there any more; all that comes after it is.
+    # Rows of packed transactions are mostly gone. All later rows are there.
     start, end = (partition.transaction_key(number) for number in (head.trimmed + 1, min(last, head.cleared) + 1))
     keys = [row.key for row in partition.backend.scan(partition.key, start, end, values=False)] if start < end else []
     keys += [partition.transaction_key(number) for number in range(max(head.trimmed, head.cleared) + 1, last + 1)]
@@ -190,7 +190,7 @@ def _drop_packs(partition: Partition) -> None:
 
 
 def _file_inline(partition: Partition) -> None:
-    """Write what the head itself holds to a file, if some of it is to leave the log."""
+    """Write the head's own pack to a file, if some of its transactions are to leave the log."""
     head, etag = partition.known_head()
     if etag is None or not head.pack or _over(partition, head) <= _filed(head):
         return
@@ -372,8 +372,8 @@ def _move(partition: Partition, head: Head, etag: Etag | None, after: Head, made
 
 
 def move_head(partition: Partition, head: Head, after: Head, made: Sequence[bytes]) -> bool:
-    """Replace `head`, which is the partition's, by `after`. False if it is another one by now: then what was `made`
-    goes."""
+    """Replace the partition's `head` by `after`. False if the partition has another head by now; the files that were
+    `made` are then removed."""
     known, etag = partition.known_head()
     if known is head and etag is not None:
         return _move(partition, head, etag, after, made)
@@ -387,8 +387,8 @@ def gone_up_to(head: Head) -> int:
 
 
 def clear_log(partition: Partition, head: Head) -> int:
-    """Remove from the log what has been packed for longer than the grace; up to where. That it is done a later head
-    is to say."""
+    """Remove from the log the rows of transactions that were packed before the grace. Returns the last one's number,
+    which a later head is to name."""
     limit = _cleared(partition, head)
     packs = partition.open_packs(head)
     numbers = [number for number in range(head.cleared + 1, limit + 1) if packs.holds(number)]
@@ -400,7 +400,7 @@ def clear_log(partition: Partition, head: Head) -> int:
 
 def _cleared(partition: Partition, head: Head) -> int:
     """Up to which transaction the log may be cleared, by the service's clock."""
-    # What the head itself holds stays in the log as well: a damaged head must not be the only copy.
+    # Transactions of the head's own pack stay in the log as well: a damaged head must not be the only copy.
     return max(head.cleared, min(_over(partition, head), _filed(head)))
 
 
@@ -447,7 +447,7 @@ def index_rows(
     keys: Mapping[bytes, KeyRow],
     fences: Mapping[str, int],
 ) -> Rows:
-    """The rows of the index for `tail`, whose segments are as `statuses` say after it, in order."""
+    """The rows of the index for `tail`, in order. `statuses`: the segments' statuses after it."""
     rows: list[tuple[bytes, bytes]] = []
     rows += [(segment_key(segment), encode_index_row(row)) for segment, row in statuses.items()]
     for segment, pieces in tail.items():
@@ -483,7 +483,7 @@ def _data_row(segment: str, pieces: list[Piece]) -> tuple[bytes, bytes]:
 
 
 def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], *, inline: bool = True) -> Head:
-    """`head` with what is in `tail`: with `inline` in the head itself while it is little, else in a file."""
+    """`head` with the transactions of `tail`: in the head itself if they are small and `inline`, else in a file."""
     seed, manifest = partition.seed, head.manifest
     first = manifest.inline_first or tail.first
     records = tail.records
@@ -535,7 +535,7 @@ def write_files(partition: Partition, rows: Rows, pack: EncodedPack, made: list[
 
 
 def store_file(partition: Partition, id: bytes, data: bytes) -> Etag:
-    """Nobody else writes a row with this key: it may be sent again. What lands later changes nothing, nor the etag."""
+    """Write a file. No other call writes its key, so it may be sent twice. A late copy changes neither row nor etag."""
     etag = put_settled(partition.backend, partition.clock, partition.key, run_key(id), data, ABSENT, "try again")
     if etag is None:
         raise Unavailable(f"space {partition.space!r}: a file of its index was removed as soon as it was written")

@@ -50,7 +50,7 @@ class Fences:
                 del self._tail[name]
 
     def forget(self) -> None:
-        """The index is ahead of what is known."""
+        """Forget all tokens: the index is ahead of the known state."""
         self._tail.clear()
         self._known.clear()
 

@@ -1,17 +1,18 @@
 """The inbox: processes that compete for one partition have one of them commit for all.
 
-Only where a call is a network request. A process that has lost twice *posts* its requests: it puts them as a letter
-into the partition, unconditionally, and looks at the log. Whoever writes the next transaction *leads*: it lists the
-inbox, judges what is there like its own queue, and says in the header which requests are settled, and who leads next.
+The inbox is used only if a call is a network request. A process that has lost twice *posts* its requests: it puts them
+as a letter into the partition, unconditionally, and looks at the log. The process that writes the next transaction
+*leads*: it lists the inbox, judges the letters like its own queue, and says in the header which requests are settled
+and which process leads next.
 
 Safety does not depend on any of this: the writer of the next number has won, whether it was the lead or not.
 
-- A posted request has an id. Whoever commits it has read every header since it was posted, so that it is committed
-  once; and not after WINDOW transactions, so that nobody has to remember more.
-- What is posted relies on nothing but what is committed. If it does not hold any more it never will, and its own
-  process sees that in the log: nobody has to answer it.
-- Who leads goes on if its callers come back at once, or else names one of those that wait. If the log stands still, one
-  of those takes over: see pace.py.
+- A posted request has an id. A process commits it only if it has read every header since the request was posted, so
+  the request is committed once. After WINDOW transactions no process commits it, so nobody has to remember more.
+- A posted request relies on committed transactions only. A request that does not hold any more never will again. Its
+  own process sees that in the log, and nobody has to answer it.
+- The leading process goes on if its callers come back at once. Otherwise it names a waiting process. If the log stands
+  still, a waiting process takes over: see pace.py.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Inbox:
         """Note that `count` requests have their answers."""
         self._crowd = count
         self._pace.arrive()
-        self._pace.observe()  # it is now that the log went on, and not when its callers come back
+        self._pace.observe()  # the log has gone on now, before the callers come back
         self._passes = 0
         self._left = self._partition.clock.monotonic()
         if self._began:
@@ -127,10 +128,10 @@ class Inbox:
             self._began = 0.0
 
     def enter(self, plan: Plan, lost: int, more: bool) -> bool:
-        """Decide what happens to `plan` before it is written. It may be extended. True: it is out of date, because the
+        """Post `plan`, extend it, or leave it as it is, before it is written. True: it is out of date, because the
         process waited for others.
 
-        `lost`: how often the same was tried before. `more`: other requests of this process are queued up behind it.
+        `lost`: earlier attempts to write the same plan. `more`: other requests of this process are queued behind it.
         """
         partition = self._partition
         lead = partition.answers.lead.name
@@ -173,7 +174,7 @@ class Inbox:
         """True if it is time for an occasional look into the inbox."""
         most, seconds = _LOOK
         if self._partition.answers.lead.name and self._unlooked > 1:
-            return True  # somebody may wait for one that leads no more
+            return True  # others may wait for a process that leads no more
         if self._met and self._unlooked > _MET:
             return True
         return self._unlooked > most and self._partition.clock.monotonic() - self._looked >= seconds
@@ -193,7 +194,7 @@ class Inbox:
             rest = pace.rest()
             if rest <= 0:
                 return
-            if not pace.stands():  # else it is nobody's turn, and says nothing of when to look
+            if not pace.stands():  # else no process has its turn, and the next look is not due
                 pace.looked(False)
             slept = True
             clock.sleep(min(pause, rest))
@@ -228,7 +229,7 @@ class Inbox:
             if request.board(id, 0):
                 request.since = request.checked = since
                 request.id = id
-                if request.withdrawn:  # whoever withdrew it may not have seen the id
+                if request.withdrawn:  # the withdrawing thread may not have seen the id
                     request.id = None
                     request.leave()
                 else:
@@ -301,7 +302,7 @@ class Inbox:
         elif self._unread:
             plan.lead = self._unread[0]
         elif letters:
-            # It waits for sure: it is not taken along.
+            # Its process waits for sure, because the letter is left out of this transaction.
             plan.lead = next(request.id for request in letters.pop().requests if request.id not in mine) or b""
         else:
             plan.lead = NOBODY

@@ -1,15 +1,16 @@
 """Offsets: "after this entry" in a space, as bytes that sort in reading order.
 
 Layout: "OFS" 00 version 00 space 00 incarnation, timestamp, kind, partition, then (number, index) pairs, then a crc32.
-All integers are big endian, so that bytes compare as the fields do. It names, for every partition, the transaction and
-the entry in it that come next, so that it loses nothing whatever other writers do.
+All integers are big endian, so bytes compare as the fields do. An offset names the next transaction of every partition
+and the next entry in it, so no entry is lost, regardless of other writers.
 
-One of a single segment, or of a status, knows that of its own partition alone. In the others what is before it is what
-has an earlier timestamp, but nothing that came after what was known of them when the offset was made: it names where
-that ended, and who reads on from it begins there at the latest. (Earlier releases named nothing: then all of the others
-is read.) One without positions is before every entry, in whatever incarnation.
+The offset of a single segment, or of a status, knows only the position in its own partition. In another partition the
+entries with an earlier timestamp are before it, as far as they were known when the offset was made. The offset names
+the known end of each other partition, and a reader begins there at the latest. (Offsets of earlier releases do not name
+it: a reader then reads the other partitions from the beginning.) An offset without positions is before every entry, in
+every incarnation.
 
-Version 1 has no incarnation. It is still what spaces get that were created before there were any.
+Version 1 has no incarnation. Spaces that were created before there were incarnations still get it.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Offset(NamedTuple):
         return cls(found, timestamp, partition, positions, bool(whole), incarnation if positions else b"")
 
     def check(self, settings: Settings | None) -> None:
-        """InvalidOffset unless it is of the space with these settings; None is of a space that does not exist."""
+        """InvalidOffset unless the offset belongs to the space with these settings. None: the space does not exist."""
         if not self.positions:
             return
         if settings is None:
@@ -150,7 +151,7 @@ class Offset(NamedTuple):
         return self.positions[0] if self.positions and partition == self.partition else (1, 0)
 
     def check_end(self, partition: int, number: int) -> None:
-        """InvalidOffset if it is beyond the end of a partition, whose last transaction is `number`."""
+        """InvalidOffset if the offset is beyond transaction `number`, the last one of a partition."""
         position = self.position(partition)
         if position > (number + 1, 0):
             raise InvalidOffset(

@@ -1,8 +1,8 @@
 """The outcome of a transaction whose answer was lost: committed, or absent for ever.
 
-Absent is final only if the place that the transaction could have got is taken by another. Whoever wrote it knows that
-place. For others its id tells the partition, so nothing is ever written to one that cannot hold it; and it tells a
-timestamp that the transaction's own is not below, so its log is read from there on.
+Absent is final only if another transaction has taken the place that this one could have got. The writer knows that
+place. Other processes use the id. It tells the partition, so nothing is written to a partition that cannot hold the
+transaction. It also tells the earliest possible timestamp, so the log is read from there on.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: 
     """The outcome of transaction `id`, written for `number` (None: not by this process).
 
     `take_place` commits an empty transaction; it is called only if the transaction's place may still be free.
-    CorruptData if the log does not hold what it must. Safe in several threads at once.
+    CorruptData if the log lacks a transaction. Safe in several threads at once.
     """
     partition.read_head()
     last = partition.refresh()
@@ -94,7 +94,7 @@ def _trimmed(partition: Partition, id: bytes, last: int) -> OutcomeUnknown:
 
 
 def _outcome_of_posted(partition: Partition, id: bytes, last: int, take_place: Callable[[], None]) -> Outcome:
-    """OutcomeUnknown where only the archive would know: it holds no answers."""
+    """OutcomeUnknown if the answers may be in archived transactions: the archive holds no answers."""
     removed = archive_row(partition).removed if partition.head.archived else 0
     first = _first_not_below(partition, made_at(id), last, removed)
     if _is_from(partition, id, first):
@@ -116,7 +116,7 @@ def _outcome_of_posted(partition: Partition, id: bytes, last: int, take_place: C
 def _is_at(partition: Partition, id: bytes, number: int) -> bool:
     header = partition.header(number)
     if partition.archived_since(number):
-        # One that landed where the archive already was is in the log, and counts for nothing.
+        # A late write may be in the log at a number that was archived before. It does not count.
         return partition.archive().has(partition.view(), id, number, 0)
     if header is None:
         if partition.trimmed_since(number):
@@ -172,7 +172,7 @@ def _is_from(partition: Partition, id: bytes, first: int) -> bool:
         and partition.archive().has(partition.view(), id, None, made_at(id))
     ):
         return True
-    # What is left was archived or trimmed, and removed, while it was read; go on behind it.
+    # The rest was archived or trimmed, and removed, during the read: go on behind it.
     if number > last:
         return False
     if _is_from(partition, id, after):

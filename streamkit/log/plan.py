@@ -47,7 +47,7 @@ class Plan:
         self.before = dict(before)
         self.ready: list[Request] = []
         self.unconfirmed: list[tuple[Request, StreamkitError]] = []
-        """Refused by what is known here, which may be old."""
+        """Requests that the known state refuses. That state may be old."""
         self.posted: list[Request] = []
         """The ready requests that are posted, or may be, because they depend on no neighbour here."""
         self.behind = False
@@ -64,13 +64,13 @@ class Plan:
         self._last: dict[str, int] = {}
         self._keys: set[bytes] = set()
         self._added: dict[str, tuple[int, int]] = {}
-        """(entries, bytes) by segment, and in all, of what is ready."""
+        """(entries, bytes) of the ready requests, by segment and in all."""
 
     def add(self, request: Request) -> None:
         """Add, answer or refuse `request`; or leave it as it is, if that depends on a neighbour's outcome."""
         if request.void is not None:
             if request.void in self._ids:
-                return  # what is asked for may be committed just now
+                return  # the request to void may be committed just now
             self._ids.add(request.void)
         if request.id is not None and not self._is_open(request, request.id):
             return
@@ -93,7 +93,7 @@ class Plan:
             full = check_room(self.partition, retention, request, self._added, self.before)
         if full is not None:
             if request.foreign:
-                pass  # its own process says so, when it has seen to it that nobody commits it when there is room again
+                pass  # its own process refuses it, once nobody can commit it any more when there is room again
             elif request.id is not None:
                 self.given_up.append((request, full))
                 self.voids.append(request.id)
@@ -119,7 +119,7 @@ class Plan:
                     error = mismatch(self.partition.space, segment, part.expected, committed, last.get(segment))
                     self.unconfirmed.append((request, error))
                 return
-            # What depends on nothing but the log, and does not hold, will never hold again.
+            # An expectation that depends on the log alone, and does not hold, will never hold again.
             alone = alone and (part.expected in (None, last.get(segment, committed)))
             last[segment] = now + (part.body.count if part.body is not None else 0)
         for part in request.parts if retention is not None else ():
@@ -206,7 +206,7 @@ class Plan:
 
 
 def check_fence(partition: Partition, fence: tuple[str, int] | None) -> None:
-    """Fenced, by what is known, if a later holder has written."""
+    """Fenced if a later holder of a lease has written, as far as this process knows."""
     if fence is not None and fence[1] < (highest := partition.fence(fence[0])):
         raise _fenced(partition.space, *fence, highest)
 

@@ -148,13 +148,12 @@ class _Backwards(_SegmentRead):
     def _hot(self, view: LogView, begin: int) -> list[Piece]:
         """The pieces that hold sequences from `begin` up to the last one and are not archived."""
         found: list[Piece] = []
-        for piece in view.pieces_after(self._segment, begin):
+        for piece in view.hot_pieces(self._segment, begin):
             if piece.first_sequence > self._last:
                 break
-            if piece.number > view.cold_until:
-                if found and piece.first_sequence != found[-1].last_sequence + 1:
-                    raise _lost(view, self._segment, found[-1].last_sequence + 1)
-                found.append(piece)
+            if found and piece.first_sequence != found[-1].last_sequence + 1:
+                raise _lost(view, self._segment, found[-1].last_sequence + 1)
+            found.append(piece)
         if found and found[-1].last_sequence < self._last:
             raise _lost(view, self._segment, self._last)
         return found

@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 VERSION = 2
-"""1: of a release without inbox, which would take what is committed for another process for never committed."""
+"""1: of a release without inbox. It would report entries that another process committed for it as never committed."""
 ENDED = bytes(16)
 """The node of the transaction that ends a log; no process has it."""
 NOBODY = b"-"
@@ -228,7 +228,7 @@ def _content(data: bytes, payloads: Sequence[bytes], metadata: Sequence[dict[str
 
 
 def encode_holes(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> Body:
-    """The body of copied entries, some of which are removed: instances of Removed."""
+    """The body of copied entries. A removed entry is an instance of Removed."""
     if all(isinstance(payload, Removed) for payload in payloads):
         return Body(b"", 0, _GONE, len(payloads))
     left: list[Any] = [3 if isinstance(payload, Removed) else payload for payload in payloads]
@@ -237,7 +237,7 @@ def encode_holes(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | 
 
 
 def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
-    """(payloads, metadata). Raises ValueError of some kind if `body` is not what encode_body made."""
+    """(payloads, metadata). A ValueError if encode_body did not make `body`."""
     data: bytes | memoryview = body.data
     if body.flags & (_GONE | _HOLES):
         return _decode_holes(body)
@@ -307,10 +307,10 @@ def _decode_apart(data: bytes | memoryview, count: int) -> tuple[list[bytes], li
 
 
 def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], str]) -> bytes | None:
-    """A frame of the same length in which the entries are empty for whose sequence `gone` gives "trimmed" or "erased"
-    instead of "". None if it is so already. CorruptData if a bit of it has changed.
+    """A frame of the same length. An entry is empty in it if `gone` of its sequence is "trimmed" or "erased", not "".
 
-    CorruptData also where what is left, compressed anew, needs more bytes than all of it did and had to spare.
+    None if these entries are empty already. CorruptData if a bit of the frame has changed, or if the other entries,
+    compressed again, need more bytes than the frame has.
     """
     crc, head_bytes, flags, body_bytes, raw = _FRAME.unpack_from(frame)
     if len(frame) != _FRAME.size + head_bytes + body_bytes or crc32(frame[4:], seed) != crc:
@@ -351,7 +351,7 @@ def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], 
 
 
 def _fitting(data: bytes, room: int) -> tuple[int, bytes]:
-    """(flags, what `_encode_apart` gave), compressed as far as is needed."""
+    """(flags, `data`), compressed as far as is needed. `data` is a result of `_encode_apart`."""
     zstd, packed = load_zstd(), data
     for level in (1, 9, 19, 22):
         if len(packed) <= room:
@@ -363,8 +363,8 @@ def _fitting(data: bytes, room: int) -> tuple[int, bytes]:
 
 
 def without_frames(record: bytes, seed: int, gone: Callable[[str, int], str]) -> bytes | None:
-    """The record in which the entries are empty for whose (segment, sequence) `gone` gives a reason. Everything else
-    stays where it is. None if it is so already."""
+    """The record, in which an entry is empty if `gone` gives a reason for its (segment, sequence). Everything else
+    stays at its place. None if these entries are empty already."""
     header = decode_header(record, seed)
     start = frames_start(record)
     changed: bytearray | None = None
@@ -512,8 +512,8 @@ def split_frames(record: bytes, seed: int) -> list[memoryview]:
 
 
 def frames_with(record: bytes, seed: int, needles: Sequence[bytes]) -> list[bytes]:
-    """The frames of a whole record whose metadata may hold all of these bytes. All are checked: CorruptData, or
-    UnsupportedVersion."""
+    """The frames of a record that may have all of these bytes in their metadata. The other frames are checked, too:
+    CorruptData, or UnsupportedVersion."""
     opened, at = _open(record, seed)
     view, end, unpack, size = memoryview(opened), len(opened), _FRAME.unpack_from, _FRAME.size
     some = all(needle in record for needle in needles)

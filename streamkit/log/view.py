@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -204,11 +203,7 @@ class LogView(msgspec.Struct, frozen=True):
         """The pieces that hold first..last, as far as one follows on the other, in groups that are worth one read."""
         expected, size = first, 0
         group: list[Piece] = []
-        tail = self.tail_of(segment)
-        indexed: Iterable[list[Piece]] = ()
-        if self.tail.watermark and (not tail or tail[0].first_sequence > first):
-            indexed = self._indexed(segment, first)
-        for pieces in chain(indexed, (tail,)):
+        for pieces in self._rows_of(segment, first):
             for piece in pieces:
                 begin = piece.first_sequence
                 after = begin + piece.count
@@ -229,20 +224,23 @@ class LogView(msgspec.Struct, frozen=True):
 
     def pieces_after(self, segment: str, first: int) -> Iterator[Piece]:
         """All pieces that the log has of a segment, from the one that holds sequence `first` on."""
-        tail = self.tail_of(segment)
-        indexed: Iterable[list[Piece]] = ()
-        if self.tail.watermark and (not tail or tail[0].first_sequence > first):
-            indexed = self._indexed(segment, first)
-        for pieces in chain(indexed, (tail,)):
+        for pieces in self._rows_of(segment, first):
             for piece in pieces:
                 if piece.last_sequence >= first:
                     yield piece
                     first = piece.last_sequence + 1
 
-    def _indexed(self, segment: str, first: int) -> Iterator[list[Piece]]:
-        """The pieces of each row of the index, from the row that holds sequence `first` on."""
-        for key, value in self.index.scan(*data_range(segment, first), segment.encode()):
-            yield decode_index_row(DataRow, key, value).pieces
+    def hot_pieces(self, segment: str, first: int) -> Iterator[Piece]:
+        """Like `pieces_after`, without pieces that are read from the archive."""
+        return (piece for piece in self.pieces_after(segment, first) if piece.number > self.cold_until)
+
+    def _rows_of(self, segment: str, first: int) -> Iterator[list[Piece]]:
+        """The pieces of each row of the index, from the row that holds sequence `first` on; then those of the tail."""
+        tail = self.tail_of(segment)
+        if self.tail.watermark and (not tail or tail[0].first_sequence > first):
+            for key, value in self.index.scan(*data_range(segment, first), segment.encode()):
+                yield decode_index_row(DataRow, key, value).pieces
+        yield tail
 
     def last_piece(self, segment: str, last: int) -> Piece | None:
         """The piece that ends with sequence `last`; None if the log does not know it."""

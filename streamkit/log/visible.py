@@ -152,7 +152,7 @@ def _retained(view: LogView, segment: str, row: SegmentRow) -> SegmentRow:
 
 def _from_bytes(view: LogView, segment: str, row: SegmentRow, least: int) -> Place | None:
     """The first frame of a segment that was given so many bytes of payload before it; None if none was."""
-    hot = _hot(view, segment, row)
+    hot = view.hot_pieces(segment, row.first_sequence)
     first = next(hot, None)
     if view.cold_until and (first is None or first.before >= least):
         return _from_archived_bytes(view, segment, row, least, first)
@@ -167,16 +167,11 @@ def _first_whole(piece: Piece | None, rest: Iterator[Piece], least: int) -> Piec
     return piece
 
 
-def _hot(view: LogView, segment: str, row: SegmentRow) -> Iterator[Piece]:
-    """The pieces of a segment that are not archived."""
-    return (piece for piece in view.pieces_after(segment, row.first_sequence) if piece.number > view.cold_until)
-
-
 def archived_before(view: LogView, segment: str, sequence: int) -> int:
     """Bytes of payload that a segment was given before `sequence`, which is archived. The archive does not know how
     much was erased."""
     row = view.status(segment)
-    first = next(_hot(view, segment, row), None)
+    first = next(view.hot_pieces(segment, row.first_sequence), None)
     end, size = (row.last_sequence + 1, row.size) if first is None else (first.first_sequence, first.before)
     begins = row.first_number >= view.floor.number and sequence - row.first_sequence <= end - sequence
     begin, end = (row.first_sequence, sequence) if begins else (sequence, end)
@@ -224,11 +219,10 @@ def first_where(
             place = Place(batch.entries[0].sequence, batch.timestamp, batch.number, row.first_size)
             if batch.number >= view.floor.number and holds(place):
                 return place
-    for piece in view.pieces_after(segment, max(row.first_sequence, least)):
-        if piece.number > archived:
-            place = Place(max(piece.first_sequence, least), piece.timestamp, piece.number, piece.before)
-            if holds(place):
-                return place
+    for piece in view.hot_pieces(segment, max(row.first_sequence, least)):
+        place = Place(max(piece.first_sequence, least), piece.timestamp, piece.number, piece.before)
+        if holds(place):
+            return place
     return None
 
 

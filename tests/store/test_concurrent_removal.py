@@ -251,7 +251,7 @@ def test_repair_says_what_is_forgotten_with_an_index_that_cannot_be_read(
     store = world.process().store(world.id)
     assert store.repair(SPACE) > 0
     assert list(store.consume_space(SPACE)) == before
-    assert "a segment of which nothing is left begins anew" in caplog.text
+    assert "an empty segment begins again at sequence 1" in caplog.text
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
