@@ -308,7 +308,7 @@ class Archive:
             for cluster in snapshot.clusters(view.log.partition):
                 found: list[int] = []
                 for file in cluster:
-                    if file.numbers[1] >= first and file.timestamps[1] >= timestamp:
+                    if file.numbers[0] <= last and file.numbers[1] >= first and file.timestamps[1] >= timestamp:
                         for rows in self.files.narrow(file, ["number", "timestamp"]):
                             rows = rows.filter((pc.field("timestamp") >= moment) & (pc.field("number") >= first))
                             if rows.num_rows:

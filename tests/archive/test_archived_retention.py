@@ -300,6 +300,39 @@ def test_within_the_grace_the_log_tells_what_is_kept_where_the_archive_is_damage
         client.close()
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+def test_a_damaged_archive_is_read_as_far_back_as_the_log_has_let_go(kind: str, partitions: int) -> None:
+    """The first files are whole, and only they hold their transactions. The later ones are gone."""
+    pair = Pair(kind, partitions, 0)
+    whole = set(pair.path.glob("*.parquet"))
+    pair.write(30)
+    pair.stores[0].archive(SPACE)
+    for path in set(pair.path.glob("*.parquet")) - whole:
+        path.unlink()
+    early = [offset(store, 20) for store in pair.stores]
+    entries, sizes = [{"max_entries": most} for most in (75, 40, 9)], [{"max_bytes": most} for most in (400, 90)]
+    for bound in [{}, *entries, *sizes, {"max_age": 300}]:
+        for per in ("space", "segment"):
+            for store in pair.stores:
+                store.set_retention(SPACE, Retention(**bound, per=per))  # type: ignore[arg-type]
+            found, wanted = map(seen, pair.opened())
+            assert found == wanted
+    for store in pair.stores:
+        store.set_retention(SPACE, Retention())
+    for limit in ({"keep_entries": 80}, {"keep_bytes": 300}, {"max_age": 250}):
+        reports, rest = [], []
+        for store, at in zip(pair.stores, early, strict=True):
+            reports.append(store.trim(SPACE, **limit))  # type: ignore[arg-type]
+            rest.append([entry.payload for entry in store.consume_space(SPACE, offset=at, gaps="skip")])
+        assert reports[0] == reports[1]
+        assert rest[0] == rest[1]
+        found, wanted = map(seen, pair.opened())
+        assert found == wanted
+    for client in pair.clients:
+        client.close()
+
+
 @pytest.mark.parametrize("bound", [{"max_entries": 7}, {"max_bytes": 60}], ids=str)
 def test_what_leaves_the_log_while_it_is_looked_for_is_kept(
     bound: dict[str, Any], monkeypatch: pytest.MonkeyPatch
