@@ -11,7 +11,7 @@ import typer
 
 from streamkit import Store, StreamkitError
 from streamkit.functions import check_function, completed
-from streamkit.run import Program, Runnable
+from streamkit.run import Program, ProgramOverStores, Runnable
 
 __all__ = ["load", "parts_of", "program_of"]
 
@@ -33,15 +33,15 @@ def load(app: str) -> Any:
         if not hasattr(found, part):
             raise _refusal(f"the module {module!r} has no {name!r}")
         found = getattr(found, part)
-    if isinstance(found, type) or (callable(found) and not isinstance(found, (Program, Runnable))):
+    if isinstance(found, type) or (callable(found) and not isinstance(found, (Program, ProgramOverStores, Runnable))):
         return _called(app, found)
     return found
 
 
-def program_of(app: str) -> Program:
+def program_of(app: str) -> Program | ProgramOverStores:
     """The program that MODULE:NAME names, or a program of the parts that it names. BadParameter for anything else."""
     found = load(app)
-    if isinstance(found, Program):
+    if isinstance(found, (Program, ProgramOverStores)):
         return found
     parts = parts_of(found)
     if not any(isinstance(part, Runnable) for part in parts):

@@ -151,8 +151,8 @@ def run(
 ) -> None:
     """Run the parts of a program in one process, until SIGTERM or Ctrl-C; then print where they are.
 
-    NAME is a `streamkit.run.Program`, a view, route, process manager or Worker, a list of these, or a function that
-    makes one.
+    NAME is a `streamkit.run.Program` or `ProgramOverStores`, a view, route, process manager or Worker, a list of these,
+    or a function that makes one.
     """
     program = program_of(app)
     program.run(seconds=seconds, signals=True)

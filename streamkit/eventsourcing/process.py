@@ -169,11 +169,13 @@ class ProcessManager:
             self._group = self.store.group(self.source.space, self.name, start=self._start, **self._settings)
         return self._group
 
-    def catch_up(self) -> RunReport:
-        """React to all that there is now, and to what comes of it. What failed is tried again later: by the next call,
-        or by `run`.
+    def catch_up(self, *, seconds: float | None = None, stop: Any = None) -> RunReport:
+        """React to all events that there are now, and to the events that follow from them.
+
+        It ends after `seconds` at the latest, or when `stop` is set. A reaction that failed is tried again later: by
+        the next call, or by `run`.
         """
-        return self.group.run(self._react, drain=True)
+        return self.group.run(self._react, drain=True, seconds=seconds, stop=stop)
 
     def run(self, stop: Any = None, *, seconds: float | None = None, concurrency: int = 1) -> None:
         """React to what there is and what comes, until `stop` (an Event) is set or `seconds` are over; in

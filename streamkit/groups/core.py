@@ -414,6 +414,15 @@ class Core:
         for lane in list(self._lanes.values()):
             if lane.acks:
                 self.write(lane, lambda state, at: ([], None))
+        if self._timer is not None:
+            with self._lock:
+                # Its thread would wait for nothing. Acknowledgements that came since get another timer: their thread
+                # adds them before it looks for one, and this one forgets the timer before it looks for them.
+                timer, self._timer = self._timer, None
+                if timer is not None:
+                    timer.cancel()
+                if any(lane.acks for lane in list(self._lanes.values())) and not self.shared.closed:
+                    self._start_timer(0.001)
 
     # -- feeding ------------------------------------------------------------------------------------------------
 

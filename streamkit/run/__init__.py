@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .over_stores import ProgramOverStores
 from .program import Program, Runnable, run
 from .worker import Worker
 
-__all__ = ["Program", "Runnable", "Worker", "run"]
+__all__ = ["Program", "ProgramOverStores", "Runnable", "Worker", "run"]

@@ -26,6 +26,9 @@ class Handled(Protocol):
     @property
     def status(self) -> Callable[[], Any]: ...
 
+    @property
+    def consumer(self) -> Callable[..., Any]: ...
+
 
 class Worker:
     """Calls `handler(delivery)` for what a group or a queue delivers: `Program(store, [Worker(group, handler)])`.
@@ -55,6 +58,16 @@ class Worker:
     @property
     def store(self) -> Store:
         return self._group.store
+
+    @property
+    def group(self) -> Handled:
+        """The group or the queue."""
+        return self._group
+
+    def catch_up(self, *, seconds: float | None = None, stop: Any = None) -> Any:
+        """Handle all entries that can be delivered now, for `seconds` at most. Returns the report of `group.run`."""
+        options: dict[str, Any] = {"drain": True, "seconds": seconds, "stop": stop}
+        return self._group.run(self._handler, None, self._concurrency, self._batch, **options)
 
     def run(self, stop: Any = None, *, seconds: float | None = None) -> None:
         """Until `stop` is set, or `seconds` are over."""
