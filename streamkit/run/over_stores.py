@@ -85,7 +85,7 @@ class _Turn:
         self.error: str | None = None
 
     def numbers(self) -> tuple[int, ...]:
-        """How far this process knows the spaces."""
+        """The last numbers of the spaces that this process knows."""
         return tuple([number for space in self.spaces for number in self.shared.numbers(space)])
 
 
