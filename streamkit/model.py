@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from .html import html_table
 from .lexkey import LexKey, Unsigned
 from .log.offsets import Offset, encode_one
 from .metadata import NO_METADATA
@@ -146,6 +147,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
         return f"Entry({fields})"
 
+    def _repr_html_(self) -> str:
+        return html_table("Entry", self.__rich_repr__())
+
 
 def no_entry(space: str, segment: str) -> Entry:
     """The answer of peek for an empty segment."""
@@ -199,6 +203,9 @@ class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
         positions = list(at.others or UNSEEN * at.partitions)
         positions[at.partition] = here
         return Offset(self.space, at.timestamp, at.partition, tuple(positions), False, at.incarnation).encode()
+
+    def _repr_html_(self) -> str:
+        return html_table("SegmentStatus", self.__rich_repr__())
 
     def __rich_repr__(self) -> Any:
         yield from ((name, getattr(self, name)) for name in self.__struct_fields__ if name != "position")

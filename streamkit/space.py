@@ -11,6 +11,7 @@ import msgspec
 from .backend import ABSENT, Backend
 from .clock import Clock
 from .errors import CorruptData, CrossPartition, SpaceExists, Unavailable
+from .html import Shown
 from .index.upkeep import bring_forward, merge_some
 from .log.commit import Committer
 from .log.context import Context
@@ -47,7 +48,7 @@ others may have changed relies on much less: `Freshness` on a thirtieth of the g
 window."""
 
 
-class SpaceSettings(msgspec.Struct, frozen=True):
+class SpaceSettings(Shown, frozen=True):
     """The settings of a space, from `store.space_settings(…)`. Times are in seconds."""
 
     partitions: int

@@ -32,6 +32,7 @@ from .errors import (
 from .following import Follower
 from .functions import check_function, completed
 from .handle import Handle
+from .html import html_table
 from .index.thin import expire, expire_floor, thin
 from .index.upkeep import maintain
 from .leases import Lease, LeaseGrant, acquire, check_grant, release, renew
@@ -79,6 +80,8 @@ __all__ = ["Store", "draft_of", "inner"]
 
 _T = TypeVar("_T")
 AnyOffset = LexKey | bytes | str
+_SHOWN = 50
+"""Spaces that a notebook shows."""
 
 
 class Store:
@@ -1197,6 +1200,16 @@ class Store:
         closed = self._handle.closed or self._shared.closed
         state = "closed" if closed else f"{len(self._shared.spaces)} spaces open"
         return f"<Store {self.id} {state}>"
+
+    def _repr_html_(self) -> str:
+        """The store with the names of its first spaces, for notebooks."""
+        rows: list[tuple[str, str]] = [("store", str(self.id))]
+        try:
+            names = list(islice(self.get_spaces(), _SHOWN + 1))
+            rows += [("space", name) for name in names[:_SHOWN]] + [("…", "more spaces")] * (len(names) > _SHOWN)
+        except StreamkitError as error:
+            rows.append(("spaces", str(error)))
+        return html_table("Store", rows)
 
 
 def inner(store: Store) -> OpenStore:

@@ -78,6 +78,7 @@ def pytest_sessionfinish(exitstatus: int) -> None:
 
 
 pytest_plugins = [
+    "streamkit.pytest_plugin",  # the fixtures for users
     "fix_covered",  # before what imports it
     "fix_aio",
     "fix_arrow",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
+from ..html import Shown
 
 __all__ = ["ArchiveReport", "CompactReport", "RestoreReport"]
 
 
-class ArchiveReport(msgspec.Struct, frozen=True):
+class ArchiveReport(Shown, frozen=True):
     space: str
     transactions: int = 0
     """Moved into the table by this call."""
@@ -25,7 +25,7 @@ class ArchiveReport(msgspec.Struct, frozen=True):
     """Partitions that were skipped because another archiver was working on them."""
 
 
-class CompactReport(msgspec.Struct, frozen=True):
+class CompactReport(Shown, frozen=True):
     space: str
     before: int = 0
     """Files in the table's newest version, before."""
@@ -34,7 +34,7 @@ class CompactReport(msgspec.Struct, frozen=True):
     """Old files that were deleted, because no version needs them any more."""
 
 
-class RestoreReport(msgspec.Struct, frozen=True):
+class RestoreReport(Shown, frozen=True):
     space: str
     transactions: int = 0
     """Copied by this call."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import msgspec
+from ..html import Shown
 
 __all__ = ["BackupPoint", "BackupReport", "BackupRestored"]
 
 
-class BackupPoint(msgspec.Struct, frozen=True):
+class BackupPoint(Shown, frozen=True):
     """A state of a store that can be restored."""
 
     number: int
@@ -25,7 +25,7 @@ class BackupPoint(msgspec.Struct, frozen=True):
     """Damaged spaces that the point does not hold."""
 
 
-class BackupReport(msgspec.Struct, frozen=True):
+class BackupReport(Shown, frozen=True):
     """The point that a backup made, and the amount that it copied."""
 
     point: BackupPoint
@@ -35,7 +35,7 @@ class BackupReport(msgspec.Struct, frozen=True):
     """Older points that were removed."""
 
 
-class BackupRestored(msgspec.Struct, frozen=True):
+class BackupRestored(Shown, frozen=True):
     """The report of a restore."""
 
     point: BackupPoint

@@ -98,6 +98,11 @@ class Repository(Generic[A]):
     def store(self) -> Store:
         return self._store
 
+    @property
+    def codec(self) -> Codec:
+        """The codec of its events."""
+        return self._codec
+
     # -- loading ------------------------------------------------------------------------------------------------
 
     def load(self, id: str, *, at: int | datetime | None = None) -> A:

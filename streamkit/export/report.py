@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
+from ..html import Shown
 
 __all__ = ["ExportReport", "ImportReport"]
 
 
-class ExportReport(msgspec.Struct, frozen=True):
+class ExportReport(Shown, frozen=True):
     spaces: int
     entries: int
     """All entries of the file."""
@@ -18,7 +18,7 @@ class ExportReport(msgspec.Struct, frozen=True):
     """The digest of all lines but the last one, which holds it."""
 
 
-class ImportReport(msgspec.Struct, frozen=True):
+class ImportReport(Shown, frozen=True):
     spaces: int
     entries: int
     """All entries of the file."""

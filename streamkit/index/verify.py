@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-import msgspec
-
 from ..backend import Backend, Range
 from ..errors import UNREADABLE, StreamkitError
+from ..html import Shown
 from ..log.keys import CATALOG, HEAD, SPACES, created_at, partition_key, run_key, segment_name, space_key
 from ..log.manifest import RunFile, RunGone
 from ..log.pack_format import START, check_start
@@ -58,7 +57,7 @@ class Spaces(Protocol):
     def unread(self, space: str) -> MakePartition: ...
 
 
-class VerifyReport(msgspec.Struct, frozen=True):
+class VerifyReport(Shown, frozen=True):
     findings: tuple[Finding, ...]
     transactions: int
     entries: int

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
+from ..html import Shown
 
 __all__ = ["EraseReport", "Rewritten", "StoreSize", "Tier", "TrimReport", "total_of"]
 
 
-class TrimReport(msgspec.Struct, frozen=True):
+class TrimReport(Shown, frozen=True):
     """Report of a trim or of its dry run. Bytes are of payload."""
 
     space: str
@@ -50,7 +50,7 @@ class Rewritten(NamedTuple):
         )
 
 
-class EraseReport(msgspec.Struct, frozen=True):
+class EraseReport(Shown, frozen=True):
     """Report of an erasure or of its dry run, as evidence. Bytes are of payload."""
 
     space: str
@@ -85,7 +85,7 @@ class EraseReport(msgspec.Struct, frozen=True):
     """A sentence for each place that may still hold entries, with the next step."""
 
 
-class Tier(msgspec.Struct, frozen=True):
+class Tier(Shown, frozen=True):
     """Stored bytes of one tier: "log" (transactions), "index", or "archive".
 
     The size of a whole store also has the tier "internal". It sums all tiers of the internal spaces, which hold the
@@ -96,7 +96,7 @@ class Tier(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class StoreSize(msgspec.Struct, frozen=True):
+class StoreSize(Shown, frozen=True):
     """The size of a space or of a store.
 
     Entries, segments and bytes of payload are those of the user's own spaces, as `status` counts them. Payload counts

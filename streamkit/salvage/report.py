@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
+from ..html import Shown
 
 __all__ = ["LostEntries", "LostTransactions", "SalvageReport"]
 
 
-class LostTransactions(msgspec.Struct, frozen=True):
+class LostTransactions(Shown, frozen=True):
     """The transactions `first` to `last` of a partition, which cannot be read."""
 
     partition: int
@@ -18,7 +18,7 @@ class LostTransactions(msgspec.Struct, frozen=True):
     """The segments of these transactions, if known."""
 
 
-class LostEntries(msgspec.Struct, frozen=True):
+class LostEntries(Shown, frozen=True):
     """The sequences `first` to `last` of a segment. In the new space they are as if they had been erased."""
 
     segment: str
@@ -26,7 +26,7 @@ class LostEntries(msgspec.Struct, frozen=True):
     last: int
 
 
-class SalvageReport(msgspec.Struct, frozen=True):
+class SalvageReport(Shown, frozen=True):
     space: str
     target: str
     """The new space."""

@@ -8,7 +8,9 @@ from .clock import ManualClock
 from .fault_plan import CRASHES, DAMAGE, FAULTS, SURVIVABLE, At, Call, Fault, Plan, every_fault
 from .faults import FaultyBackend, FaultyDriver
 from .injector import Crash, Injector
+from .named_faults import NamedFaults
 from .report import Report, Result
+from .scenario import Happened, given, happened
 
 __all__ = [
     "CRASHES",
@@ -23,11 +25,15 @@ __all__ = [
     "Fault",
     "FaultyBackend",
     "FaultyDriver",
+    "Happened",
     "Injector",
     "ManualClock",
+    "NamedFaults",
     "Plan",
     "Report",
     "Result",
     "every_fault",
+    "given",
+    "happened",
     "run_conformance",
 ]

@@ -33,6 +33,7 @@ LAYERS = (
         "signals",
         "terminal",
         "functions",
+        "html",
         "url",
     },
     {"gaps", "retention", "model", "backend"},
@@ -59,7 +60,7 @@ LAYERS = (
     },
     {"types", "telemetry", "doctor"},
     {"serve"},
-    {"spark", "cli", "adapters"},
+    {"spark", "cli", "adapters", "pytest_plugin"},
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
 
@@ -67,6 +68,7 @@ BACKENDS = {"backend", "checksum", "errors", "reentry"}
 """What a backend may import of the package."""
 
 UPWARD = {
+    ("streamkit.pytest_plugin", "streamkit_memory"): "the store of a test is in memory",
     ("streamkit.aio.store", "streamkit.archive"): "for the type checker",
     ("streamkit.aio.groups", "streamkit.groups"): "the same for coroutines; imported when it is asked for",
     ("streamkit.aio.groups", "streamkit.groups.run"): "the same for coroutines; imported when it is asked for",
