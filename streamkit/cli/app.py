@@ -80,6 +80,7 @@ for command in (
     following.run,
     serve.serve,
     init.init,
+    serve.console,
 ):
     app.command(command.__name__.rstrip("_"))(command)
 app.add_typer(groups.group, name="group")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 from uuid import UUID
@@ -12,7 +14,7 @@ import typer
 from .options import Json, StoreId, Url, open_client, resolved_url
 from .output import print_line
 
-__all__ = ["keys", "serve"]
+__all__ = ["console", "keys", "serve"]
 
 
 def serve(
@@ -44,6 +46,9 @@ def serve(
     http2: Annotated[
         bool, typer.Option("--http2", help="Speak HTTP/2, too: with prior knowledge, or over TLS.")
     ] = False,
+    console: Annotated[
+        bool, typer.Option("--console/--no-console", help="Serve /console/, pages for browsers, too.")
+    ] = True,
     tls_certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The certificate for HTTPS, in PEM.")
     ] = None,
@@ -62,11 +67,7 @@ def serve(
     from ..serve.server import Options
     from ..serve.server import serve as serve_here
 
-    named = store or os.environ.get("STREAMKIT_STORE")
-    try:
-        own = None if not named else UUID(named)
-    except ValueError:
-        raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
+    own = _own_store(store)
     open_client(url).close()  # says now what is wrong with the URL
     options = Options(
         url=resolved_url(url),
@@ -84,6 +85,7 @@ def serve(
         private_key=_text(tls_key),
         topics=topics,
         http2=http2,
+        console=console,
         limits=limits_of(limit or ()),
     )
     if workers == 1:
@@ -94,12 +96,67 @@ def serve(
         serve_by_workers(options, workers, _tell)
 
 
+def _own_store(store: str | None) -> UUID | None:
+    named = store or os.environ.get("STREAMKIT_STORE")
+    try:
+        return None if not named else UUID(named)
+    except ValueError:
+        raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
+
+
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
 
 
 def _tell(address: str) -> None:
     print_line(f"streamkit serves {address}")
+
+
+def console(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the browser; the address is printed in any case.")
+    ] = True,
+    url: Url = None,
+    store: StoreId = None,
+) -> None:
+    """Show the stores of --url in a browser, until Ctrl-C.
+
+    The server listens on this machine only. The printed link works once and signs the browser in. The extra `serve`
+    is needed.
+    """
+    import secrets
+    import tempfile
+
+    from ..serve.keys import KeyFile
+    from ..serve.server import Options
+    from ..serve.server import serve as serve_here
+
+    own = _own_store(store)
+    with open_client(url) as client:
+        own = own or _only(client.stores())
+    code = secrets.token_urlsafe(24)
+
+    def started(address: str) -> None:
+        link = f"{address}/console/#code={code}"
+        print_line(f"the console is at {link}")
+        if open_browser:
+            import webbrowser
+
+            webbrowser.open(link)
+
+    with tempfile.TemporaryDirectory(prefix="streamkit-console-") as folder:  # nobody else may read in it
+        keys = KeyFile(Path(folder) / "keys.json")
+        keys.create(["admin"], name="streamkit console")
+        options = Options(url=resolved_url(url), port=port, store=own, keys=str(keys.path), code=code)
+        options.allow_hosts = ["localhost", "127.0.0.1"]
+        serve_here(options, started)
+
+
+def _only(stores: Iterable[UUID]) -> UUID | None:
+    """The store that is alone; None if there are several, or none."""
+    first = list(islice(stores, 2))
+    return first[0] if len(first) == 1 else None
 
 
 keys = typer.Typer(help="The keys of `streamkit serve --keys FILE`.", no_args_is_help=True)

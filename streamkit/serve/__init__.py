@@ -30,6 +30,7 @@ def app(
     hosts: Iterable[str] = (),
     origins: Iterable[str] = (),
     topics: bool = False,
+    console: bool = True,
 ) -> Application:
     """The ASGI application that serves the stores of `client`.
 
@@ -37,7 +38,8 @@ def app(
     given stays open when the application ends. `store`: the UUID of the store that `_` names in paths. `clock`: the
     time by which streams expire. `keys`: the file of keys that callers need; `tokens`: verifies JWT beside or in place
     of them. Without both everything is open to everybody. `hosts`: the names by which it may be asked for; none: any.
-    `origins`: sites whose pages may use it. `topics`: it also has `/v0`, the interface of topics.
+    `origins`: sites whose pages may use it. `topics`: it also has `/v0`, the interface of topics. `console`: it
+    also has `/console/`, pages for browsers.
     """
     router = Router()
     service = Service(client, store, limits or Limits())
@@ -57,5 +59,10 @@ def app(
 
         register_topics(router)
         application.sockets[messages.PATH] = messages.INTERFACE
+    if console:
+        from .console import register as register_console
+
+        service.has_console = True
+        register_console(router)
     service.on_start.append(telemetry.export)
     return application

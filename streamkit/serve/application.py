@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from .access import Access
 from .cors import cors_headers, preflight
 from .durable.streams import SPACE
 from .names import name_of, raw_path
@@ -19,6 +20,7 @@ from .responses import Gone, Receive, Send
 from .routing import Route, Router
 from .service import Service
 from .sockets import Interface, serve_socket
+from .sessions import check_origin, is_foreign, session_of
 from .streams import OpenStream
 from .topics.errors import error_answer
 
@@ -84,10 +86,11 @@ class Application:
                     if (known := request.scope.get("streamkit.access")) is not None:
                         request.access = known
                         check(request, route)
-                    elif service.keys is not None or service.tokens is not None:
-                        token = request.header(b"authorization")
-                        request.access = await service.authenticate(token, request.take_ticket(), path)
+                    elif not service.is_open:
+                        request.access = await _access_of(request, path)
                         check(request, route)
+                    elif request.method not in ("GET", "HEAD") and is_foreign(request):
+                        _check_foreign(request)
                     service.gate.enter(request.access)
                     entered = True
                     if pause := service.gate.delay(request.access):
@@ -130,6 +133,32 @@ class Application:
                 status,
                 time.perf_counter() - begun,
             )
+
+
+async def _access_of(request: Request, path: bytes) -> Access:
+    """The rights of the caller, by its key, ticket or token, or by its session of the console."""
+    service = request.service
+    token, ticket = request.header(b"authorization"), request.take_ticket()
+    if service.has_console and token is None and ticket is None:
+        session = session_of(request)
+        if session is not None:
+            check_origin(request)
+            access = await service.session_access(session)
+            if access is not None:
+                return access
+    return await service.authenticate(token, ticket, path)
+
+
+def _check_foreign(request: Request) -> None:
+    """A Problem if a page of a site that is not allowed wants to change a store of a server without keys."""
+    if request.joined(b"origin") not in request.service.origins:
+        raise Problem("forbidden", "a page of another site may not change anything here; allow it with --allow-origin")
+
+
+def _check_host(request: Request, hosts: frozenset[str]) -> None:
+    """A Problem unless the request is for one of `hosts`: a page of another site may have its name lead here."""
+    if not _is_served(request.header(b"host") or b"", hosts):
+        raise Problem("misdirected-host", "the server is not asked for by this name; allow it with --allow-host")
 
 
 @lru_cache(64)

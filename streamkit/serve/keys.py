@@ -8,12 +8,19 @@ import logging
 import os
 import secrets
 import tempfile
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from .access import SCOPES, Access
 from .problems import Problem
@@ -68,6 +75,7 @@ class KeyFile:
         self._keys: dict[str, tuple[Key, Access]] = {}
         self._stamp: tuple[int, int] | None = None
         self._looked = 0.0
+        self._lock = threading.Lock()
 
     def read(self) -> list[Key]:
         """All keys, also the expired ones. ValueError if the file is not a file of keys."""
@@ -115,15 +123,31 @@ class KeyFile:
             name=name,
             priority=priority,
         )
-        self._write([*self.read(), key])
+        with self._changing():
+            self._write([*self.read(), key])
         return f"sk_{id}_{secret}"
 
     def revoke(self, id: str) -> None:
         """Remove a key by its id. ValueError if there is none."""
-        keys = self.read()
-        if all(key.id != id for key in keys):
-            raise ValueError(f"{self.path} has no key {id!r}; `streamkit keys list` shows the ones that there are")
-        self._write([key for key in keys if key.id != id])
+        with self._changing():
+            keys = self.read()
+            if all(key.id != id for key in keys):
+                raise ValueError(f"{self.path} has no key {id!r}; `streamkit keys list` shows the ones that there are")
+            self._write([key for key in keys if key.id != id])
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Lock out other threads and processes between a read and a write, so that no change of theirs is lost."""
+        with self._lock:
+            handle = os.open(self.path.parent, os.O_RDONLY) if fcntl is not None else -1
+            try:
+                if fcntl is not None:
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+                yield
+            finally:
+                if fcntl is not None:
+                    os.close(handle)
+                self._stamp = None  # what was changed here holds here at once
 
     def _write(self, keys: list[Key]) -> None:
         data = msgspec.json.format(msgspec.json.encode(_Stored(1, keys)))
@@ -163,12 +187,39 @@ class KeyFile:
         expires = int(parts[2][:12])
         if found is None or expires < time.time():
             return None
-        return found[1] if hmac.compare_digest(parts[3], _mac(found[0], expires, path)) else None
+        return found[1] if hmac.compare_digest(parts[3].encode(), _mac(found[0], expires, path).encode()) else None
 
     def ticket(self, id: str, path: bytes) -> tuple[str, int] | None:
         """A ticket for one path, and when it expires; None if the key is gone."""
         found = self._find(id)
         return None if found is None else ticket_for(found[0], path)
+
+    def session(self, token: str, seconds: float) -> str | None:
+        """A session of the key `token`, for so many seconds; None if the key is not valid."""
+        access = self.access(token)
+        return None if access is None else self.session_of_id(access.id, seconds)
+
+    def session_of_id(self, id: str, seconds: float) -> str | None:
+        """A session of the key with this id; None if there is none."""
+        found = self._find(id)
+        if found is None:
+            return None
+        expires = int(time.time() + seconds)
+        return f"cs_{id}_{expires}_{_session_mac(found[0], expires)}"
+
+    def session_access(self, session: str) -> Access | None:
+        """The rights of a session, until it ends; None if it has ended, or its key is gone."""
+        parts = session.split("_")
+        if len(parts) != 4 or parts[0] != "cs" or not (parts[2].isascii() and parts[2].isdecimal()):
+            return None
+        found = self._find(parts[1])
+        expires = int(parts[2][:12])
+        if found is None or expires <= time.time():
+            return None
+        if not hmac.compare_digest(parts[3].encode(), _session_mac(found[0], expires).encode()):
+            return None
+        access = found[1]
+        return msgspec.structs.replace(access, expires=min(access.expires or expires, expires))
 
     def _find(self, id: str) -> tuple[Key, Access] | None:
         now = time.monotonic()
@@ -201,6 +252,10 @@ def _digest(secret: str) -> str:
 
 def _mac(key: Key, expires: int, path: bytes) -> str:
     return hmac.new(bytes.fromhex(key.hash), b"%d %b" % (expires, path), "sha256").hexdigest()
+
+
+def _session_mac(key: Key, expires: int) -> str:
+    return hmac.new(bytes.fromhex(key.hash), b"session %d" % expires, "sha256").hexdigest()
 
 
 def ticket_for(key: Key, path: bytes) -> tuple[str, int]:

@@ -23,7 +23,7 @@ _PARTS = {
     "sp": "A space or queue: its name, or `~` and the base64url of it.",
     "sg": "A segment: its name, or `~` and the base64url of it.",
     "n": "The sequence of an entry.",
-    "id": "The UUID of a transaction or operation.",
+    "id": "The UUID of a transaction or operation, or the id of a key.",
     "m": "A group of members.",
     "name": "The name of a member.",
     "r": "A route.",

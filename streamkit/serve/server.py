@@ -49,6 +49,10 @@ class Options(msgspec.Struct, kw_only=True):
     """Serve `/v0`, the interface of topics, too."""
     http2: bool = False
     """Speak HTTP/2, too."""
+    console: bool = True
+    """Serve `/console/`, pages for browsers, too."""
+    code: str | None = None
+    """A one-time code that begins a session of the console, with the first of the keys."""
     limits: Limits = msgspec.field(default_factory=Limits)
 
     @property
@@ -129,6 +133,7 @@ def make_application(options: Options) -> Application:
         hosts=hosts,
         origins=options.allow_origins,
         topics=options.topics,
+        console=options.console,
     )
     if application.service.keys is not None:
         if not application.service.keys.path.exists():
@@ -136,7 +141,9 @@ def make_application(options: Options) -> Application:
                 f"{options.keys} does not exist, so no request would be allowed; `streamkit keys create {options.keys} "
                 "--scope read` makes it"
             )
-        application.service.keys.read()  # a damaged file is told now
+        keys = application.service.keys.read()  # a damaged file is told now
+        if options.code is not None:
+            application.service.codes[options.code] = keys[0].id
     return application
 
 

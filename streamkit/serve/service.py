@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -39,6 +40,7 @@ class Service:
         self._client: AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stores: OrderedDict[UUID, AsyncStore] = OrderedDict()
+        self._opened: dict[UUID, float] = {}
         self.is_draining = False
         """The process is to end: streams say goodbye, and long-polls answer with what they have."""
         self.on_start: list[Callable[[Service], object]] = []
@@ -47,6 +49,10 @@ class Service:
         """Functions to call when the process ends."""
         self.keys: KeyFile | None = None
         self.tokens: Tokens | None = None
+        self.has_console = False
+        """Sessions of the console are taken in place of keys."""
+        self.codes: dict[str, str] = {}
+        """One-time codes that begin a session of the console: the ids of their keys."""
         self.hosts: frozenset[str] = frozenset()
         """The names by which it may be asked for; empty: any."""
         self.origins: frozenset[bytes] = frozenset()
@@ -75,6 +81,7 @@ class Service:
         store = self._stores.get(store_id)
         if store is None:
             store = self._stores[store_id] = self.client.store(store_id)
+            self._opened[store_id] = time.monotonic()
             most = self.limits.stores
             if most and len(self._stores) > most:
                 self._close_least_used()
@@ -105,6 +112,18 @@ class Service:
             raise Problem("not-found", "a store is named by its UUID, or by '_' for the server's own") from None
 
     @property
+    def storage(self) -> str:
+        """The scheme of the URL that the stores are at; "" if the client was given."""
+        if isinstance(self._given, AsyncClient):
+            return ""
+        url = self._given or os.environ.get("STREAMKIT_URL") or ""
+        return url.partition("://")[0] if "://" in url else "file"
+
+    def opened(self, store_id: UUID) -> float:
+        """When this process opened a store, by the monotonic clock."""
+        return self._opened.get(store_id, time.monotonic())
+
+    @property
     def open_stores(self) -> int:
         """The number of open stores."""
         return len(self._stores)
@@ -120,7 +139,7 @@ class Service:
 
     async def authenticate(self, token: bytes | None, ticket: str | None, path: bytes) -> Access:
         """The rights of a caller, by a bearer token or a ticket. A Problem if neither is good."""
-        if self.keys is None and self.tokens is None:
+        if self.is_open:
             return EVERYTHING
         if ticket is not None and self.keys is not None:
             access = self.keys.ticket_access(ticket, path)
@@ -135,6 +154,30 @@ class Service:
             if access is not None:
                 return access
         raise refused()
+
+    @property
+    def is_open(self) -> bool:
+        """True if callers need neither a key nor a token."""
+        return self.keys is None and self.tokens is None
+
+    async def make_session(self, token: str, seconds: float) -> str | None:
+        """A session of the console for a key or a JWT; None if it is not valid."""
+        session = None if self.keys is None else self.keys.session(token, seconds)
+        if session is None and self.tokens is not None and await self.tokens.access(token) is not None:
+            session = token
+        return session
+
+    async def session_access(self, session: str) -> Access | None:
+        """The rights of a session of the console; None if it has ended."""
+        access = None if self.keys is None else self.keys.session_access(session)
+        if access is None and self.tokens is not None:
+            access = await self.tokens.access(session)
+        return access
+
+    def redeem(self, code: str, seconds: float) -> str | None:
+        """A session for a one-time code; None if there is no such code, or it was used."""
+        id = self.codes.pop(code, None)
+        return None if id is None or self.keys is None else self.keys.session_of_id(id, seconds)
 
     def is_valid(self, access: Access) -> bool:
         """True if a caller still has the rights that its request began with."""
@@ -153,6 +196,7 @@ class Service:
         for store_id, store in self._stores.items():
             if not self.rings.uses(store_id):
                 del self._stores[store_id]
+                self._opened.pop(store_id, None)
                 _in_background(store)
                 return
 

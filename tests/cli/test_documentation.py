@@ -30,7 +30,8 @@ EVERYWHERE = {"--help"}
 
 
 def _options(command: Any) -> set[str]:
-    return {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+    given = [option for each in command.params for option in (*each.opts, *each.secondary_opts)]
+    return {option for option in given if option.startswith("--")}
 
 
 def _shell(text: str) -> list[str]:

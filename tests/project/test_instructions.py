@@ -37,7 +37,7 @@ def _files() -> Iterator[tuple[Path, str]]:
         folders[:] = [name for name in folders if name not in UNSEEN and not name.startswith(".")]
         for name in files:
             path = Path(folder, name)
-            if path != Path(__file__) and path.suffix not in (".png", ".whl", ".gz"):
+            if path != Path(__file__) and path.suffix not in (".png", ".whl", ".gz", ".woff2"):
                 yield path.relative_to(ROOT), path.read_text(encoding="utf-8")
 
 

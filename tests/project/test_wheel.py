@@ -84,9 +84,13 @@ def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> Non
     assert held == expected
     assert {f"{package}/py.typed" for package in PACKAGES} <= held
     project = "streamkit/cli/project/"  # the files of `streamkit init`
-    kinds = {Path(name).suffix for name in held if not name.startswith(project)}
-    assert kinds == {".py", ".typed"}
+    project = "streamkit/cli/project/"  # the files of `streamkit init`
     assert {f"{project}{name}" for name in ("shop.py.txt", "template.yaml", "main.bicep")} <= held
+    console = "streamkit/serve/console/static/"
+    assert {Path(name).suffix for name in held if not name.startswith((project, console))} == {".py", ".typed"}
+    kinds = {Path(name).suffix for name in held if name.startswith(console)}
+    assert kinds == {".html", ".css", ".js", ".svg", ".txt", ".woff2"}
+    assert {f"{console}{name}" for name in ("index.html", "main.js", "style.css", "vendor/LICENSE-preact.txt")} <= held
 
 
 def test_the_wheel_says_what_it_is_and_needs(wheel: Path) -> None:

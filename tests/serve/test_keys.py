@@ -116,6 +116,12 @@ ROUTES = [
     ("GET", "views", None, "read"),
     ("GET", "views/gone", None, "read"),
     ("POST", "views/gone/query", {"sql": "select 1"}, "read"),
+    ("GET", "statistics", None, "read"),
+    ("GET", "spaces/s/activity", None, "read"),
+    ("GET", "/v1/keys", None, "admin"),
+    ("POST", "/v1/keys", {"scopes": ["read"]}, "admin"),
+    ("DELETE", "/v1/keys/gone", None, "admin"),
+    ("GET", "operations", None, "admin"),
     ("POST", "operations", {"kind": "maintain", "space": "s"}, "admin"),
     ("GET", f"operations/{UUID(int=1)}", None, "admin"),
     ("POST", "leases/l", {}, "write"),
@@ -178,6 +184,11 @@ OPEN_ROUTES = [
     )),
 ]  # fmt: skip
 """Those that need no key. The last three need the token of a wake."""
+CONSOLE_ROUTES = [
+    *((method, path) for method in ("GET", "HEAD") for path in ("/console", "/console/", "/console/assets/x/y")),
+    *((method, "/console/session") for method in ("GET", "POST", "DELETE")),
+]
+"""Of the files of the console, and of its sessions: test_console.py has who may."""
 STREAM_ROUTES = [
     ("GET", "a", None, "read"),
     ("HEAD", "a", None, "read"),
@@ -197,7 +208,7 @@ def test_every_route_is_in_a_table(guarded: Guarded) -> None:
     router = guarded.served.application.router
     streams = [(method, f"{prefix}/{path}") for prefix in PREFIXES for method, path, *_ in STREAM_ROUTES]
     known = set()
-    for method, path in [*OPEN_ROUTES, *streams, *((method, path) for method, path, *_ in ROUTES)]:
+    for method, path in [*OPEN_ROUTES, *CONSOLE_ROUTES, *streams, *((method, path) for method, path, *_ in ROUTES)]:
         full = path if path.startswith("/") else f"/v1/stores/_/{path}"
         known.add((method, router.find(method, full.partition("?")[0].encode())[0].pattern))
     assert {(route.method, route.pattern) for route in router.routes} == known

@@ -7,6 +7,7 @@ from ..upgrading import upgrade_required
 from . import (
     groups,
     jobs,
+    keys,
     leases,
     members,
     messages,
@@ -16,6 +17,7 @@ from . import (
     routes,
     segments,
     spaces,
+    statistics,
     statuses,
     upkeep,
     views,
@@ -96,5 +98,11 @@ def register(router: Router) -> None:
     add("GET", _STORE + "/views", views.list_views, "read")
     add("GET", _STORE + "/views/{v}", views.get_view, "read")
     add("POST", _STORE + "/views/{v}/query", views.query_view, "read")
+    add("GET", _STORE + "/statistics", statistics.statistics, "read")
+    add("GET", _SPACE + "/activity", statistics.activity, "read")
+    add("GET", "/v1/keys", keys.list_keys, "admin")
+    add("POST", "/v1/keys", keys.create_key, "admin")
+    add("DELETE", "/v1/keys/{id}", keys.revoke_key, "admin")
+    add("GET", _STORE + "/operations", upkeep.list_operations, "admin")
     add("POST", _STORE + "/operations", upkeep.start_operation, "admin")
     add("GET", _STORE + "/operations/{id}", upkeep.get_operation, "admin")

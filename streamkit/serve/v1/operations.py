@@ -24,12 +24,14 @@ from .groups import (
     SeekIn,
 )
 from .jobs import JobIn, JobsOut
+from .keys import KeyIn, KeysOut, NewKeyOut
 from .leases import LeaseIn, LeaseOut
 from .members import MemberIn, MemberOut, MembersOut
 from .receiving import ReceivedOut, ReceiveIn, SettledOut, SettleIn
 from .removing import EraseIn, TrimIn
 from .routes import RouteIn, RouteOut, RoutesOut
-from .upkeep import OperationIn, OperationOut
+from .statistics import ActivityOut, StatisticsOut
+from .upkeep import OperationIn, OperationOut, OperationsOut
 from .values import (
     Page,
     RecordIn,
@@ -171,6 +173,18 @@ OPERATIONS: Mapping[str, Operation] = {
     "list_views": Operation(answers={200: ViewsOut}),
     "get_view": Operation(answers={200: ViewOut}),
     "query_view": Operation(body={JSON: QueryIn}, answers={200: RowsOut}),
+    "statistics": Operation(answers={200: StatisticsOut}),
+    "activity": Operation(
+        query={"from": NUMBER, "until": NUMBER, "bars": {"type": "integer", "minimum": 1, "maximum": 500}},
+        answers={200: ActivityOut},
+    ),
+    "list_keys": Operation(answers={200: KeysOut}),
+    "create_key": Operation(body={JSON: KeyIn}, answers={201: NewKeyOut}),
+    "revoke_key": Operation(answers={204: None}),
+    "list_operations": Operation(
+        query={"limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}},
+        answers={200: OperationsOut},
+    ),
     "start_operation": Operation(body={JSON: OperationIn}, answers={202: OperationOut}),
     "get_operation": Operation(answers={200: OperationOut}),
     "push": Operation(query={"consumer": TEXT, "limit": _SOME}, answers={200: str}, media=_EVENTS),

@@ -14,12 +14,14 @@ from ...aio import AsyncStore
 from ...errors import StreamkitError
 from ...model import Record
 from ...names import internal_name
+from ...store import Store
 from ..problems import Problem, problem_of
 from ..request import Request
 from ..responses import Answer, json_answer
+from .parameters import number
 from .records import body_of
 
-__all__ = ["get_operation", "start_operation"]
+__all__ = ["get_operation", "list_operations", "start_operation"]
 
 _SPACE = internal_name("operations")
 _NOTED = 2.0
@@ -51,6 +53,12 @@ class OperationOut(msgspec.Struct):
     href: str
     error: str | None = None
     result: Any = None
+
+
+class OperationsOut(msgspec.Struct):
+    """The latest operations, the newest first."""
+
+    operations: list[OperationOut]
 
 
 _operation_in = msgspec.json.Decoder(OperationIn)
@@ -133,12 +141,39 @@ async def get_operation(request: Request) -> Answer:
     entry = await request.store().peek(_SPACE, id)
     if not entry.sequence:
         raise Problem("not-found", "the store has no such operation")
-    found = _stored.decode(entry.payload)
+    found = _read(entry.payload)
     if found.space is None:
         request.access.check_all_spaces()
     else:
         request.access.check_space(found.space)
         request.access.check_all_segments()
+    return json_answer(found)
+
+
+def _read(payload: bytes) -> OperationOut:
+    found = _stored.decode(payload)
     if found.state == "running" and time.time() * 1000 - found.updated > _LOST:
         found.state = "lost"
-    return json_answer(found)
+    return found
+
+
+async def list_operations(request: Request) -> Answer:
+    """The latest operations of a store; those of spaces that the key is for."""
+    limit = number(request.query(("limit",)), "limit", 20, 100, 1)
+    request.access.check_all_segments()
+    prefixes = request.access.spaces
+
+    def read(store: Store) -> list[OperationOut]:
+        found: list[OperationOut] = []
+        latest = sorted(store.segment_statuses(_SPACE), key=lambda status: status.last_timestamp, reverse=True)
+        for status in latest:
+            entry = store.peek(_SPACE, status.segment)
+            each = _read(entry.payload) if entry.sequence else None
+            if each is not None and (not prefixes or (each.space is not None and each.space.startswith(prefixes))):
+                found.append(each)
+                if len(found) == limit:
+                    break
+        return sorted(found, key=lambda each: each.started, reverse=True)
+
+    store = request.store()
+    return json_answer(OperationsOut(await store.calls.call(read, store.sync)))

@@ -1,0 +1,34 @@
+// Routes: from where to where, how far, and why one is paused.
+
+import { call, enc, get, storePath } from "../api.js"
+import { duration, number, plural, time } from "../format.js"
+import { link } from "../router.js"
+import { Badge, Button, Dialog, Empty, Loaded, Page, Session, attempt, html, useContext, useLoad, useState } from "../ui.js"
+
+const KINDS = { current: "good", behind: "info", paused: "bad", unknown: "" }
+
+export function Routes({ store }) {
+  const session = useContext(Session)
+  const found = useLoad(session.segments.length ? null : async signal => {
+    const { routes } = await get(`${storePath(store)}/routes`, {}, signal)
+    return Promise.all(routes.slice(0, 50).map(route => get(`${storePath(store)}/routes/${enc(route.name)}`, {}, signal).catch(() => route)))
+  }, [store], 4000)
+  return html`<${Page} title="Routes">${session.segments.length ? html`<div class="card"><${Empty} icon="routes" title="This key is for some segments, and routes are of whole spaces" /></div>` : html`<${Loaded} of=${found}>${routes => routes.length === 0
+    ? html`<div class="card"><${Empty} icon="routes" title="This store has no routes" command=${'store.route("audit", source="orders", target="audit").run()'}><p>A route copies entries from one space to another, each exactly once. A program runs it.</p><//></div>`
+    : routes.map(route => html`<${Route} key=${route.name} store=${store} route=${route} onChange=${found.reload} />`)}<//>`}<//>`
+}
+
+function Route({ store, route, onChange }) {
+  const [skips, setSkips] = useState(false)
+  const control = async (action, skip = false) => {
+    await attempt(() => call("POST", `${storePath(store)}/routes/${enc(route.name)}`, { body: { action, skip } }), action === "pause" ? "The route is paused" : "The route goes on as soon as its program looks")
+    setSkips(false)
+    onChange()
+  }
+  const failed = route.error
+  return html`<section class="card" aria-label=${`Route ${route.name}`}><header><h2>${route.name}</h2><${Badge} kind=${KINDS[route.state]} dot>${route.state}<//><span class="grow"></span>
+      ${route.state === "paused" ? html`<${Button} kind="small primary" needs="admin" icon="play" onClick=${() => control("resume")}>Resume<//>${failed && failed.sequence > 0 && html`<${Button} kind="small" needs="admin" onClick=${() => setSkips(true)}>Skip the entry…<//>`}` : html`<${Button} kind="small" needs="admin" onClick=${() => control("pause")}>Pause<//>`}</header>
+    <div class="body">${failed && html`<div class="note bad"><strong>Why it is paused</strong><code>${failed.error}</code>${failed.sequence > 0 ? html`<span>At <a href=${link(store, "spaces", route.source, "segments", failed.segment, { from: "sequence", at: failed.sequence })}>${failed.segment} #${number(failed.sequence)}</a> of ${time(failed.timestamp)}. The route waits there, so that nothing is lost or out of order.</span>` : html`<span>The target refuses. Resume when it takes entries again.</span>`}</div>`}
+      <dl class="facts"><dt>From</dt><dd><a href=${link(store, "spaces", route.source)}>${route.source}</a></dd><dt>To</dt><dd>${route.target_store && route.target_store !== store ? html`${route.target} in store <span class="mono">${route.target_store}</span>` : html`<a href=${link(store, "spaces", route.target)}>${route.target}</a>`}</dd><dt>Read</dt><dd>${plural(route.entries, "entry", "entries")}</dd><dt>Copied</dt><dd>${number(route.copied)}</dd><dt>Left out</dt><dd>${number(route.skipped)}</dd>${route.missing > 0 && html`<dt>Removed before they were copied</dt><dd>${number(route.missing)}</dd>`}<dt>Behind</dt><dd>${route.state === "current" ? "nothing" : duration(route.behind)}</dd></dl></div>
+    ${skips && html`<${Dialog} title="Go on without this entry?" onClose=${() => setSkips(false)}><p>The route never copies ${failed.segment} #${number(failed.sequence)}. The entry itself stays in ${route.source}.</p><div class="tools"><${Button} onClick=${() => setSkips(false)}>Cancel<//><${Button} kind="danger" needs="admin" onClick=${() => control("resume", true)}>Skip it<//></div><//>`}</section>`
+}
