@@ -19,8 +19,8 @@ from .request import Request
 from .responses import Gone, Receive, Send
 from .routing import Route, Router
 from .service import Service
-from .sockets import Interface, serve_socket
 from .sessions import check_origin, is_foreign, session_of
+from .sockets import Interface, serve_socket
 from .streams import OpenStream
 from .topics.errors import error_answer
 
