@@ -67,7 +67,7 @@ def _dollars(storage: str, requests: dict[str, int]) -> float | None:
 
 
 async def statistics(request: Request) -> Answer:
-    """What this process has done for a store, and the price of its requests to the storage."""
+    """Counts of this process for a store, and the price of its requests to the storage."""
     request.query(())
     request.access.check_all_spaces()
     service, store = request.service, request.store()
