@@ -31,6 +31,7 @@ class Console:
         self.browser = browser
         self.said: list[str] = []
         self.asked: set[str] = set()
+        self.shown = 0
 
     def page(self, key: str | None = None, *, width: int = 1440, theme: str = "light") -> Any:
         """A page of a new viewer, who is signed in with the key; None: as an admin."""
@@ -53,9 +54,10 @@ class Console:
 
     def go(self, page: Any, *parts: str) -> None:
         """Show a screen, and wait until it has its data."""
-        page.goto(f"/console/#/{'/'.join([str(self.served.id), *parts])}")
-        page.locator("h1").first.wait_for()
-        page.wait_for_function("!document.querySelector('.skeleton')")
+        self.shown += 1  # so that the browser loads the page anew
+        page.goto(f"/console/?{self.shown}#/{'/'.join([str(self.served.id), *parts])}")
+        page.locator("h1#title").wait_for()
+        page.locator(".skeleton").first.wait_for(state="detached")
 
     def check_quiet(self) -> None:
         """No page has said an error, and none has asked another server for anything."""
@@ -92,6 +94,11 @@ def reader(console: Console) -> Iterator[Any]:
     yield page
     page.context.close()
     console.check_quiet()
+
+
+def entries_of(page: Any) -> Any:
+    """The drawn rows of the list of entries."""
+    return page.get_by_role("listbox", name="Entries of").get_by_role("option")
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -277,7 +284,7 @@ def test_the_overview_shows_sizes_and_spaces(console: Console, admin: Any) -> No
 
 def test_entries_begin_anywhere_and_show_gaps_in_their_place(console: Console, admin: Any) -> None:
     console.go(admin, "spaces", "orders", "segments", "order-003?from=beginning")
-    rows = admin.get_by_role("listbox", name="Entries of").get_by_role("option")
+    rows = entries_of(admin)
     rows.nth(1).wait_for()
     assert "1 entry erased" in rows.nth(1).inner_text()
     rows.nth(0).click()
@@ -285,3 +292,422 @@ def test_entries_begin_anywhere_and_show_gaps_in_their_place(console: Console, a
     console.go(admin, "spaces", "sensors", "segments", "cellar?from=sequence&at=250")
     rows.first.wait_for()
     assert rows.first.inner_text().startswith("250")
+
+
+def test_the_filter_finds_an_order_and_reads_on_until_it_does(console: Console, admin: Any) -> None:
+    records = [Record(b'{"customer": {"id": %d}, "note": "n%d"}' % (n, n)) for n in range(2_000)]
+    for segment in ("a", "b"):
+        console.store.produce("found", segment, records)
+    console.go(admin, "spaces", "found", "entries")
+    admin.get_by_label("Filter").fill("customer.id=42 segment:a")
+    rows = entries_of(admin)
+    rows.first.wait_for()
+    admin.get_by_text("1 match in 4,000").wait_for()
+    assert (rows.count(), "n42" in rows.first.inner_text()) == (1, True)
+    admin.get_by_label("Filter").fill("nothing-has-this")
+    admin.get_by_text("No entry matches the filter").wait_for()
+
+
+def test_a_live_tail_of_ten_thousand_entries_draws_only_what_is_in_sight(console: Console, admin: Any) -> None:
+    console.go(admin, "spaces", "live", "segments", "tail")
+    admin.evaluate(
+        """() => {
+            window.longest = 0
+            new PerformanceObserver(list => {
+                for (const task of list.getEntries()) window.longest = Math.max(window.longest, task.duration)
+            }).observe({ entryTypes: ["longtask"] })
+            window.most = 0
+            new MutationObserver(() => { window.most = Math.max(window.most, document.querySelectorAll(".row").length) })
+                .observe(document.body, { childList: true, subtree: true })
+        }"""
+    )
+    admin.get_by_role("button", name="Live").click()
+    admin.locator(".foot-line .badge.good").wait_for()
+    for at in range(100):
+        console.store.produce("live", "tail", [Record(b'{"n": %d, "text": "%b"}' % (n, b"x" * 60)) for n in range(100)])
+    admin.get_by_text("10,000 entries").wait_for()
+    rows = entries_of(admin)
+    assert rows.last.get_attribute("aria-posinset") == rows.last.get_attribute("aria-setsize") == "10000"
+    assert 10 < admin.evaluate("window.most") < 100
+    if EXHAUSTIVE:
+        assert admin.evaluate("window.longest") < 50
+    admin.get_by_role("button", name="Stop").click()
+    assert console.served.application.service.gate.streams == 0 or admin.get_by_role("button", name="Live").is_visible()
+
+
+def test_a_viewer_without_the_scope_changes_nothing(console: Console, reader: Any) -> None:
+    before = console.store.size("orders").entries
+    console.go(reader, "spaces", "orders", "segments", "order-001")
+    append = reader.get_by_role("button", name="Append")
+    assert append.get_attribute("aria-disabled") == "true"
+    append.click()
+    reader.get_by_text("needs a key with the scope “write”").wait_for()
+    assert reader.get_by_role("dialog").count() == 0
+    for screen, button in (("groups/billing", "Redrive all"), ("groups/billing", "Seek…"), ("remove", "Dry run")):
+        console.go(reader, "spaces", "orders", *screen.split("/"))
+        assert reader.get_by_role("button", name=button).get_attribute("aria-disabled") == "true", button
+    console.go(reader, "routes")
+    assert reader.get_by_role("button", name="Resume").get_attribute("aria-disabled") == "true"
+    assert reader.get_by_role("link", name="Keys").count() == 0
+    console.check_quiet()
+    place = "/v1/stores/_/spaces/orders/segments/order-001/entries"
+    refused = reader.evaluate(
+        """path => fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: '{"json": 1}' })
+            .then(answer => answer.status)""",
+        place,
+    )
+    assert refused == 403
+    console.said.clear()  # the browser says that it was refused
+    assert console.store.size("orders").entries == before
+
+
+def test_an_entry_is_appended_and_a_lost_race_is_told(console: Console, admin: Any) -> None:
+    console.go(admin, "spaces", "orders", "segments", "appended")
+    admin.get_by_role("button", name="Append").click()
+    dialog = admin.get_by_role("dialog")
+    dialog.get_by_label("Payload").fill('{"by": "hand"}')
+    dialog.get_by_role("button", name="Append").click()
+    admin.get_by_text("Entry 1 of appended is written").wait_for()
+    assert console.store.peek("orders", "appended").payload == b'{"by":"hand"}'
+    admin.get_by_role("button", name="Append").click()
+    dialog.get_by_label("Expected last sequence").fill("7")
+    dialog.get_by_role("button", name="Append").click()
+    dialog.get_by_role("alert").wait_for()
+    assert console.store.peek("orders", "appended").sequence == 1
+    console.said.clear()  # the browser says that it was refused
+
+
+def test_dead_letters_are_redriven_and_a_group_seeks(console: Console, admin: Any) -> None:
+    console.go(admin, "queues", "emails")
+    admin.get_by_text("550 mailbox unavailable").first.wait_for()
+    admin.get_by_role("checkbox").first.check()
+    admin.get_by_role("button", name="Redrive 1 chosen").click()
+    admin.get_by_text("1 entry will be delivered again").wait_for()
+    assert console.store.queue("emails", max_deliveries=1).status().dead == 2
+    admin.get_by_role("button", name="Redrive all").click()
+    admin.get_by_text("There are no dead letters").wait_for()
+    console.go(admin, "spaces", "orders", "groups", "billing")
+    admin.get_by_role("button", name="Seek…").click()
+    admin.get_by_label("End").check()
+    admin.get_by_role("dialog").get_by_role("button", name="Seek").click()
+    admin.get_by_text("The group goes on from there").wait_for()
+    group = console.store.find_group("orders", "billing")
+    assert group is not None
+    assert group.status().unread == 0
+
+
+def test_a_paused_route_says_why_and_goes_on(console: Console, admin: Any) -> None:
+    console.go(admin, "routes")
+    route = admin.get_by_role("region", name="Route invoices")
+    route.get_by_text("KeyError: 'tax_id'").wait_for()
+    route.get_by_role("button", name="Skip the entry…").click()
+    admin.get_by_role("dialog").get_by_role("button", name="Skip it").click()
+    route.get_by_role("button", name="Pause").wait_for()
+    found = console.store.find_route("invoices")
+    assert found is not None
+    assert found.status().state != "paused"
+
+
+def test_a_view_is_asked_in_sql_which_cannot_write(console: Console, admin: Any) -> None:
+    console.go(admin, "views", "orders-by-town")
+    admin.get_by_role("region", name="Rows").get_by_role("cell", name="order-001").wait_for()
+    sql = admin.get_by_role("textbox", name="SQL")
+    sql.fill("select status, count(*) as orders from orders group by status order by 1")
+    sql.press("Control+Enter")
+    admin.get_by_role("columnheader", name="orders").wait_for()
+    for harmful in ("delete from orders", "attach 'x' as y"):
+        sql.fill(harmful)
+        admin.get_by_role("button", name="Run").click()
+        admin.get_by_role("alert").wait_for()
+        assert admin.get_by_role("region", name="Rows").count() == 0
+    console.go(admin, "views", "revenue")
+    admin.get_by_text("no exchange rate for the currency XTS").wait_for()
+    console.said.clear()  # the browser says that SQL was refused
+
+
+def test_time_travel_shows_the_state_after_each_entry(console: Console, admin: Any) -> None:
+    console.go(admin, "spaces", "orders", "segments", "order-001", "travel")
+    state = admin.get_by_role("region", name="State")
+    state.get_by_text('"returned"').wait_for()
+    slider = admin.get_by_role("slider", name="Entry")
+    slider.press("Home")
+    state.get_by_text('"placed"').wait_for()
+    admin.get_by_role("button", name="One entry on").click()
+    state.get_by_text('"P-00001"').wait_for()
+    assert state.get_by_text('"Customer 1"').count() == 1, "the state has what was written before"
+    admin.get_by_text('/status − "placed" + "paid"').wait_for()
+
+
+def test_states_are_folded_as_the_standards_say(console: Console, admin: Any) -> None:
+    console.go(admin)
+    merges = [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ]
+    patches = [
+        ({"foo": ["a", "c"]}, [{"op": "add", "path": "/foo/1", "value": "b"}], {"foo": ["a", "b", "c"]}),
+        ({"foo": [1]}, [{"op": "add", "path": "/foo/-", "value": 2}], {"foo": [1, 2]}),
+        ({"a": 1, "b": 2}, [{"op": "remove", "path": "/a"}], {"b": 2}),
+        ({"a": {"b": 1}}, [{"op": "move", "from": "/a/b", "path": "/c"}], {"a": {}, "c": 1}),
+        ({"a": 1}, [{"op": "copy", "from": "/a", "path": "/b"}], {"a": 1, "b": 1}),
+        ({"/": 1, "~": 2}, [{"op": "replace", "path": "/~1", "value": 3}, {"op": "remove", "path": "/~0"}], {"/": 3}),
+        ({"a": 1}, [{"op": "test", "path": "/a", "value": 1}, {"op": "replace", "path": "", "value": [5]}], [5]),
+        ({"a": 1}, [{"op": "test", "path": "/a", "value": 2}], "refused"),
+        ({"a": 1}, [{"op": "remove", "path": "/b"}], "refused"),
+        ({"a": 1}, [{"op": "replace", "path": "/b/c", "value": 2}], "refused"),
+    ]
+    found = admin.evaluate(
+        """async ([folder, merges, patches]) => {
+            const { mergePatch, jsonPatch } = await import(`${folder}/fold.js`)
+            const tried = (document, patch) => { try { return jsonPatch(document, patch) } catch { return "refused" } }
+            return [merges.map(([target, patch]) => JSON.stringify(mergePatch(target, patch))),
+                patches.map(([document, patch]) => JSON.stringify(tried(document, patch)))]
+        }""",
+        [f"/console/{_assets(console.served)[0].rpartition('/')[0]}", merges, patches],
+    )
+    assert [json.loads(text) for text in found[0]] == [wanted for _, _, wanted in merges]
+    assert [json.loads(text) for text in found[1]] == [wanted for _, _, wanted in patches]
+
+
+def test_a_removal_is_tried_first_and_needs_the_name_of_the_space(console: Console, admin: Any) -> None:
+    console.store.produce("removed", "a", [Record(b"%d" % n, {"subject": f"user-{n % 2}"}) for n in range(10)])
+    console.go(admin, "spaces", "removed", "remove")
+    admin.get_by_label("Segment").fill("a")
+    admin.get_by_label("Number").fill("8")
+    change = admin.get_by_role("button", name="Trim…")
+    assert change.get_attribute("aria-disabled") == "true"
+    admin.get_by_role("button", name="Dry run").click()
+    admin.get_by_text("Would be removed").wait_for()
+    assert console.store.size("removed").entries == 10
+    admin.get_by_label("Number").fill("1")
+    assert change.get_attribute("aria-disabled") == "true", "another trim was tried"
+    admin.get_by_label("Number").fill("8")
+    change.click()
+    dialog = admin.get_by_role("dialog")
+    sure = dialog.get_by_role("button", name="Trim")
+    assert sure.get_attribute("aria-disabled") == "true"
+    dialog.get_by_role("textbox").fill("removed")
+    sure.click()
+    admin.get_by_text("2 entries removed").wait_for()
+    assert console.store.size("removed").entries == 8
+    admin.get_by_label("Erase: remove these entries for ever").check()
+    admin.get_by_label("With this metadata").fill("subject=user-1")
+    admin.get_by_role("button", name="Dry run").click()
+    admin.get_by_text("Would be removed").wait_for()
+    admin.get_by_role("button", name="Erase…").click()
+    dialog.get_by_role("textbox").fill("removed")
+    dialog.get_by_role("button", name="Erase").click()
+    admin.get_by_text("4 entries removed").wait_for()
+    assert {entry.metadata["subject"] for entry in console.store.consume_segment("removed", "a")} == {"user-0"}
+
+
+def test_keys_are_made_and_revoked(console: Console, admin: Any) -> None:
+    console.go(admin, "keys")
+    admin.get_by_role("button", name="New key").click()
+    dialog = admin.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("the shop")
+    dialog.get_by_label("write").check()
+    dialog.get_by_label("Spaces that begin with").fill("orders, emails")
+    dialog.get_by_role("button", name="Make the key").click()
+    made = dialog.locator("code").inner_text()
+    access = console.keys.access(made)
+    assert access is not None
+    assert (access.scopes, access.spaces) == (frozenset(("read", "write")), ("orders", "emails"))
+    dialog.get_by_role("button", name="Done").click()
+    admin.get_by_role("button", name="Revoke the shop").click()
+    dialog.get_by_role("button", name="Revoke").click()
+    admin.get_by_text("The key is revoked").wait_for()
+    assert all(key.name != "the shop" for key in console.keys.read())
+
+
+def test_an_operation_runs_and_shows_its_result(console: Console, admin: Any) -> None:
+    console.go(admin, "operations")
+    admin.get_by_label("Space").select_option("sensors")
+    admin.get_by_role("button", name="Begin").click()
+    admin.get_by_role("cell", name="done").wait_for()
+    admin.get_by_role("button", name="Result of verify").click()
+    admin.get_by_role("dialog", name="verify of sensors").get_by_role("region", name="Result").wait_for()
+
+
+def test_copied_commands_are_those_of_the_entry(console: Console, admin: Any) -> None:
+    console.go(admin, "spaces", "orders", "segments", "order-002?from=beginning")
+    entries_of(admin).nth(1).click()
+    copy = admin.get_by_role("complementary", name="The chosen entry").get_by_role("group", name="Copy as")
+    copied = {}
+    for name in ("curl", "Python", "Command line"):
+        copy.get_by_role("button", name=name).click()
+        copy.get_by_role("button", name=name).locator("path[d='M4 10.5 8 14.5 16 6']").wait_for()  # a tick
+        copied[name] = admin.evaluate("document.documentElement.dataset.copied")
+    told = subprocess.run(
+        ["/bin/sh", "-c", copied["curl"]],
+        env={**os.environ, "STREAMKIT_KEY": console.reader},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(told.stdout)["json"]["status"] == "paid"
+    assert "min_sequence=2, max_sequence=2" in copied["Python"]
+    compile(copied["Python"], "copied", "exec")
+    assert copied["Command line"].startswith("streamkit consume 'orders' 'order-002' --min-sequence 2")
+
+
+def test_the_keyboard_reaches_everything(console: Console, admin: Any) -> None:
+    console.go(admin, "spaces", "orders", "segments", "order-002?from=beginning")
+    rows = admin.get_by_role("listbox", name="Entries of")
+    rows.focus()
+    rows.press("End")
+    rows.press("ArrowUp")
+    chosen = admin.locator(".row[aria-selected=true]")
+    assert chosen.get_attribute("id") == rows.get_attribute("aria-activedescendant")
+    assert int(chosen.get_attribute("aria-posinset")) == int(chosen.get_attribute("aria-setsize")) - 1
+    admin.get_by_role("button", name="Dark").press("Enter")
+    assert admin.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+    admin.reload()
+    admin.get_by_role("button", name="Dark", pressed=True).wait_for()
+    admin.get_by_role("button", name="Append").press("Enter")
+    admin.get_by_role("dialog").wait_for()
+    admin.keyboard.press("Escape")
+    admin.get_by_role("dialog").wait_for(state="detached")
+    assert admin.evaluate("document.activeElement.textContent") == "Append"
+
+
+def test_names_payloads_and_metadata_are_text_and_never_markup(console: Console, admin: Any) -> None:
+    hostile = encode_name(HOSTILE)
+    for screen in (
+        ("spaces",),
+        ("spaces", "orders"),
+        ("spaces", hostile),
+        ("spaces", hostile, "entries"),
+        ("spaces", "orders", "segments", hostile, "travel"),
+        ("spaces", hostile, "segments", encode_name("javascript:alert(1)"), "travel"),
+    ):
+        console.go(admin, *screen)
+        assert admin.evaluate(
+            "[window.hacked, ({}).hacked, document.querySelectorAll('main img, main script').length]"
+        ) == [
+            None,
+            None,
+            0,
+        ]
+        assert all(
+            address.startswith("#")
+            for address in admin.eval_on_selector_all("main a", "links => links.map(link => link.getAttribute('href'))")
+        )
+    console.go(admin, "spaces", "orders", "segments", f"{hostile}?from=beginning")
+    rows = entries_of(admin)
+    for at in range(3):
+        rows.nth(at).click()
+        admin.get_by_role("complementary").get_by_text(HOSTILE).first.wait_for()
+    assert admin.evaluate("window.hacked") is None
+
+
+def test_the_link_of_the_command_signs_one_browser_in(console: Console, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "streamkit", "console", "--no-open", "--url", f"file://{tmp_path}/stores"]
+    with streamkit.connect(f"file://{tmp_path}/stores") as client:
+        client.store(uuid4()).produce("orders", "1", [Record(b"1")])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            link = process.stdout.readline().split()[-1]
+            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/console/#code=[\w-]{32}", link)
+            for heading in ("Overview", "Sign in"):
+                page = console.watched(console.browser.new_context(locale="en-US"))
+                page.goto(link)
+                page.get_by_role("heading", name=heading).wait_for()
+                assert "code" not in page.url
+                page.context.close()
+            code = link.partition("=")[2]
+            assert code not in (tmp_path / "stores").as_posix()
+        finally:
+            process.terminate()
+            process.wait(60)
+    assert process.returncode == 0
+    console.said.clear()  # the second browser was refused
+    console.asked.clear()
+
+
+# -- accessibility ---------------------------------------------------------------------------------------------------
+
+SCREENS = [
+    (),
+    ("spaces",),
+    ("spaces", "orders"),
+    ("spaces", "orders", "entries"),
+    ("spaces", "sensors", "segments", "cellar?from=beginning"),
+    ("spaces", "empty", "entries"),
+    ("spaces", "orders", "segments", "order-001", "travel"),
+    ("spaces", "orders", "groups"),
+    ("spaces", "orders", "groups", "billing"),
+    ("spaces", "orders", "remove"),
+    ("spaces", "orders", "settings"),
+    ("queues",),
+    ("queues", "emails"),
+    ("views",),
+    ("views", "orders-by-town"),
+    ("views", "revenue"),
+    ("routes",),
+    ("operations",),
+    ("keys",),
+]
+_RUN = """async rules => {
+    const found = await axe.run(document, rules ? { runOnly: { type: "rule", values: rules } } : {})
+    return found.violations.map(each => [each.id, each.nodes.map(node => `${node.target} ${node.failureSummary}`)])
+}"""
+
+
+@pytest.fixture(scope="module")
+def axe(chromium: str) -> str:
+    return (npm_folder("chromium")[1] / "axe-core" / "axe.min.js").read_text()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_every_screen_is_accessible_in_both_themes(console: Console, axe: str, width: int) -> None:
+    page = console.page(width=width)
+    found = {}
+    for screen in SCREENS:
+        page.emulate_media(color_scheme="light")
+        console.go(page, *screen)
+        if screen[-1:] == ("cellar?from=beginning",):
+            entries_of(page).nth(3).click()
+        page.evaluate(axe)
+        found["light", screen] = page.evaluate(_RUN, None)
+        page.emulate_media(color_scheme="dark")
+        found["dark", screen] = page.evaluate(_RUN, ["color-contrast"])
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{screen} is wider than the window"
+    page.context.close()
+    assert {screen: violations for screen, violations in found.items() if violations} == {}
+    console.check_quiet()
+
+
+def test_the_sign_in_and_the_dialogs_are_accessible(console: Console, axe: str) -> None:
+    context = console.browser.new_context(base_url=console.served.address, locale="en-US")
+    page = console.watched(context)
+    page.goto("/console/")
+    page.get_by_role("heading", name="Sign in").wait_for()
+    page.evaluate(axe)
+    assert page.evaluate(_RUN, None) == []
+    context.close()
+    page = console.page(width=390)
+    for screen, button in (
+        (("keys",), "New key"),
+        (("spaces",), "New space"),
+        (("spaces", "orders", "entries"), "Append"),
+    ):
+        console.go(page, *screen)
+        page.get_by_role("button", name=button).click()
+        page.get_by_role("dialog").wait_for()
+        page.evaluate(axe)
+        assert page.evaluate(_RUN, None) == [], button
+        page.keyboard.press("Escape")
+    page.get_by_role("button", name="Menu").click()
+    page.evaluate(axe)
+    assert page.evaluate(_RUN, None) == []
+    page.context.close()
+    console.check_quiet()

@@ -14,7 +14,7 @@ from ..request import Request
 from ..responses import Answer, json_answer
 from .parameters import number
 
-__all__ = ["activity", "statistics"]
+__all__ = ["activity", "dollars", "statistics"]
 
 _MOST = 20_000
 """Entries that one request for a space's activity counts."""
@@ -58,7 +58,8 @@ class ActivityOut(msgspec.Struct):
     complete: bool
 
 
-def _dollars(storage: str, requests: dict[str, int]) -> float | None:
+def dollars(storage: str, requests: dict[str, int]) -> float | None:
+    """Price of requests by their kinds, in US$; None if the prices of the storage are unknown."""
     prices = _PRICES.get(storage)
     if prices is None:
         return None
@@ -84,7 +85,7 @@ async def statistics(request: Request) -> Answer:
             found.cache_hits,
             found.cache_misses,
             requests,
-            _dollars(service.storage, requests),
+            dollars(service.storage, requests),
             service.gate.streams,
         ),
         headers=((b"cache-control", b"no-store"),),

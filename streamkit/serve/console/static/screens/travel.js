@@ -72,7 +72,10 @@ function Steps({ store, space, segment, entries, gaps, complete, at }) {
   const marked = new Set(changes.map(([path]) => path))
   const entry = entries[chosen]
   const list = useRef(null)
-  useEffect(() => { list.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" }) }, [chosen])
+  useEffect(() => { 
+    const row = list.current?.querySelector("[aria-current]")?.parentElement
+    if (row && (row.offsetTop < list.current.scrollTop || row.offsetTop + row.offsetHeight > list.current.scrollTop + list.current.clientHeight)) list.current.scrollTop = row.offsetTop - list.current.clientHeight / 2
+  }, [chosen])
   useEffect(() => {
     if (!plays) return undefined
     const timer = setInterval(() => setChosen(was => { if (was + 1 >= entries.length) { setPlays(false); return was } return was + 1 }), 700)

@@ -3,7 +3,7 @@
 import { call, enc, get, storePath } from "../api.js"
 import { ago, bytes, number, plural, time } from "../format.js"
 import { link } from "../router.js"
-import { Badge, Button, Empty, Failure, Field, Loaded, Page, Session, Skeleton, Tile, html, useContext, useLoad, useState } from "../ui.js"
+import { Badge, Button, Empty, Failure, Field, Loaded, Page, Session, Skeleton, Tile, html, useContext, useEffect, useLoad, useRef, useState } from "../ui.js"
 
 const PROGRAM = `class Totals(streamkit.View):
     version = 1
@@ -50,6 +50,8 @@ function Sql({ path }) {
     } catch (error) { setState({ error }) }
   }
   const { rows } = state
+  const begun = useRef(false)
+  useEffect(() => { if (first && !begun.current) { begun.current = true; run() } }, [first])
   return html`<form class="card" onSubmit=${run}><header><h2>SQL</h2><span class="grow"></span>${names.map(name => html`<${Button} kind="small ghost" onClick=${() => setSql(`select * from "${name.replaceAll('"', '""')}" limit 100`)}>${name}<//>`)}</header>
     <div class="body"><textarea class="in" rows="4" aria-label="SQL" spellcheck="false" value=${text} onInput=${event => setSql(event.target.value)} onKeyDown=${event => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run(event) }}></textarea>
       <div class="tools"><${Button} kind="primary" type="submit" icon="play" disabled=${state.busy}>${state.busy ? "Running…" : "Run"}<//><span class="sub">One SELECT. It is stopped after 5 s and gives 1,000 rows at most. Ctrl-Enter runs it.</span></div>
