@@ -142,10 +142,11 @@ export function Dialog({ title, onClose, children }) {
   const id = useId()
   useEffect(() => {
     const from = document.activeElement
-    ref.current.showModal()
-    return () => { if (from && from.isConnected) from.focus() }
+    const dialog = ref.current
+    dialog.showModal()
+    return () => { dialog.close(); if (from && from.isConnected) from.focus() }
   }, [])
-  return html`<dialog ref=${ref} aria-labelledby=${id} onClose=${onClose} onCancel=${event => { event.preventDefault(); onClose() }}
+  return html`<dialog ref=${ref} aria-labelledby=${id} onCancel=${event => { event.preventDefault(); onClose() }}
     onClick=${event => { if (event.target === ref.current) onClose() }}>
     <div class="inner"><h2 id=${id}>${title}</h2>${children}</div></dialog>`
 }
