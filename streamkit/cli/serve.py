@@ -126,6 +126,8 @@ def console(
     is needed.
     """
     import secrets
+    import signal
+    import sys
     import tempfile
 
     from ..serve.keys import KeyFile
@@ -145,6 +147,8 @@ def console(
 
             webbrowser.open(link)
 
+    # The server raises the signal again at its end; otherwise the folder below would stay.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="streamkit-console-") as folder:  # nobody else may read in it
         keys = KeyFile(Path(folder) / "keys.json")
         keys.create(["admin"], name="streamkit console")

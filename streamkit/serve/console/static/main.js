@@ -89,7 +89,7 @@ function Frame({ session, onSignOut }) {
   return html`<${Session.Provider} value=${session}>
     <a class="skip" href="#title" onClick=${event => { event.preventDefault(); document.getElementById("title")?.focus() }}>Go to the content</a>
     <div class="frame">
-      <div class="bar"><${Button} kind="ghost square" icon="menu" label="Menu" aria-expanded=${open ? "true" : "false"} onClick=${() => setOpen(true)} /><${Brand} /></div>
+      <header class="bar"><${Button} kind="ghost square" icon="menu" label="Menu" aria-expanded=${open ? "true" : "false"} onClick=${() => setOpen(true)} /><${Brand} /></header>
       ${open && html`<button class="veil" aria-label="Close the menu" onClick=${() => setOpen(false)}></button>`}
       <aside class=${open ? "side open" : "side"} aria-label="Navigation" onKeyDown=${event => { if (event.key === "Escape") setOpen(false) }}>
         <${Brand} />

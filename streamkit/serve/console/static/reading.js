@@ -84,7 +84,7 @@ export class Reading {
   }
 
   _before(page, where) {
-    const known = new Set(this.items.slice(0, 2000).map(idOf))
+    const known = new Set(this.items.slice(0, 2000 + this._together()).map(idOf))
     const fresh = page.entries.filter(item => !known.has(idOf(item))).reverse()
     this.earlier = !page.caught_up && (fresh.length > 0 || this.segment !== null)
     this.items = [...fresh, ...this.items]
@@ -102,6 +102,12 @@ export class Reading {
   _first() {
     const first = this.items.find(item => !isGap(item))
     return first && (this.segment !== null ? first.sequence : first.timestamp)
+  }
+
+  /** How many of the first entries have the time of the first one. */
+  _together() {
+    const end = this.items.findIndex(item => !isGap(item) && item.timestamp !== this.before)
+    return end < 0 ? this.items.length : end
   }
 
   _last() {
@@ -126,7 +132,11 @@ export class Reading {
     const query = { limit, reverse: true }
     if (this.segment !== null) {
       if (this.before) query.before = this.before
-    } else if (this.before) query.until = this.before
+    } else if (this.before) { // entries of that very time come once more
+      query.until = this.before
+      query.limit = Math.min(limit + this._together(), 10000)
+      query.max_bytes = 8 << 20
+    }
     return this._load("before", query)
   }
 

@@ -7,7 +7,7 @@ const SPARE = 8
 const small = matchMedia("(max-width: 860px)")
 
 /**
- * `count` rows, drawn by `row(at)` as {key, class, body, label}. `selected`: the number of the chosen row, or -1.
+ * `count` rows, drawn by `row(at)` as {key, kind, body}. `selected`: the number of the chosen row, or -1.
  * `stick`: new rows at the end are scrolled to. `shift`: a counter of rows that were put before the first one, or
  * taken from there (negative); what is in sight stays there.
  */
@@ -62,8 +62,8 @@ export function Rows({ count, row, selected, onSelect, onOpen, stick, onStick, s
   const last = Math.min(Math.ceil((view.top + view.height) / tall) + SPARE, count)
   const drawn = []
   for (let at = first; at < last; at += 1) {
-    const { key, kind, body, name } = row(at)
-    drawn.push(html`<div key=${key} id=${`row-${key}`} class=${`row ${kind}`} role="option" aria-selected=${at === selected ? "true" : "false"} aria-setsize=${count} aria-posinset=${at + 1} aria-label=${name}
+    const { key, kind, body } = row(at)
+    drawn.push(html`<div key=${key} id=${`row-${key}`} class=${`row ${kind}`} role="option" aria-selected=${at === selected ? "true" : "false"} aria-setsize=${count} aria-posinset=${at + 1}
       style=${{ top: `${at * tall}px` }} onClick=${() => onSelect(at)}>${body}</div>`)
   }
   const active = selected >= first && selected < last ? `row-${row(selected).key}` : null

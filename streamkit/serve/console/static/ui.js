@@ -186,5 +186,5 @@ export function Page({ crumbs = [], title, badge, actions, tabs, full, children 
 }
 
 export function Tile({ name, value, unit, more, kind = "", children }) {
-  return html`<div class=${`tile ${kind}`}><dt>${name}</dt><dd>${value}${unit && html` <small>${unit}</small>`}</dd>${more && html`<p>${more}</p>`}${children}</div>`
+  return html`<div class=${`tile ${kind}`}><dt>${name}</dt><dd>${value}${unit && html` <small>${unit}</small>`}</dd>${(more || children) && html`<dd class="more">${more}${children}</dd>`}</div>`
 }

@@ -167,12 +167,11 @@ export function Entries({ store, space, segment = null, query }) {
   const row = at => {
     const item = items[at]
     const key = idOf(item).replace(/\s/g, "_")
-    if (isGap(item)) return { key, kind: "gap", body: gapText(item), name: gapText(item) }
+    if (isGap(item)) return { key, kind: "gap", body: gapText(item) }
     const line = payloadLine(item)
     const event = item.metadata?.event
     return {
       key, kind: "",
-      name: `${item.segment} ${item.sequence}, ${time(item.timestamp)}: ${event ? `${event} ` : ""}${line.slice(0, 120)}`,
       body: html`<span class="seq">${segment === null ? html`<span class="m">${item.segment} </span>` : null}${number(item.sequence)}</span><span class="when">${clock(item.timestamp)}</span>${segment === null && html`<span class="seg">${item.segment}</span>`}<span class="pay">${event && html`<span class="kind">${event}</span>`}${line}</span>`,
     }
   }
