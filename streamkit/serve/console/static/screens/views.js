@@ -57,5 +57,5 @@ function Sql({ path }) {
       <div class="tools"><${Button} kind="primary" type="submit" icon="play" disabled=${state.busy}>${state.busy ? "Running…" : "Run"}<//><span class="sub">One SELECT. It is stopped after 5 s and gives 1,000 rows at most. Ctrl-Enter runs it.</span></div>
       ${state.error && html`<${Failure} error=${state.error} />`}</div>
     ${rows && html`<div class="scroll" tabindex="0" role="region" aria-label="Rows"><table><thead><tr>${rows.columns.map(column => html`<th>${column}</th>`)}</tr></thead><tbody>${rows.rows.map(row => html`<tr>${row.map(value => html`<td class=${typeof value === "number" ? "num" : ""}>${value === null ? html`<span class="sub">null</span>` : html`<div class="clip">${typeof value === "object" ? JSON.stringify(value) : String(value)}</div>`}</td>`)}</tr>`)}</tbody></table></div>
-      <footer role="status">${plural(rows.rows.length, "row")}${rows.complete ? "" : ", and there are more"} in ${state.ms} ms</footer>`}</form>`
+      <footer><span role="status">${plural(rows.rows.length, "row")}${rows.complete ? "" : ", and there are more"} in ${state.ms} ms</span></footer>`}</form>`
 }
