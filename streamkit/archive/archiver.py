@@ -25,7 +25,7 @@ __all__ = ["archive_space", "lease_name", "remove_space", "see_committed"]
 MakeLease = Callable[[str], Lease]
 Progress = Callable[[int, int], None]
 _SINGLE = 4
-"""Transactions of a partition that are asked for one by one: what is asked for beyond the last is a request, too."""
+"""Transactions of a partition that are asked for one by one. Asking for the one after the last is a request, too."""
 
 
 def lease_name(space: str, partition: int) -> str:
@@ -56,7 +56,7 @@ def archive_space(
     progress: Progress | None,
     spread: Spread | None = None,
 ) -> ArchiveReport:
-    """Archive what was seen and is not younger than `until` (ms), then remove from the log what has been archived long.
+    """Archive the known transactions not younger than `until` (ms), then remove those past the grace from the log.
 
     LeaseNotAcquired if other archivers are at all of the partitions.
     """

@@ -1,6 +1,6 @@
-"""The table's columns, as streamkit means them, whatever types another engine's files hold them in.
+"""The table's columns in streamkit's types, from the types of any other engine's files.
 
-What a file has instead is a ValueError, which says what is wrong with the file.
+A file with other columns is a ValueError, which names the fault.
 """
 
 from __future__ import annotations

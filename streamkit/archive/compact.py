@@ -1,7 +1,7 @@
 """Small files become large ones, sorted as every file is; old files go when nobody reads them.
 
-Neighbours of one partition are brought together. What is still small then shares a file with other partitions, so that
-a space of many partitions has few files, too.
+Neighbours of one partition are brought together. If the result is still small, it shares a file with other partitions,
+so a space of many partitions has few files, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Power cuts and local tables: what a commit names is on the disk before the commit can be seen, and so is the commit.
+"""Power cuts and local tables: a commit and its files are on the disk before the commit can be seen.
 
-delta-rs syncs nothing. So it writes to a copy of the log beside the real one; what it wrote there is synced, and only
-then linked into the table. At no moment does the table hold a file that a power cut could leave empty.
+delta-rs syncs nothing. So it writes to a copy of the log beside the real one. Its files there are synced, and only then
+linked into the table. At no moment does the table hold a file that a power cut could leave empty.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Stage:
         return True
 
     def _sweep(self) -> None:
-        """Remove what processes that were killed left behind."""
+        """Remove the leftovers of killed processes."""
         for path in self._stages():
             with contextlib.suppress(OSError):
                 if time.time() - os.stat(path).st_mtime > _STALE:

@@ -1,7 +1,7 @@
 """Erases from the archive: files with erased entries are rewritten, and the old files are deleted.
 
-What is erased keeps its row, with neither payload nor metadata, so that everything else stays where it is. Older
-versions of the table lose their files too, and so do files that no version names.
+An erased entry keeps its row, without payload and metadata, so every other row stays at its place. Older versions of
+the table lose their files too, and so do files that no version names.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def _groups_with(source: Any, path: str, spans: Spans) -> Iterator[int]:
 def _delete_old(archive: Archive, named: Set[str], spans: Spans) -> None:
     """Delete files that hold erased entries and are not `named` by the present version.
 
-    Nobody can come to need one: what would name it takes the place of a file that had the same rows and is replaced,
-    or it builds on an earlier version.
+    No later version can name one: its commit would replace a file with the same rows, which is replaced already, or
+    build on an earlier version.
     """
     table = archive.table
     for info in stored_files(table):

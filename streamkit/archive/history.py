@@ -103,7 +103,7 @@ def check(table: Table, first: int, last: int, now: Iterable[str]) -> None:
     there, base, born, archived = set(now), set[str](), set[str](), set[str]()
     for commit in found:
         if commit.ours:
-            # It builds on a version that was checked: what it removed, or wrote anew, is right.
+            # It builds on a checked version: its removals and rewritten files are right.
             archived |= commit.added
             continue
         base |= commit.removed - born

@@ -96,7 +96,7 @@ def _runs(files: FileReader, snapshot: Snapshot, partition: int, target_bytes: i
     run = _Run([], 0, 0)
     for cluster in snapshot.clusters(partition):
         file = cluster[0]
-        # Compressed it is no more than decoded: what is large enough need not be opened.
+        # A compressed file is no larger than its decoded rows: a large file need not be opened.
         large = file.size >= target_bytes and not file.shared
         if len(cluster) > 1 or not file.ours or file.path in left or large:
             if run.files:
@@ -104,7 +104,7 @@ def _runs(files: FileReader, snapshot: Snapshot, partition: int, target_bytes: i
             run = _Run([], 0, 0)
             continue
         payload = files.payload_bytes(file)
-        # What was trimmed before it was archived is between files, never in one.
+        # Entries that were trimmed before they were archived are between files, never in one.
         apart = bool(run.files) and run.files[-1].positions[1] + 1 != file.positions[0]
         apart = apart and run.files[-1].numbers[1] > trimmed
         if run.files and (apart or run.payload + payload > target_bytes or run.rows + file.rows > _ROWS):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["PAYLOAD_BYTES", "check_digest", "parts_of", "sealed", "write_file", "write_shared"]
 
 PAYLOAD_BYTES = "streamkit.payload_bytes"
-"""In a file's metadata, of which Parquet has no checksum: how many bytes its payloads have, decoded, and the checksum
-of that number. Compressed, they do not tell what they take."""
+"""In a file's metadata: the bytes of its decoded payloads, and a checksum of that number, because Parquet has none for
+the metadata. The compressed sizes do not tell it."""
 _PARTS = "streamkit.parts"
 """In the metadata of a file of several partitions: for each of them the fields of `File`, and the bytes of its
 payloads, with a checksum before them."""

@@ -26,7 +26,7 @@ _AGAIN = "archive() or maintain() again later"
 
 
 def remove_all(partitions: Sequence[Partition], archive: Archive, lease: Lease) -> int:
-    """Remove from the log what has been archived of `partitions` for longer than the grace; how many transactions.
+    """Remove from the log the transactions that were archived longer ago than the grace. Returns their number.
 
     `lease`: the archiver's of all of them, which the caller holds.
     """

@@ -55,7 +55,7 @@ _CHECKED = "streamkit/checked"
 _READABLE = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of Delta that a table may have: without a deletion vector none of them changes what a file holds."""
 _INTERVAL = 10
-"""Versions from one checkpoint of the log to the next: a reader who comes anew reads no more than these."""
+"""Versions from one checkpoint of the log to the next: a new reader reads no more than these."""
 _CLEANED = 100
 """Versions from one cleaning of the log to the next."""
 _RECENT = 3600.0
@@ -139,7 +139,7 @@ class Table(TableFiles):
     def state(self, *, following: bool = False) -> LogState | None:
         """The table as its log tells it; None if there is none. Errors if it is not ours.
 
-        What was read before is not read again. `following`: only the versions that follow on it are looked for, by
+        The known versions are not read again. `following`: only the versions that follow on it are looked for, by
         their names; without it the log is listed.
         """
         with self._lock:
@@ -554,8 +554,8 @@ class Table(TableFiles):
             return stage.publish()
 
     def vacuum(self, retention_hours: int, full: bool) -> list[str]:
-        """Delete the files that no version of so many hours needs; `full`: also those that no version names. What the
-        log keeps for longer than its retention goes, too."""
+        """Delete the files that no version of so many hours needs; `full`: also those that no version names. Versions
+        older than the log's retention go, too."""
         if (state := self.state()) is not None:
             clean_log(self, state)
         if self.directory is not None and misread(self.directory) and os.path.isdir(self.directory):
@@ -569,7 +569,7 @@ class Table(TableFiles):
         with self.mapped():
             if self.directory is None:
                 return table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=full)
-            # What takes their place may be another engine's, which syncs nothing.
+            # Their replacements may be another engine's, which syncs nothing.
             now = self.state()
             self.sync(self.path_of(added.path) for added in (now.added.values() if now is not None else ()))
             gone = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=full)

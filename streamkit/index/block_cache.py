@@ -25,7 +25,7 @@ _Item = TypeVar("_Item", bound=_Sized)
 class _Recent(Generic[_Item]):
     """The items that were used lately, up to a number of bytes.
 
-    Whoever gets one marks it as used, without a lock; one that was used since it was last looked at is not evicted yet.
+    A caller that gets an item marks it as used, without a lock. An item that was used since the last look stays.
     """
 
     def __init__(self, limit: int) -> None:

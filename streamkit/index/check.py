@@ -113,7 +113,7 @@ def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]], begins: Mappi
             elif msgspec.structs.replace(piece, frame=None) != real:
                 log.found(key, f"the index points to another place than the log for {piece.first_sequence}")
             elif piece.first_sequence < begins.get(segment, 0):
-                pass  # what was trimmed may have left the frame in the log, and is in the copy still
+                pass  # trimmed entries may have left the frame in the log, and are still in the copy
             elif piece.frame is not None and crc32(piece.frame) != log.sums[segment, piece.first_sequence]:
                 log.found(key, f"the copy of what begins at {piece.first_sequence} is not what the log has")
             if segment in expected and piece.first_sequence <= expected[segment] <= piece.last_sequence:
@@ -153,7 +153,7 @@ def _check_keys(log: LogWalk, rows: dict[bytes, bytes]) -> None:
 
 def _check_fences(log: LogWalk, rows: dict[bytes, bytes]) -> None:
     """Others may write, and bring the index forward, while log and index are read."""
-    whole = log.first <= 1  # else a higher token may be in what is not there any more
+    whole = log.first <= 1  # else a higher token may be in a transaction that has left the log
     for name, tokens in log.fences.items():
         key = fence_key(name)
         data = rows.pop(key, None)

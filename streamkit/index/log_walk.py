@@ -133,7 +133,7 @@ class LogWalk:
             packs = self.partition.packs
             try:
                 for number, record in all_records(self.partition, packs, first):
-                    # What is missing may have been packed, and removed from the log, since the walk began.
+                    # A missing transaction may have been packed, and removed from the log, since the walk began.
                     if number > first and tries < _TRIES and self._moved():
                         tries += 1
                         break
@@ -154,7 +154,7 @@ class LogWalk:
             if self._set_aside(first):
                 self.found(HEAD, problem)
             else:
-                # What else the pack holds cannot be told.
+                # The rest of the pack cannot be read.
                 self.found(key, problem)
                 first = packs.beyond(first)
 

@@ -1,4 +1,4 @@
-"""Merging runs into larger ones: which, and step by step. Nothing here writes; what a step made is put by its caller.
+"""Merging runs into larger ones: which, and step by step. Nothing here writes; the caller puts the file of a step.
 
 Runs are merged when a few neighbours are of one size, so that there are few of them and a row is written anew
 only a few times. A merge under way stands in the manifest with the files that it has finished, so that any process goes
@@ -40,7 +40,7 @@ FILE_BYTES = 8 << 20
 _LEVEL_BYTES = 256 << 10
 """The most bytes of a run of level 0; each further level holds FANOUT times more."""
 _MOST_RUNS = 48
-"""With more of them, neighbours are merged whatever their sizes are."""
+"""With more of them, neighbours of any size are merged."""
 _FILES = 32
 """A merge makes about so many files, if they need not be larger than FILE_BYTES for that."""
 _SLICE = 512
@@ -172,8 +172,8 @@ def _overlap(one: Merge, other: Merge) -> bool:
 def merge_step(runs: Runs, merge: Merge, budget: int, id: bytes, seed: int, rules: Rules | None = None) -> MergeStep:
     """Go on with `merge`, which `next_merge(runs.manifest)` gave, for about `budget` bytes; more in a large merge.
 
-    `id` is that of the new file, 16 random bytes. Memory: a few times what is written, whatever the size of the runs.
-    Raises what `Runs` raises.
+    `id` is that of the new file, 16 random bytes. Memory: a few times the bytes that are written, for runs of any size.
+    Raises the errors of `Runs`.
     """
     inputs = runs.manifest.inputs(merge)
     total = sum(run.size for run in inputs)

@@ -1,7 +1,7 @@
 """Repair: builds a space's index again, from its log and its archive.
 
-Only the log is believed, and for what it does not hold any more the archive. Of that these do not tell all; the rest is
-taken from what can be read of the index that was there. Nobody may write to the space meanwhile.
+Repair relies on the log, and on the archive for transactions that have left the log. Some facts about those are in the
+index alone. Repair takes them from the readable parts of the old index. Nobody may write to the space meanwhile.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Salvage: what an index that is damaged still tells of that which nothing else knows.
+"""Salvage: the facts that only the index knows, from the readable parts of a damaged index.
 
-Of transactions that have left the log the index alone says which idempotency keys they used, which tokens leases wrote
-with, and what was removed of segments. Each block has its own checksum, so those beside a damaged one are as good as
-ever. Of two rows with one key they say themselves which is the newer one: so no head is needed, and an older row stands
-in for one that cannot be read.
+For transactions that have left the log, only the index knows their idempotency keys, the tokens of their leases, and
+the removals from segments. Each block has its own checksum, so the blocks beside a damaged one are intact. Two rows
+with one key tell by themselves which one is newer. So no head is needed, and an older row replaces an unreadable one.
 """
 
 from __future__ import annotations

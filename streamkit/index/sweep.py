@@ -26,11 +26,11 @@ def _files(partition: Partition) -> list[bytes]:
 
 
 def sweep(partition: Partition) -> int | None:
-    """Remove the files that upkeeps left behind which lost or were stopped; how many. None, and no file is removed, if
+    """Remove the files of upkeeps that lost or were stopped. Returns their number; None, without removing any, if
     another process has moved the head.
 
-    An upkeep that is under way has a file that nothing names yet. So the head is moved after they were listed: what
-    was built on the one before comes too late.
+    An upkeep under way has a file that no head names yet. So the head is moved after the files were listed: an upkeep
+    that builds on the earlier head comes too late.
     """
     partition.read_head()
     head, etag = partition.known_head()
@@ -53,17 +53,17 @@ def sweep(partition: Partition) -> int | None:
 
 
 def found_packs(partition: Partition) -> Packs:
-    """The packs in the files that are there, where no head names them.
+    """The packs in the files that exist, if no head names them.
 
-    Some hold what others hold: those that were merged, or that an upkeep made which was stopped. The real ones are
-    among them and hold all without holding anything twice, so those are chosen that together hold the most in this way.
+    Some packs repeat others: a merge replaced them, or a stopped upkeep made them. The real ones hold every transaction
+    exactly once. So the packs are chosen that together hold the most transactions without holding one twice.
     """
     found: list[PackFile] = []
     for key in _files(partition):
         try:
             file = _pack_in(partition, key)
         except StreamkitError:
-            continue  # what it held is missing then, and is said to be
+            continue  # its transactions are then reported as missing
         if file is not None:
             found.append(file)
     return Packs(partition.backend, partition.key, partition.seed, _most_of(found), b"", TableCache())
@@ -73,7 +73,7 @@ def _most_of(found: list[PackFile]) -> list[PackFile]:
     """Those packs, in order, that cover the most transactions without covering one twice; the fewest that do."""
     found = sorted(found, key=lambda file: (file.last, file.first))
     lasts = [file.last for file in found]
-    # What the first so many of them cover at best: (transactions, minus files), and whether that is with the last one.
+    # The best choice among the first n files: (transactions, minus files), and whether it includes the last of them.
     best, taken = [(0, 0)], [False]
     for at, file in enumerate(found):
         covered, files = best[bisect_left(lasts, file.first, hi=at)]

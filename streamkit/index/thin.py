@@ -98,8 +98,9 @@ def _due(partition: Partition) -> dict[str, SegmentRow]:
 
 
 def expire_floor(committer: Committer) -> None:
-    """Say in the log which first transactions a retention has dropped, before the storage loses them: what is missing
-    there is told from damage by that alone where the head is lost; and no wider retention brings it back."""
+    """Write to the log which first transactions a retention has dropped, before the storage loses them.
+
+    If the head is lost, only this tells them from damage. And a wider retention later does not bring them back."""
     partition = committer.partition
     floor = partition.ask(floor_of)
     if floor.position > partition.floor.position:
@@ -108,8 +109,8 @@ def expire_floor(committer: Committer) -> None:
 
 
 def expire(committer: Committer, least: float = 1 / _SHARE) -> None:
-    """Say in the log what a retention by segment has dropped, if it is more than this share of the entries: what the
-    storage loses is gone, also if the retention is another one later."""
+    """Write to the log the entries that a retention by segment has dropped, if they are more than this share of all
+    entries: the storage loses them, and a wider retention later does not bring them back."""
     partition = committer.partition
     retention = partition.retention
     if retention is None or retention.per != "segment" or retention.when_full == "reject":

@@ -164,7 +164,7 @@ def is_lost(backend: Backend, space: str) -> bool:
 def examine(partition: Partition, progress: Progress | None = None) -> LogWalk:
     """Walk a partition's log and archive, and hold its index against them.
 
-    Whoever archives meanwhile takes away what is to be read next: then it is done again.
+    An archiver may remove the next transactions meanwhile: then the walk is repeated.
     """
     for _ in range(_TRIES):
         log = _examine(partition, progress)

@@ -1,4 +1,4 @@
-"""The seam to the archive: what the readers ask of it. The engine knows no table format."""
+"""The seam to the archive: the questions of the readers. The engine knows no table format."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Contents:
         self.elsewhere = False
         """True if the archive may only be at another location than the one that was read."""
         self.problems: list[tuple[str, str]] = []
-        """(file, what is wrong with it); of the table itself with an empty name."""
+        """(file, its fault); a fault of the table itself has an empty name."""
 
 
 class ArchiveReader(Protocol):
@@ -61,7 +61,7 @@ class ArchiveReader(Protocol):
         self, view: LogView, start: tuple[int, int], last: int, bounds: Bounds, needles: Needles | None = None
     ) -> Iterator[Batch]:
         """The log from (number, index) `start` up to transaction `last`, in commit order, within the time bounds. With
-        `needles` some of what does not hold them is left out."""
+        `needles` some entries that do not hold them are left out."""
         ...
 
     def segment(self, view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:
@@ -124,9 +124,9 @@ class ArchiveReader(Protocol):
         ...
 
     def examine(self, partition: int, last: int) -> Contents:
-        """Check every byte of what is archived of the partition; what it holds is told up to transaction `last`.
+        """Check every byte of the partition's archive. The result has its content up to transaction `last`.
 
-        What is wrong is in the result; Unavailable, Throttled or AccessDenied where it cannot be read now.
+        The result names the faults. Unavailable, Throttled or AccessDenied if the archive cannot be read now.
         """
         ...
 

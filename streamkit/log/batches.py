@@ -56,7 +56,7 @@ class Needles:
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """Entries of one frame, at least one; or what is missing before those of the next."""
+    """Entries of one frame, at least one; or the gap before the next frame."""
 
     timestamp: int
     number: int

@@ -4,11 +4,11 @@ Group commit: while one commit of a partition is in flight, further requests que
 all of them. Each request is judged for itself, so that one caller's mismatch is never its neighbour's.
 
 The callers' own threads do the work: one of them leads, the others wait. A thread may be stopped anywhere, by an
-interrupt or another exception that is none of ours, so nothing relies on what it does last:
+interrupt or another exception that is none of ours, so nothing relies on its last steps:
 
 - it leads for as long as it holds its request's lock, which the interpreter releases however the thread leaves;
 - requests stay queued until they are done, and a transaction in flight stays noted until its outcome is known, so that
-  the next leader settles what was left behind;
+  the next leader settles it;
 - waking a thread up is a hint: a waiter also looks for itself, from time to time.
 """
 
@@ -415,7 +415,7 @@ class Committer:
                 for request in requests:
                     self._wake(request)
                 if self._leader.done or all(request.done for request in begun):
-                    return  # whoever is next goes on with the others
+                    return  # the next leader goes on with the others
                 requests[:] = self._take()
                 alone = len(requests) == 1 and not self._submitted
             flight = None
@@ -630,7 +630,7 @@ class Committer:
                 value = partition.backend.get(partition.key, [flight.key])[0]
                 there = value and partition.decode_header(value.data, header.number)
             except UnsupportedVersion:
-                raise  # of a later release, so of another process: what was sent is not there, and never will be
+                raise  # of a later release, so another process wrote it: this transaction is absent for ever
             except StreamkitError as error:
                 raise self._unknown(header) from error
             if there is not None:

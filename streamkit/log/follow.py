@@ -141,8 +141,8 @@ def watch_all(
     segments: Callable[[], Iterator[str]],
     latest: Callable[[str, int | None], SegmentStatus],
 ) -> Following[SegmentStatus]:
-    """The status of each segment, then the latest of each that was written to, or of which the first entries were
-    removed. No partitions: there is no space yet.
+    """The status of each segment, then the latest status of each segment that was written to or lost its first entries
+    since. No partitions: there is no space yet.
 
     `latest` takes how old a look may be, as PollTimer.since.
     """

@@ -1,4 +1,4 @@
-"""Marks: how far something was at some moments, so that one can tell what has been so for a grace.
+"""Marks: how far something was at some moments. They tell how far it had been a grace ago.
 
 A mark is (number, ms): everything up to the number has been so since then, by the service's clock. A later moment, or a
 smaller number, is as true, so a mark may be moved or dropped.
@@ -12,7 +12,7 @@ __all__ = ["Marks", "reached", "with_mark"]
 
 Marks = tuple[tuple[int, int], ...]
 _SHARES = 8
-"""There are two marks in each share of the grace, so that what is over is told late by a share at most."""
+"""There are two marks in each share of the grace, so the end of a grace is noticed late by one share at most."""
 _MOST = 2 * _SHARES
 
 

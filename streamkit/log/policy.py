@@ -24,9 +24,9 @@ class Policy(NamedTuple):
     fanout: int
     """So many neighbouring runs of one size are merged into one."""
     runs: int
-    """With more runs than that, neighbours are merged whatever their sizes are: a process that begins asks all."""
+    """With more runs, neighbours of any size are merged: a process that begins asks all runs."""
     clear: float
-    """Seconds for which what is packed is in the log a second time, at most; the space's archive grace may be less."""
+    """The most seconds for which packed transactions also stay in the log; the space's archive grace may be less."""
     poll: tuple[float, float]
     """Seconds between two looks while following: at first, and at most when nothing happens."""
     losses: int = NEVER

@@ -59,7 +59,7 @@ class Cursor:
             yield from logs[0]
         else:
             for at, partition in enumerate(partitions):
-                # What is gone is told before the first entry: an offset of one does not name the same place again.
+                # Gaps come before the first entry: the offset of an entry does not name the same place again.
                 positions[at] = max(positions[at], (partition.ask(floor_of).number, 0))
             for at, batch in _merge_by_time(logs):
                 if batch.gap is not None:
@@ -123,7 +123,7 @@ def _space_backwards(
             if (head := next(logs[at], None)) is not None:
                 heads[at] = head
             continue
-        # What a reader that goes forwards from here has passed in the others: all that is still to come.
+        # A forward reader from here has passed, in the others, everything that this one has still to read.
         others = tuple(_after(heads[other]) if other in heads else starts[other] for other in range(len(logs)))
         force_setattr(batch.origin, "others", others)
         force_setattr(batch.origin, "whole", True)
@@ -158,7 +158,7 @@ def position_of(partition: Partition, offset: Offset | None, end: int) -> tuple[
     position = offset.position(partition.partition)
     if offset.whole or partition.partition == offset.partition:
         return position
-    # Of one segment: what is before it in another partition is what was earlier, as far as that was known.
+    # An offset of one segment: in another partition, the known entries with an earlier timestamp are before it.
     after = offset.timestamp + (partition.partition < offset.partition)
     return min(position, (partition.ask(first_at, after, 1, position[0] - 1), 0))
 

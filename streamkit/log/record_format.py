@@ -601,7 +601,7 @@ def decode_records(
     try:
         for number, record in records:
             # Most of the time of many readers is spent on transactions of one entry, so for these there is one look
-            # at each part, and whatever is not as it is with them is left to `decode_transaction`.
+            # at each part, and every other transaction is left to `decode_transaction`.
             size = len(record)
             if _HEADER_AT < size <= _SHORT:
                 magic, crc, version, header_bytes, record_bytes = prefix(record)

@@ -1,4 +1,4 @@
-"""A walk over everything that is stored of a log, whatever is missing."""
+"""A walk over all stored transactions of a log, also if some are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAST = 1 << 62
 
 
 def all_records(partition: Partition, packs: Packs, first: int, last: int = _LAST) -> Iterator[tuple[int, bytes]]:
-    """(number, record) of what `packs` and the rows hold of first..last, in order, whatever is missing in between.
+    """(number, record) of the transactions first..last in `packs` and rows, in order; some may be missing.
 
     Nothing that is known of the partition is used. RunGone if a pack was merged into another one meanwhile.
     """

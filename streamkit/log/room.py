@@ -20,9 +20,11 @@ def check_room(
     added: Mapping[str, tuple[int, int]],
     before: Mapping[str, SegmentRow],
 ) -> StreamkitError | None:
-    """SpaceFull, or TransactionTooLarge, if a space whose `retention` rejects has no room for `request` beside what was
-    `added` to the transaction, (entries, bytes) by segment and "" for all; else None. The bounds of a space of several
-    partitions are shared out among them."""
+    """SpaceFull, or TransactionTooLarge, if a space whose `retention` rejects has no room for `request`; else None.
+
+    `added`: (entries, bytes) that the transaction has already, by segment and "" for all. The bounds of a space of
+    several partitions are shared out among them.
+    """
     wanted: dict[str, tuple[int, int]] = {}
     for part in request.parts:
         if part.body is not None:

@@ -84,9 +84,9 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     cleared: int = 0
     """Packed transactions up to this number have no row in the log any more."""
     packed: Marks = ()
-    """(number, ms): what is packed up to the number has been since then, by the service's clock."""
+    """(number, ms): transactions up to the number have been packed since then, by the service's clock."""
     released: int = 0
-    """Up to here only the archive holds what was committed."""
+    """Only the archive holds the transactions up to this number."""
     purged: int = 0
     """The index has no rows of entries up to here."""
     seen: Marks = ()
@@ -124,7 +124,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     def archive_grace(self) -> float:
         """Seconds after which rows of the log are removed by now.
 
-        Whoever reads or writes relies on the grace that the space was created with, which is the same for all at any
+        Readers and writers rely on the grace that the space was created with, which is the same for all of them at any
         time: see `streamkit.log.freshness`.
         """
         return self.changed.archive_grace or self.settings.archive_grace

@@ -29,8 +29,8 @@ def chosen(header: Header) -> bytes | None:
 
 
 def recall(partition: Partition, requests: Sequence[Request]) -> None:
-    """Read what the log has said of posted requests while nobody listened here, once for all of them. Unavailable if it
-    is not in the log any more."""
+    """Read the answers to posted requests that the log got while nobody listened here, once for all of them.
+    Unavailable if they have left the log."""
     since = partition.answers.since
     behind = {request.id: request for request in requests if request.id is not None and _is_behind(request, since)}
     if behind:

@@ -36,7 +36,7 @@ _FIRST = 16
 class LogView(msgspec.Struct, frozen=True):
     """Consistent by itself: the index holds everything up to the tail, and the tail everything after it.
 
-    Whatever reads it raises Moved if something that it names is not there any more.
+    A walk over it raises Moved if something that it names is not there any more.
     """
 
     log: Partition

@@ -72,8 +72,8 @@ def last_of(view: LogView, segment: str) -> SegmentRow:
 
 
 def counted(view: LogView, rows: dict[str, SegmentRow]) -> dict[str, SegmentRow]:
-    """The statuses `rows` without entries that were trimmed from the space, if a retention refuses what a segment has
-    no room for."""
+    """The statuses `rows` without entries that were trimmed from the space, if a retention refuses entries that a
+    segment has no room for."""
     retention = view.retention
     if retention is None or retention.when_full != "reject" or retention.per != "segment":
         return rows
@@ -143,7 +143,7 @@ def _retained(view: LogView, segment: str, row: SegmentRow) -> SegmentRow:
         row = _from(row, segment, "expired", first_where(view, segment, row, lambda at: at.sequence >= least, least))
     least = row.size - retention.max_bytes
     if retention.max_bytes and not row.empty and whole.first_size < least:
-        # Of whole transactions: also of one in whose middle the other bound is.
+        # Whole transactions are kept, also if the other bound is in the middle of one.
         place = _from_bytes(view, segment, whole, least)
         if place is None or place.sequence > row.first_sequence:
             row = _from(row, segment, "expired", place)
@@ -182,8 +182,8 @@ def archived_before(view: LogView, segment: str, sequence: int) -> int:
 
 
 def _from_archived_bytes(view: LogView, segment: str, row: SegmentRow, least: int, hot: Piece | None) -> Place | None:
-    """Like `_from_bytes`, if only archived entries can be what is looked for: counted from the end of the archive, as
-    erased entries have no bytes there. `hot`: the first frame that is not archived."""
+    """Like `_from_bytes`, if the frame must be archived. Bytes are counted from the end of the archive, because erased
+    entries have none there. `hot`: the first frame that is not archived."""
     kept = begin = _place(hot)
     last, before = (row.last_sequence, row.size) if hot is None else (hot.first_sequence - 1, hot.before)
     number = 0
@@ -301,7 +301,7 @@ def _first_hot(view: LogView, first: int, entries: int, size: int) -> int:
     low, high = first, view.end + 1
     step = 1
     while low < high:
-        # What is to go is mostly little, and near the floor.
+        # Mostly few transactions are to go, near the floor.
         middle = min(low + step - 1, (low + high) // 2)
         found = _at(view, middle)
         if found[0] >= entries and found[1] >= size:
@@ -340,7 +340,7 @@ def place_of(view: LogView, number: int) -> tuple[int, int, int]:
     floor = view.floor
     if number <= view.cold_until:
         position, count, timestamp = view.archive().place(view, number)
-        # What was trimmed before it was archived, or with its files, is not there to be counted.
+        # Entries that were trimmed before they were archived, or with their files, cannot be counted.
         return (max(position, floor.position) if number >= floor.number else position), count, timestamp
     if number < floor.number:
         return floor.position, 0, 0
