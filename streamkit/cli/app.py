@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -147,6 +148,12 @@ def _open_standard_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (until the end)
 
 
+@cache
+def _program() -> Any:
+    """Build all commands once a process: that takes longer than most of them run."""
+    return typer.main.get_command(app)
+
+
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. What it refuses is one line on standard error: the class and the message."""
     _open_standard_streams()
@@ -154,7 +161,7 @@ def run(args: Sequence[str] | None = None) -> int:
     if not logger.hasHandlers():
         logger.addHandler(_Notes(logging.WARNING))
     try:
-        code = app(args=args, prog_name="streamkit", standalone_mode=False)
+        code = _program()(args=args, prog_name="streamkit", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:
         if message := " ".join(error.format_message().split()):
