@@ -67,6 +67,7 @@ def table_rows(store: Store) -> list[tuple[str, int, bytes]]:
     return sorted(tuple(each.values()) for each in table.to_pylist())
 
 
+@pytest.mark.exhaustive_only(partitions=64)  # test_requests archives and reads a table of 64
 @pytest.mark.parametrize("partitions", PARTITIONS)
 def test_a_compacted_space_has_one_file_until_there_is_enough_for_more(tmp_path: Path, partitions: int) -> None:
     url = tmp_path.as_uri()

@@ -182,6 +182,7 @@ def kill_sometime(process: subprocess.Popen[bytes], chance: Random, whom: str) -
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive_only(whom="all")  # as for compactions below
 @pytest.mark.parametrize("whom", ["all", "the holder of the lease"])
 def test_archivers_that_are_killed_at_random_lose_and_double_nothing(tmp_path: Path, whom: str) -> None:
     chance = Random(whom)
@@ -201,6 +202,7 @@ def test_archivers_that_are_killed_at_random_lose_and_double_nothing(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive_only(whom="the process that commits")
 @pytest.mark.parametrize("whom", ["all", "the process that commits"])
 def test_compactions_that_are_killed_at_random_lose_and_double_nothing(tmp_path: Path, whom: str) -> None:
     chance = Random(whom)

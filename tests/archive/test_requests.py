@@ -69,6 +69,7 @@ def commit(store: Store, version: int) -> None:
         assert table.commit(state, [])
 
 
+@pytest.mark.exhaustive_only(partitions=8)
 @pytest.mark.parametrize("partitions", [1, 8, 64])
 def test_the_first_lookup_costs_the_same_however_many_partitions_a_table_has(
     client: streamkit.Client, counted: Counted, partitions: int

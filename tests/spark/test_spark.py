@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from fix_covered import EXHAUSTIVE
 from fix_spark import SPACE, both_tiers, entries_of, fill, load, restore_beside_damaged, rows_of, stream
 
 import streamkit
@@ -264,7 +265,7 @@ def test_a_stream_goes_on_from_its_checkpoint_without_loss_or_double(spark: Any,
     with streamkit.connect(url) as client:
         store = client.store(source)
         store.create_space(SPACE, 2)
-        for round in range(3):
+        for round in range(3 if EXHAUSTIVE else 2):
             fill(store, 40, start=round * 40)
             query = stream(spark, url, source, into, tmp_path / "checkpoint", maxRowsPerTrigger="60")
             sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
