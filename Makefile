@@ -19,7 +19,7 @@ PROOF := $(patsubst %,tests/%.py,log/test_sweep log/test_history log/test_faults
     store/test_state_machine store/test_golden index/test_verify backends/test_broken backends/local/test_crashes)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-again test-exhaustive lint compile docs bench clean java
+.PHONY: help demo test test-again test-exhaustive lint compile docs dist api sbom sizes bench clean java
 
 help:
 	@echo "make demo             336,776 real records into a local store, and what can be done with them"
@@ -28,6 +28,8 @@ help:
 	@echo "make test-exhaustive  every crash point and fault, every seed: hours"
 	@echo "make lint             ruff and mypy alone"
 	@echo "make docs             the site, in build/site/html; fails for a broken link or an unresolved reference"
+	@echo "make dist             wheel and source distribution in dist/, checked"
+	@echo "make api, sizes, sbom compare the API with the last tag; sizes of the extras; a bill of materials"
 	@echo "make bench            the figures of the README"
 	@echo "make clean            remove what was built, .venv too"
 
@@ -76,6 +78,30 @@ lint: $(VENV)/dev.stamp
 
 docs: $(VENV)/docs.stamp
 	@$(BIN)/python infra/site/build.py
+
+# TAG: the tag of a release, which must be the version.
+dist: $(VENV)/dev.stamp
+	@rm -rf dist
+	@$(BIN)/python -c 'import sys, streamkit; tag = "$(TAG)"; sys.exit(0 if tag in ("", "v" + streamkit.__version__) \
+	    else f"the tag {tag} is not v{streamkit.__version__}, the version in streamkit/__init__.py")'
+	@$(BIN)/python -m hatchling build
+	@$(BIN)/python -m twine check --strict dist/*
+
+api: $(VENV)/dev.stamp
+	@$(BIN)/python infra/release/api.py
+
+sizes: $(VENV)/dev.stamp
+	@$(BIN)/python infra/release/sizes.py
+
+# Of what a user installs, without the tools of the tests.
+sbom: dist
+	@rm -rf build/installed
+	@$(BIN)/python -m venv build/installed
+	@build/installed/bin/python -m pip install -q --disable-pip-version-check \
+	    "$$(ls dist/*.whl)[s3,azure,archive,cli,serve,jwt,eventsourcing,langgraph,kombu]"
+	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+	    -o build/sbom.json build/installed
+	@echo build/sbom.json
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks

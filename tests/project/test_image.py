@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from streamkit import __version__
+
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "examples" / "aws_lambda"
 
@@ -30,7 +32,7 @@ def test_the_image_copies_files_that_exist_and_calls_a_function_in_one_of_them()
 
 def test_the_image_installs_our_wheel_with_extras_that_it_has() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wheel = f"{project['name'].replace('-', '_')}-{project['version']}-py3-none-any.whl"
+    wheel = f"{project['name'].replace('-', '_')}-{__version__}-py3-none-any.whl"
     (install,) = [rest for word, rest in _instructions() if word == "RUN"]
     (found,) = re.findall(r'"/tmp/([^"\[]+)\[([a-z0-9,]+)\]"', install)
     assert found[0] == wheel

@@ -13,10 +13,12 @@ import yaml
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from streamkit import __version__
+
 ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-WHEEL = f"streamkit_store-{PROJECT['version']}-py3-none-any.whl"
+WHEEL = f"streamkit_store-{__version__}-py3-none-any.whl"
 UNSEEN = {"node_modules", "__pycache__", "build", "dist", "golden", "data", "streamkit-data"}
 
 FOREIGN = re.compile(

@@ -24,7 +24,7 @@ import yaml
 from mangum import Mangum
 
 import streamkit
-from streamkit import Record
+from streamkit import Record, __version__
 from streamkit.serve import app
 
 ROOT = Path(__file__).parent.parent.parent
@@ -105,7 +105,7 @@ def test_an_adapter_passes_problems_on(through: Callable[..., tuple[int, Any]], 
 def requirement() -> tuple[str, set[str]]:
     """The file name of our wheel, and its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wheel = f"{project['name'].replace('-', '_')}-{project['version']}-py3-none-any.whl"
+    wheel = f"{project['name'].replace('-', '_')}-{__version__}-py3-none-any.whl"
     return wheel, set(project["optional-dependencies"])
 
 
