@@ -57,7 +57,7 @@ def app(
         from .topics import messages
         from .topics import register as register_topics
 
-        register_topics(router)
+        register_topics(router, service)
         application.sockets[messages.PATH] = messages.INTERFACE
     if console:
         from .console import register as register_console

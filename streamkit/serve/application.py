@@ -91,10 +91,11 @@ class Application:
                         check(request, route)
                     elif request.method not in ("GET", "HEAD") and is_foreign(request):
                         _check_foreign(request)
-                    service.gate.enter(request.access)
+                    request.priority = service.priorities.of(request, route)
+                    service.gate.enter(request.access, request.priority)
                     entered = True
-                    if pause := service.gate.delay(request.access):
-                        await asyncio.sleep(pause)
+                    if service.gate.must_wait(request.priority):
+                        await service.gate.wait(request.priority)
                 answer = await route.handler(request)
             except Gone:
                 return
@@ -126,7 +127,7 @@ class Application:
         finally:
             request.end()
             if entered:
-                service.gate.leave(request.access)
+                service.gate.leave(request.access, request.priority)
             service.metrics.answered(
                 request.method if route is not None else "-",
                 "-" if route is None else route.pattern,

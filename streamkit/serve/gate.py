@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
+from bisect import insort
 from collections import Counter, OrderedDict
+from itertools import count
 
 from .access import Access
 from .limits import Limits
@@ -13,10 +16,20 @@ from .problems import Problem
 __all__ = ["Gate", "too_many"]
 
 _BUSY = 16
-"""Requests at once that make a process busy,"""
+"""Requests at once that make a process busy, apart from streams and from those that wait for news;"""
+_LAG = 0.02
+"""and the seconds by which its event loop is late that do so."""
 _STEP = 0.02
-"""and the seconds that a request waits then for each step of its key's priority below the highest one among them."""
+"""The most seconds that a request waits in a busy process for each step of its priority below the highest one,"""
 _LONGEST = 1.0
+"""and in all."""
+_FADE = 0.98
+"""The share of the greatest lateness that is left after each look."""
+_HOLD = 0.2
+"""Seconds for which a request that has ended counts as present, while the event loop is late."""
+_LOWEST = -(1 << 31)
+_TICK = 0.01
+"""Seconds between two looks at the event loop, while there are requests."""
 _CALLERS = 10_000
 """Callers that are remembered; the state of one that does nothing is nothing."""
 
@@ -31,6 +44,20 @@ class _Caller:
         self.at = now
 
 
+class _Waiting:
+    """A request that waits: its place among them, what ends the wait, and when it ends in any case."""
+
+    __slots__ = ("end", "future", "place")
+
+    def __init__(self, place: tuple[int, int], future: asyncio.Future[None], end: float) -> None:
+        self.place = place
+        self.future = future
+        self.end = end
+
+    def __lt__(self, other: _Waiting) -> bool:
+        return self.place < other.place
+
+
 class Gate:
     """Counts the requests and streams of each key; holds a token bucket for each."""
 
@@ -38,7 +65,19 @@ class Gate:
         self._limits = limits
         self._burst = float(limits.burst or limits.requests_per_second)
         self._present: Counter[int] = Counter()
-        """Requests, streams apart, by the priority of their keys."""
+        """Requests by priority, apart from streams and from those that wait for news."""
+        self._waiting: list[_Waiting] = []
+        """Requests that wait for those of a higher priority, in the order in which they go on."""
+        self._numbers = count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due = 0.0
+        self._lag = 0.0
+        """Seconds by which the event loop was late, lately."""
+        self._held = _LOWEST, 0.0
+        """The highest priority of the requests that ended lately, and until when it counts."""
+        self.resting = 0
+        """Requests that wait for news."""
         self._callers: OrderedDict[str, _Caller] = OrderedDict()
         self.requests = 0
         self.streams = 0
@@ -56,7 +95,7 @@ class Gate:
                         break
         return caller
 
-    def enter(self, access: Access) -> None:
+    def enter(self, access: Access, priority: int | None = None) -> None:
         """Begin a request. A Problem if its caller has too many at once, or too many each second."""
         limits, caller = self._limits, self._caller(access)
         if limits.requests_per_key and caller.requests - caller.streams >= limits.requests_per_key:
@@ -71,26 +110,104 @@ class Gate:
             caller.tokens -= 1
         caller.requests += 1
         self.requests += 1
-        self._count(access, 1)
+        self._count(access.priority if priority is None else priority, 1)
+        self._watch()
 
-    def _count(self, access: Access, by: int) -> None:
-        self._present[access.priority] += by
-        if not self._present[access.priority]:
-            del self._present[access.priority]
+    def _count(self, priority: int, by: int) -> None:
+        self._present[priority] += by
+        if not self._present[priority]:
+            del self._present[priority]
+        if by < 0 and self._lag >= _LAG:
+            self._hold(priority)
+        if by < 0 and self._waiting:
+            self._release()
 
-    def delay(self, access: Access) -> float:
-        """Seconds that a request waits before it is handled, so that those of a higher priority pass it."""
-        if self.requests - self.streams < _BUSY or len(self._present) == 1:
-            return 0.0
-        return min((max(self._present) - access.priority) * _STEP, _LONGEST)
+    def _hold(self, priority: int) -> None:
+        """Count a request as present for a moment longer: its caller may be about to send the next one."""
+        now = time.monotonic()
+        held, until = self._held
+        if priority >= held or now >= until:
+            self._held = priority, now + _HOLD
 
-    def leave(self, access: Access) -> None:
+    def _highest(self) -> int:
+        """The highest priority of a request that is there, or was a moment ago."""
+        highest = max(self._present, default=_LOWEST)
+        held, until = self._held
+        if held > highest and self._lag >= _LAG and time.monotonic() < until:
+            return held
+        return highest
+
+    @property
+    def is_busy(self) -> bool:
+        """True if requests of a lower priority wait for others."""
+        return self.requests - self.streams - self.resting - len(self._waiting) >= _BUSY or self._lag >= _LAG
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for those of a higher priority."""
+        return len(self._waiting)
+
+    def must_wait(self, priority: int) -> bool:
+        """True if a request that has entered is to `wait` for those of a higher priority."""
+        return priority < self._highest() and self.is_busy
+
+    async def wait(self, priority: int) -> None:
+        """Return when no request of a higher priority is there, when the process is not busy any more, or when the
+        request has waited for as long as its priority says. Those that wait go on by priority, then in their order."""
+        loop = asyncio.get_running_loop()
+        patience = min((self._highest() - priority) * _STEP, _LONGEST)
+        waiting = _Waiting((-priority, next(self._numbers)), loop.create_future(), time.monotonic() + patience)
+        insort(self._waiting, waiting)
+        self._watch()
+        try:
+            await waiting.future
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    def _release(self) -> None:
+        """Let those go on that need not wait any more. Those of the highest priority are first."""
+        now = time.monotonic()
+        for waiting in list(self._waiting):
+            if waiting.future.done() or (self.is_busy and -waiting.place[0] < self._highest() and now < waiting.end):
+                continue
+            self._waiting.remove(waiting)
+            waiting.future.set_result(None)
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is None or loop is not self._loop:
+            self._loop = loop
+            self._due = time.monotonic() + _TICK  # the clock of uvloop stands still while it runs callbacks
+            self._timer = loop.call_later(_TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._lag = max(time.monotonic() - self._due, self._lag * _FADE)
+        if self._waiting:
+            self._release()
+        if self.requests > self.streams + self.resting or self._lag >= _LAG:
+            self._watch()
+        else:
+            self._lag = 0.0
+
+    def rest(self, access: Access, priority: int) -> None:
+        """A request waits for news, and keeps nobody from anything."""
+        self.resting += 1
+        self._count(priority, -1)
+
+    def resume(self, access: Access, priority: int) -> None:
+        """It goes on."""
+        self.resting -= 1
+        self._count(priority, 1)
+
+    def leave(self, access: Access, priority: int | None = None) -> None:
         """It has ended."""
         self._caller(access).requests -= 1
         self.requests -= 1
-        self._count(access, -1)
+        self._count(access.priority if priority is None else priority, -1)
 
-    def open_stream(self, access: Access) -> None:
+    def open_stream(self, access: Access, priority: int | None = None) -> None:
         """Begin a stream. A Problem if there are too many."""
         limits, caller = self._limits, self._caller(access)
         if limits.streams and self.streams >= limits.streams:
@@ -99,24 +216,24 @@ class Gate:
             raise too_many("streams at once", limits.streams_per_key, 5)
         caller.streams += 1
         self.streams += 1
-        self._count(access, -1)
+        self._count(access.priority if priority is None else priority, -1)
 
-    def close_stream(self, access: Access) -> None:
+    def close_stream(self, access: Access, priority: int | None = None) -> None:
         """It has ended."""
         self._caller(access).streams -= 1
         self.streams -= 1
-        self._count(access, 1)
+        self._count(access.priority if priority is None else priority, 1)
 
-    def take_bytes(self, count: int) -> None:
-        """A body of `count` bytes is about to be taken. A Problem if there is no room for it beside the others."""
+    def take_bytes(self, size: int) -> None:
+        """A body of `size` bytes is about to be taken. A Problem if there is no room for it beside the others."""
         most = self._limits.total_bytes
-        if most and self.body_bytes + count > most:
+        if most and self.body_bytes + size > most:
             raise too_many("bytes of bodies at once", most, 1)
-        self.body_bytes += count
+        self.body_bytes += size
 
-    def give_bytes(self, count: int) -> None:
+    def give_bytes(self, size: int) -> None:
         """It has been dealt with."""
-        self.body_bytes -= count
+        self.body_bytes -= size
 
 
 def too_many(what: str, most: float, pause: int) -> Problem:

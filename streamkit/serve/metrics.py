@@ -78,6 +78,7 @@ class Metrics:
         gauges = {
             "streams": service.gate.streams,
             "requests_in_flight": service.gate.requests,
+            "requests_waiting": service.gate.waiting,
             "rings": len(service.rings),
             "open_stores": service.open_stores,
             "draining": int(service.is_draining),

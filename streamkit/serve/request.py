@@ -29,6 +29,7 @@ class Request:
         "_body",
         "_has_repeated",
         "_is_counted",
+        "_is_resting",
         "_named",
         "_query",
         "_receive",
@@ -39,6 +40,7 @@ class Request:
         "method",
         "opened",
         "parts",
+        "priority",
         "scope",
         "service",
     )
@@ -55,6 +57,8 @@ class Request:
         """The raw parts of the path that the route's pattern names."""
         self.access = EVERYTHING
         """The rights of the caller."""
+        self.priority = 0
+        """Its priority among the requests of the process."""
         self.opened: Waiter | None = None
         """The watcher of the client's connection, once it exists."""
         self._receive = receive
@@ -62,6 +66,7 @@ class Request:
         self._body: bytes | None = None
         self._query: dict[str, str] | None = None
         self._is_counted = False
+        self._is_resting = False
         self._taken = 0
         """Bytes of the body that the gate knows of."""
 
@@ -214,7 +219,7 @@ class Request:
             raise Problem(
                 "not-acceptable", "this server cannot stream, because its platform buffers answers: read with wait=20"
             )
-        self.service.gate.open_stream(self.access)
+        self.service.gate.open_stream(self.access, self.priority)
         self._is_counted = True
         stream = OpenStream(
             self._send,
@@ -233,7 +238,9 @@ class Request:
         if self.opened is not None:
             self.opened.close()
         if self._is_counted:
-            self.service.gate.close_stream(self.access)
+            self.service.gate.close_stream(self.access, self.priority)
+        if self._is_resting:
+            self.service.gate.resume(self.access, self.priority)
         if self._taken:
             self.service.gate.give_bytes(self._taken)
 
@@ -241,6 +248,8 @@ class Request:
         """The wait of a long-poll. It ends when the client leaves."""
         if self._body is None:
             await self.body()
+        self.service.gate.rest(self.access, self.priority)
+        self._is_resting = True
         waiter = self.opened = Waiter(self._receive)
         waiter.watch()
         return waiter

@@ -19,6 +19,7 @@ from .keys import KeyFile, refused
 from .limits import Limits
 from .metrics import Metrics
 from .opened_groups import OpenedGroups
+from .priorities import Priorities
 from .problems import Problem
 from .rings import Rings
 from .tokens import TOKEN, Tokens
@@ -58,6 +59,7 @@ class Service:
         self.origins: frozenset[bytes] = frozenset()
         """The origins of other sites' pages that may use the server."""
         self.gate = Gate(limits)
+        self.priorities = Priorities()
         self.metrics = Metrics()
         self.ticker = Ticker(limits.heartbeat_seconds, limits.write_seconds, self.is_valid)
         self.rings = Rings(limits)

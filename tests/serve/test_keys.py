@@ -58,6 +58,8 @@ ROUTES = [
     ("GET", "/v1/stores", None, "admin"),
     ("GET", "/metrics", None, "admin"),
     ("GET", "/v1/stores/_", None, "read"),
+    ("GET", "priorities", None, "admin"),
+    ("PUT", "priorities", {}, "admin"),
     ("GET", "spaces", None, "read"),
     ("GET", "spaces/s", None, "read"),
     ("PUT", "spaces/s", {}, "admin"),

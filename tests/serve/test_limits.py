@@ -19,7 +19,6 @@ from fix_serve import Events, Served
 
 from streamkit import Record
 from streamkit.serve import Limits
-from streamkit.serve.keys import KeyFile
 from streamkit.serve.limits import limits_of
 
 ENTRIES = "spaces/s/segments/a/entries"
@@ -54,47 +53,6 @@ def test_too_many_requests_at_once_are_refused_and_slots_come_back(serve: Callab
     for path in ("nothing", f"{ENTRIES}?after=x", f"{ENTRIES}/9"):
         served.ask("GET", path)
     assert served.ask("GET", "spaces").status == 200
-
-
-def test_a_request_of_a_lower_priority_waits_when_the_server_is_busy(tmp_path: Path) -> None:
-    keys = KeyFile(tmp_path / "keys.json")
-    low, usual, high = (keys.create(["read", "write"], priority=priority) for priority in (-20, 0, 10))
-    served = Served("memory://priorities", keys=keys.path)
-    gate = served.application.service.gate
-
-    def seconds(key: str) -> float:
-        begun = time.monotonic()
-        reply = served.ask("POST", ENTRIES, {"text": "x"}, {"Authorization": f"Bearer {key}"})
-        assert reply.status == 201
-        return time.monotonic() - begun
-
-    def fastest(key: str) -> float:
-        return min(seconds(key) for _ in range(5))
-
-    try:
-        assert fastest(low) < 0.2, "nothing is to be done, and it waits"
-        headers = {"Authorization": f"Bearer {high}"}
-        waiting = [
-            threading.Thread(target=served.ask, args=("GET", "spaces/quiet/entries?wait=30", None, headers))
-            for _ in range(16)
-        ]
-        waiting[0].start()
-        while not gate.requests:
-            time.sleep(0.001)
-        assert fastest(low) < 0.2, "the server is not busy, and it waits"
-        for thread in waiting[1:]:
-            thread.start()
-        while gate.requests < 16:
-            time.sleep(0.001)
-        assert fastest(high) < 0.2
-        assert seconds(usual) >= 0.2
-        assert seconds(low) >= 0.6
-        served.store.produce("quiet", "a", [Record(b"1")])
-        for thread in waiting:
-            thread.join()
-        assert fastest(low) < 0.2
-    finally:
-        served.close()
 
 
 @pytest.mark.parametrize("limits", [Limits(streams=2), Limits(streams_per_key=2)])

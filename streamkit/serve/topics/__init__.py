@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from ..routing import Router
+from ..service import Service
 from .routes import TopicRoutes
 
 __all__ = ["register"]
 
 
-def register(router: Router) -> None:
+def register(router: Router, service: Service) -> None:
     """Add the routes of `/v0`."""
-    TopicRoutes().register(router)
+    routes = TopicRoutes()
+    routes.register(router)
+    service.priorities.of_topic = lambda access, name: routes.priority(access.stores, service.own_store, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from ..responses import Answer, json_answer
 from ..routing import Router as Paths
 from ..upgrading import upgrade_required
 from .bodies import DiffIn, WriteIn, body_of, node_of, nodes_of, object_of, records_of
-from .config import check_router_name, check_topic_name, config_of
+from .config import TopicConfig, check_router_name, check_topic_name, config_of
 from .errors import Refused, performance
 from .messages import PATH
 from .predicate import predicate_of
@@ -146,18 +146,16 @@ class TopicRoutes:
         if topic.is_queue:
             found["queue"] = counts(topics.group(topic))
         return found | {
-            "effective_priority": self._priority(topics, topic),
+            "effective_priority": _priority(topics, topic.name, topic.config),
             "last_write_ts": extent.last_write,
             "last_read_ts": topics.read_at.get(topic.name),
         }
 
-    def _priority(self, topics: Topics, topic: Topic) -> int:
-        config, read_at = topic.config, topics.read_at.get(topic.name)
-        if config.priority is not None:
-            return config.priority
-        if not config.auto_priority or read_at is None:
-            return 0
-        return max(0, 1_000 - int(time.time() - read_at / 1000))
+    def priority(self, stores: Collection[UUID], own: UUID | None, name: str) -> int:
+        """The priority of a topic in the one store of a key, or the server's own; 0 if it was not used here yet."""
+        found = self._open.get(next(iter(stores)) if len(stores) == 1 else own)  # type: ignore[arg-type]
+        config = None if found is None else found[1].configs.get(name)
+        return 0 if found is None or config is None else _priority(found[1], name, config)
 
     async def list_topics(self, request: Request) -> Any:
         """The topics, by name."""
@@ -547,6 +545,16 @@ class TopicRoutes:
                 lines.append(f'topics_topic_{name}{{topic="{state["topic"]}"}} {state[key]}')
         text = "\n".join([*lines, ""])
         return Answer(200, text.encode(), ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),))
+
+
+def _priority(topics: Topics, name: str, config: TopicConfig) -> int:
+    """The priority that a topic has by its configuration, or by the time since its last read."""
+    if config.priority is not None:
+        return config.priority
+    read_at = topics.read_at.get(name)
+    if not config.auto_priority or read_at is None:
+        return 0
+    return max(0, 1_000 - int(time.time() - read_at / 1000))
 
 
 def _answering(handler: Handler) -> Callable[[Request], Awaitable[Answer | None]]:

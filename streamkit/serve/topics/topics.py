@@ -115,6 +115,8 @@ class Topics:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.configs: dict[str, TopicConfig] = {}
+        """The configurations of topics as they were last seen."""
         self.read_at: dict[str, int] = {}
         """When each topic was last read by this process, in ms."""
         self._counted: dict[str, _Counted] = {}
@@ -130,7 +132,11 @@ class Topics:
     def find(self, name: str) -> Topic | None:
         """The topic if it exists."""
         stored, sequence = self._peek(name)
-        return None if stored is None or stored.deleted else Topic(name, stored, sequence)
+        if stored is None or stored.deleted:
+            self.configs.pop(name, None)
+            return None
+        self.configs[name] = stored.config
+        return Topic(name, stored, sequence)
 
     def get(self, name: str) -> Topic:
         """The topic. Refused if it does not exist."""
@@ -166,6 +172,7 @@ class Topics:
             made = Stored(generation=generation, created=created, config=config)
             if (written := self._write(name, made, sequence)) is not None:
                 topic = Topic(name, made, written)
+                self.configs[name] = config
                 if topic.is_queue:
                     self._configure(topic)
                 return topic, is_new

@@ -11,6 +11,7 @@ from . import (
     leases,
     members,
     messages,
+    priorities,
     reading,
     receiving,
     removing,
@@ -47,6 +48,8 @@ def register(router: Router) -> None:
     router.add("GET", messages.PATH.decode(), upgrade_required, "read")
     add("GET", "/v1/stores", spaces.list_stores, "admin")
     add("GET", _STORE, spaces.size, "read")
+    add("GET", _STORE + "/priorities", priorities.get_priorities, "admin")
+    add("PUT", _STORE + "/priorities", priorities.put_priorities, "admin")
     add("GET", _STORE + "/spaces", spaces.list_spaces, "read")
     add("GET", _SPACE, spaces.get_space, "read", narrow=True)
     add("PUT", _SPACE, spaces.create_space, "admin")

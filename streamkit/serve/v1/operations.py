@@ -9,6 +9,7 @@ from ...removing.report import EraseReport, TrimReport
 from ...space import SpaceSettings
 from ..encoding import EntryOut
 from ..operation import JSON, NUMBER, TEXT, Operation
+from ..priorities import Rules
 from . import cloudevents
 from .composite import SeveralIn
 from .groups import (
@@ -85,6 +86,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "list_stores": Operation(query=_LISTING, answers={200: StoresOut}),
     "size": Operation(answers={200: SizeOut}),
     "space_size": Operation(answers={200: SizeOut}),
+    "get_priorities": Operation(answers={200: Rules}),
+    "put_priorities": Operation(body={JSON: Rules}, answers={200: Rules}),
     "list_spaces": Operation(query=_LISTING, answers={200: SpacesOut}),
     "get_space": Operation(answers={200: SpaceSettings}),
     "create_space": Operation(
