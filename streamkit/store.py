@@ -21,6 +21,7 @@ from .arguments import (
     newest_of,
 )
 from .backend import Ambiguous
+from .causation import with_causes
 from .errors import (
     UNREADABLE,
     CorruptData,
@@ -190,6 +191,7 @@ class Store:
             check_key(idempotency_key)
         if lease is not None:
             check_lease(lease)
+        records = with_causes(space, records)
         part = self._writer.part(segment, records, expected_sequence, idempotency_key is not None)
         if part is None:
             return self.segment_status(space, segment)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
+from .causation import with_causes
 from .errors import Fenced, StoreClosed
 from .leases import Lease, LeaseGrant
 from .log.commit import Committer
@@ -47,6 +48,7 @@ class Draft:
 
     def add(self, segment: str, records: Iterable[Record], expected_sequence: int | None) -> None:
         self.check_open()
+        records = with_causes(self.space, records)
         part = self._writer.part(check_name(segment, "segment"), records, expected_sequence, self._key is not None)
         if part is None:
             return

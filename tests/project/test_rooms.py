@@ -37,7 +37,7 @@ LAYERS = (
         "url",
     },
     {"gaps", "retention", "model", "backend"},
-    {"retry", "log"},
+    {"retry", "log", "causation"},
     {"index", "leases"},
     # the store, and what it is composed of
     {"space", "archive_url", "open_store", "handle", "arguments", "writing", "transaction", "reading", "following"},
@@ -54,6 +54,7 @@ LAYERS = (
         "routes",
         "eventsourcing",
         "members",
+        "tenants",
         "removing",
         "salvage",
         "dcb",
