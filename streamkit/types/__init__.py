@@ -10,6 +10,7 @@ for event in typed.consume_space("orders"):
 from __future__ import annotations
 
 from .aggregates import types_of
+from .cloudevents import from_cloudevent, to_cloudevent
 from .groups import TypedConsumer, TypedDelivery, TypedGroup, TypedQueue
 from .registry import Registry, Type, Typed, Unknown, UnknownType
 from .store import TypedStore, TypedTransaction
@@ -28,5 +29,7 @@ __all__ = [
     "TypedView",
     "Unknown",
     "UnknownType",
+    "from_cloudevent",
+    "to_cloudevent",
     "types_of",
 ]

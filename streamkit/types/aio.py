@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from ..gaps import Gap
 from ..leases import Lease, LeaseGrant
@@ -27,6 +27,7 @@ __all__ = ["AsyncTypedStore", "AsyncTypedTransaction"]
 W = TypeVar("W")
 R = TypeVar("R")
 AnyOffset = LexKey | bytes | str
+Quiet = Literal["raise", "skip"]
 
 
 class AsyncTypedTransaction(Generic[W]):
@@ -101,29 +102,73 @@ class AsyncTypedStore(Generic[W, R]):
         entry = await self.store.peek(space, segment)
         return self.registry.read_or(entry, self.unknown) if entry.sequence else None
 
-    def consume_segment(self, space: str, segment: str, **bounds: Any) -> AsyncGenerator[Typed[R], None]:
+    @overload
+    def consume_segment(
+        self, space: str, segment: str, *, gaps: Quiet = "raise", **bounds: Any
+    ) -> AsyncGenerator[Typed[R], None]: ...
+    @overload
+    def consume_segment(
+        self, space: str, segment: str, *, gaps: Literal["yield"], **bounds: Any
+    ) -> AsyncGenerator[Typed[R] | Gap, None]: ...
+    def consume_segment(self, space: str, segment: str, **bounds: Any) -> AsyncGenerator[Any, None]:
         """The objects of a segment, in sequence order. See `TypedStore.consume_segment`."""
         return self._reading(self.store.consume_segment(space, segment, **bounds))
 
+    @overload
     def consume_space(
-        self, space: str, *, offset: AnyOffset | None = None, **bounds: Any
-    ) -> AsyncGenerator[Typed[R], None]:
+        self, space: str, *, offset: AnyOffset | None = None, gaps: Quiet = "raise", **bounds: Any
+    ) -> AsyncGenerator[Typed[R], None]: ...
+    @overload
+    def consume_space(
+        self, space: str, *, offset: AnyOffset | None = None, gaps: Literal["yield"], **bounds: Any
+    ) -> AsyncGenerator[Typed[R] | Gap, None]: ...
+    def consume_space(self, space: str, *, offset: AnyOffset | None = None, **bounds: Any) -> AsyncGenerator[Any, None]:
         """The objects of a space, in commit order. See `TypedStore.consume_space`."""
         return self._reading(self.store.consume_space(space, offset=offset, **bounds))
 
-    def consume(self, offsets: Mapping[str, AnyOffset | None], **bounds: Any) -> AsyncGenerator[Typed[R], None]:
+    @overload
+    def consume(
+        self, offsets: Mapping[str, AnyOffset | None], *, gaps: Quiet = "raise", **bounds: Any
+    ) -> AsyncGenerator[Typed[R], None]: ...
+    @overload
+    def consume(
+        self, offsets: Mapping[str, AnyOffset | None], *, gaps: Literal["yield"], **bounds: Any
+    ) -> AsyncGenerator[Typed[R] | Gap, None]: ...
+    def consume(self, offsets: Mapping[str, AnyOffset | None], **bounds: Any) -> AsyncGenerator[Any, None]:
         """The objects of several spaces, merged by timestamp. See `TypedStore.consume`."""
         return self._reading(self.store.consume(offsets, **bounds))
 
-    def follow_segment(self, space: str, segment: str, **options: Any) -> AsyncGenerator[Typed[R], None]:
+    @overload
+    def follow_segment(
+        self, space: str, segment: str, *, gaps: Quiet = "raise", **options: Any
+    ) -> AsyncGenerator[Typed[R], None]: ...
+    @overload
+    def follow_segment(
+        self, space: str, segment: str, *, gaps: Literal["yield"], **options: Any
+    ) -> AsyncGenerator[Typed[R] | Gap, None]: ...
+    def follow_segment(self, space: str, segment: str, **options: Any) -> AsyncGenerator[Any, None]:
         """The objects of a segment, then those that come. See `TypedStore.follow_segment`."""
         return self._reading(self.store.follow_segment(space, segment, **options))
 
-    def follow_space(self, space: str, **options: Any) -> AsyncGenerator[Typed[R], None]:
+    @overload
+    def follow_space(self, space: str, *, gaps: Quiet = "raise", **options: Any) -> AsyncGenerator[Typed[R], None]: ...
+    @overload
+    def follow_space(
+        self, space: str, *, gaps: Literal["yield"], **options: Any
+    ) -> AsyncGenerator[Typed[R] | Gap, None]: ...
+    def follow_space(self, space: str, **options: Any) -> AsyncGenerator[Any, None]:
         """The objects of a space, then those that come. See `TypedStore.follow_space`."""
         return self._reading(self.store.follow_space(space, **options))
 
-    def follow(self, offsets: Mapping[str, AnyOffset | None], **options: Any) -> AsyncGenerator[Typed[R], None]:
+    @overload
+    def follow(
+        self, offsets: Mapping[str, AnyOffset | None], *, gaps: Quiet = "raise", **options: Any
+    ) -> AsyncGenerator[Typed[R], None]: ...
+    @overload
+    def follow(
+        self, offsets: Mapping[str, AnyOffset | None], *, gaps: Literal["yield"], **options: Any
+    ) -> AsyncGenerator[Typed[R] | Gap, None]: ...
+    def follow(self, offsets: Mapping[str, AnyOffset | None], **options: Any) -> AsyncGenerator[Any, None]:
         """The objects of several spaces, then those that come. See `TypedStore.follow`."""
         return self._reading(self.store.follow(offsets, **options))
 

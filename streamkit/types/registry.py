@@ -25,6 +25,7 @@ from ..eventsourcing.versions import (
 from ..exact import difference
 from ..gaps import Gap
 from ..model import Entry, Record
+from .cloudevents import CE_TYPE
 
 __all__ = ["Policy", "Registry", "Type", "Typed", "Unknown", "UnknownType", "check_policy"]
 
@@ -164,7 +165,7 @@ class Registry(Generic[T]):
 
     def read(self, entry: Entry) -> T:
         """The object of an entry. UnknownType, UnsupportedVersion for a later version, CorruptData for its payload."""
-        name = entry.metadata.get(EVENT)
+        name = _name_of(entry)
         found = self._by_name.get(name) if name is not None else None
         if found is None:
             known = ", ".join(map(repr, sorted(self._by_name)))
@@ -189,7 +190,7 @@ class Registry(Generic[T]):
                 raise
             if policy == "skip":
                 return None
-            return Typed(Unknown(metadata.get(EVENT), metadata.get(VERSION, "1")), entry)
+            return Typed(Unknown(_name_of(entry), metadata.get(VERSION, "1")), entry)
 
     def reading(self, entries: Iterable[Entry | Gap], policy: Policy) -> Iterator[Any]:
         """The objects of entries, each beside its entry. A Gap is passed on."""
@@ -215,6 +216,11 @@ class Registry(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Registry of {', '.join(self._by_name)}>"
+
+
+def _name_of(entry: Entry) -> str | None:
+    """The name of an entry's type. A CloudEvent of another program has its own type alone."""
+    return entry.metadata.get(EVENT) or entry.metadata.get(CE_TYPE)
 
 
 def check_policy(policy: Policy) -> Policy:
