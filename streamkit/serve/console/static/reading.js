@@ -74,6 +74,11 @@ export class Reading {
   }
 
   _after(page, where, kind) {
+    const first = page.entries[0]
+    if (where === "first" && kind === "beginning" && this.segment !== null && first && !isGap(first) && first.sequence > 1) {
+      // A read from the beginning begins at the first entry that is left, and tells nothing of those before it.
+      this.items.push({ gap: { segment: this.segment, first_sequence: 1, last_sequence: first.sequence - 1, reason: "removed" } })
+    }
     this._append(page.entries)
     this.next = page.next
     this.later = !page.caught_up

@@ -103,7 +103,8 @@ export function SpaceTable({ store, limit = 100 }) {
 
 export function Overview({ store }) {
   const session = useContext(Session)
-  return html`<${Page} title="Overview" badge=${html`<span class="sub mono" title="The store">${store}</span><${Copy} text=${store} label="Copy the store's UUID" />`}>
+  const id = store === "_" && session.store ? session.store : store
+  return html`<${Page} title="Overview" badge=${html`<span class="sub mono" title="The store">${id}</span><${Copy} text=${id} label="Copy the store's UUID" />`}>
     ${seesAll(session) && html`<${Rates} store=${store} /><${StoreSize} store=${store} />`}
     ${!seesAll(session) && html`<div class="note">This key is for some spaces or segments, so the figures of the whole store are hidden.</div>`}
     <${SpaceTable} store=${store} />
