@@ -31,8 +31,9 @@ BATCH = 20
 class Servers:
     """Two processes of the server, on ports of their own. One that is killed is started again on another port."""
 
-    def __init__(self, url: str, store: str) -> None:
-        self._command = [sys.executable, "-m", "streamkit.cli", "serve", "--port", "0", "--url", url, "--store", store]
+    def __init__(self, url: str, store: str, *options: str) -> None:
+        command = [sys.executable, "-m", "streamkit.cli", "serve", "--port", "0", "--url", url, "--store", store]
+        self._command = [*command, *options]
         self._processes = [self._start(), self._start()]
 
     def _start(self) -> tuple[subprocess.Popen[str], int]:
@@ -60,8 +61,8 @@ class Servers:
 
 
 @contextmanager
-def servers(url: str, store: str) -> Iterator[Servers]:
-    found = Servers(url, store)
+def servers(url: str, store: str, *options: str) -> Iterator[Servers]:
+    found = Servers(url, store, *options)
     try:
         yield found
     finally:
@@ -151,3 +152,108 @@ def test_nothing_is_lost_and_no_acknowledged_job_comes_again(tmp_path: Path, see
         assert max(acked.values()) == 1, "a job was acknowledged twice"
         status = queue.status()
         assert (status.acked, status.lag, status.dead) == (JOBS, 0, 0)
+
+
+class Topics:
+    """A client of the interface of topics that asks any server, again and again until one answers."""
+
+    def __init__(self, seed: int, servers: Servers) -> None:
+        self._chance = random.Random(seed)
+        self._servers = servers
+        self.error: BaseException | None = None
+
+    def ask(self, path: str, body: Any, method: str = "POST") -> Any:
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", self._servers.port(self._chance), timeout=60)
+            try:
+                headers = {"Content-Type": "application/json"}
+                connection.request(method, f"/v0/{path}", json.dumps(body), headers)
+                response = connection.getresponse()
+                data = json.loads(response.read())
+                assert response.status < 300 or response.status >= 500, data
+                if response.status < 300:
+                    return data
+            except (OSError, http.client.HTTPException):
+                continue
+            finally:
+                connection.close()
+
+    def write(self, name: str, count: int) -> None:
+        try:
+            for number in range(count):
+                body = {"records": [{"data": [name, number]}], "idempotency_key": f"{name}-{number}"}
+                self.ask("topics/a", body)
+                self.ask("topics/jobs", {**body, "idempotency_key": f"job-{name}-{number}"})
+        except BaseException as error:
+            self.error = error
+
+    def read(self, topic: str, total: int, found: list[Any]) -> None:
+        """Read records to the end, each read at any server."""
+        try:
+            after = 0
+            while len(found) < total:
+                part = self.ask(f"topics/{topic}/diff", {"from_seq": after, "limit": 7, "wait_ms": 200})
+                found += [record["data"] for record in part["records"]]
+                after = part["next_from_seq"]
+        except BaseException as error:
+            self.error = error
+
+    def work(self, total: int, seen: set[tuple[Any, ...]], early: list[Any]) -> None:
+        """Claim and acknowledge jobs until none is left. One that comes after its acknowledgement is `early`."""
+        acked: set[tuple[Any, ...]] = set()
+        try:
+            while len(seen) < total or self._left():
+                jobs = self.ask("topics/jobs/claim", {"node": "w", "max": 10, "lease_ms": 2_000})["claimed"]
+                early += [job["data"] for job in jobs if tuple(job["data"]) in acked]
+                for job in jobs:
+                    seen.add(tuple(job["data"]))
+                    # On a slow machine its lease may have ended; or it is done, and the answer to that was lost.
+                    if self.ask("topics/jobs/ack", {"node": "w", "seqs": [job["$seq"]]})["acked"]:
+                        acked.add(tuple(job["data"]))
+        except BaseException as error:
+            self.error = error
+
+    def _left(self) -> int:
+        queue = self.ask("topics/jobs?touch=false", None, "GET")["queue"]
+        return int(queue["ready"] + queue["in_flight"])
+
+
+@pytest.mark.parametrize("seed", range(3) if EXHAUSTIVE else [1])
+def test_topics_keep_every_record_once_and_in_order_while_their_servers_are_killed(tmp_path: Path, seed: int) -> None:
+    each = 400 if EXHAUSTIVE else 15
+    names = ["x", "y"]
+    total = each * len(names)
+    chance = random.Random(seed)
+    with servers(f"file://{tmp_path}/stores", str(uuid4()), "--topics") as both:
+        clients = [Topics(seed * 1000 + number, both) for number in range(len(names) + 4)]
+        admin, reader, copies_reader, worker, *writers = clients
+        admin.ask("topics/a", {}, "PUT")
+        admin.ask("topics/jobs", {"type": "queue"}, "PUT")
+        admin.ask("routers/a-b", {"source": "a", "dest": "b"}, "PUT")
+        records: list[Any] = []
+        copies: list[Any] = []
+        seen: set[tuple[Any, ...]] = set()
+        early: list[Any] = []
+        threads = [
+            threading.Thread(target=reader.read, args=["a", total, records]),
+            threading.Thread(target=copies_reader.read, args=["b", total, copies]),
+            threading.Thread(target=worker.work, args=[total, seen, early]),
+            *(
+                threading.Thread(target=writer.write, args=[name, each])
+                for writer, name in zip(writers, names, strict=True)
+            ),
+        ]
+        for thread in threads:
+            thread.start()
+        for number in range(1, KILLS + 1):
+            while len(seen) < total * number // (KILLS + 1) and any(thread.is_alive() for thread in threads):
+                threads[0].join(0.01)
+            both.kill(chance)
+        for thread in threads:
+            thread.join(300)
+        assert [client.error for client in clients if client.error] == []
+        assert copies == records, "a router copies each record once, in order"
+        for name in names:
+            assert [number for one, number in records if one == name] == list(range(each))
+        assert (len(records), early) == (total, [])
+        assert seen == {tuple(record) for record in records}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import websockets.sync.client
 from fix_serve import Served
 
 import streamkit
@@ -165,6 +167,23 @@ def ended(served: Served, href: str) -> Any:
     while (found := served.ask("GET", href).json)["state"] == "running":
         pause.wait(0.02)
     return found
+
+
+def test_an_operation_is_watched_until_it_has_ended(served: Served) -> None:
+    served.store.produce("orders", "a", [Record(b"1")])
+    begun = served.ask("POST", "operations", {"kind": "verify"}).json
+    events = served.events(begun["href"])
+    told = events.until("bye")
+    assert {event.name for event in told} <= {"operation", ":", "bye"}
+    last = [event.data for event in told if event.name == "operation"][-1]
+    assert (last["id"], last["state"], told[-1].data) == (begun["id"], "done", {"reason": "end"})
+    assert list(events) == []
+    with websockets.sync.client.connect(f"ws://127.0.0.1:{served.port}/v1/ws") as client:
+        client.send(json.dumps({"id": 1, "op": "subscribe", "operation": begun["id"]}))
+        messages = [json.loads(client.recv(60)) for _ in range(3)]
+    assert [message.get("event") for message in messages] == [None, "operation", "bye"]
+    other = served.events("operations/7d9f2c1e-52a4-4c7b-9d40-0f6a3d1f8e55")
+    assert other.response.status == 404
 
 
 def test_operations_run_and_any_process_tells_how_far_they_are(served: Served) -> None:

@@ -42,6 +42,7 @@ class Subscribe(_Placed, forbid_unknown_fields=True, kw_only=True, rename={"from
     limit: int | UnsetType = UNSET
     consumer: str | UnsetType = UNSET
     members: str | UnsetType = UNSET
+    operation: str | UnsetType = UNSET
 
 
 class Produce(_Placed, forbid_unknown_fields=True, kw_only=True):
@@ -149,13 +150,17 @@ _PLACES = ("after", "offset", "cursor", "from", "gaps", "limit", "consumer")
 
 def _subscribe(message: Subscribe) -> Call:
     base = _store(message)
-    given = [name for name in ("spaces", "group", "queue", "members") if getattr(message, name) is not UNSET]
+    given = [
+        name for name in ("spaces", "group", "queue", "members", "operation") if getattr(message, name) is not UNSET
+    ]
     if len(given) + message.statuses > 1:
         raise Problem("invalid-argument", "a subscription is of a segment, a space, several spaces, or one group")
     if message.group is not UNSET or message.queue is not UNSET:
         path, query = f"{_group(message)}/deliveries", _query(message, "limit", "consumer")
     elif message.members is not UNSET:
         path, query = f"{base}/members/{encode_name(message.members)}", _query(message)
+    elif message.operation is not UNSET:
+        path, query = f"{base}/operations/{encode_name(message.operation)}", _query(message)
     elif message.spaces is not UNSET or message.space is UNSET:
         path, query = f"{base}/entries", _several(message)
     else:

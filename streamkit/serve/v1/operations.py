@@ -189,7 +189,7 @@ OPERATIONS: Mapping[str, Operation] = {
         answers={200: OperationsOut},
     ),
     "start_operation": Operation(body={JSON: OperationIn}, answers={202: OperationOut}),
-    "get_operation": Operation(answers={200: OperationOut}),
+    "get_operation": Operation(answers={200: OperationOut}, others=(_EVENTS,)),
     "push": Operation(query={"consumer": TEXT, "limit": _SOME}, answers={200: str}, media=_EVENTS),
 }
 """By the name of the handler; `query_several` is `read_several` with a body."""

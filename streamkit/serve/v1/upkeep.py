@@ -15,6 +15,7 @@ from ...errors import StreamkitError
 from ...model import Record
 from ...names import internal_name
 from ...store import Store
+from .. import sse
 from ..problems import Problem, problem_of
 from ..request import Request
 from ..responses import Answer, json_answer
@@ -26,6 +27,8 @@ __all__ = ["get_operation", "list_operations", "start_operation"]
 _SPACE = internal_name("operations")
 _NOTED = 2.0
 """Seconds between two notes of the progress."""
+_LOOK = 1.0
+"""Seconds between two looks at an operation for a stream."""
 _LOST = 60_000
 """Milliseconds without a note after which the process that ran it has ended."""
 Kind = Literal["maintain", "verify", "archive", "compact"]
@@ -131,23 +134,55 @@ def _ended(task: asyncio.Task[None]) -> None:
         task.exception()  # its last note could not be written: it is told as lost
 
 
-async def get_operation(request: Request) -> Answer:
-    """Show an operation's progress, or its result."""
+async def get_operation(request: Request) -> Answer | None:
+    """Show an operation's progress, or its result; as text/event-stream, each change until it has ended."""
     request.query(())
     try:
         id = str(UUID(request.name(1)))
     except ValueError:
         raise Problem("not-found", "an operation is named by its UUID") from None
-    entry = await request.store().peek(_SPACE, id)
-    if not entry.sequence:
-        raise Problem("not-found", "the store has no such operation")
-    found = _read(entry.payload)
+    found = await _find(request, id)
     if found.space is None:
         request.access.check_all_spaces()
     else:
         request.access.check_space(found.space)
         request.access.check_all_segments()
-    return json_answer(found)
+    if not request.accepts(b"text/event-stream"):
+        return json_answer(found)
+    await _watch(request, found)
+    return None
+
+
+async def _find(request: Request, id: str) -> OperationOut:
+    entry = await request.store().peek(_SPACE, id)
+    if not entry.sequence:
+        raise Problem("not-found", "the store has no such operation")
+    return _read(entry.payload)
+
+
+async def _watch(request: Request, found: OperationOut) -> None:
+    """Write the operation, now and after each note of it, until it has ended."""
+    stream = await request.stream(200, sse.HEADERS)
+    loop = asyncio.get_running_loop()
+    told: OperationOut | None = None
+    reason = "end"
+    while not (request.service.is_draining or stream.is_over):
+        if found != told:
+            told = found
+            await stream.write(sse.event("operation", msgspec.json.encode(found)))
+        elif stream.is_silent:
+            await stream.write(sse.HEARTBEAT)
+        if found.state != "running":
+            break
+        await stream.wait_until(loop.time() + _LOOK)
+        try:
+            found = await _find(request, found.id)
+        except StreamkitError:
+            reason = "error"
+            break
+    else:
+        reason = "rotate" if stream.is_over else "drain"
+    await stream.write(sse.goodbye(reason))
 
 
 def _read(payload: bytes) -> OperationOut:
