@@ -570,9 +570,10 @@ class Store:
         (a segment and metadata). ValueError for neither. No read that begins after the
         return gives them out, and no byte that the store owns holds their payloads or metadata, also if they were
         archived, trimmed, expired or deleted before. Their segments' names, sequences and timestamps stay.
-        `EraseReport.unreached` names what could not be reached. An erasure that is interrupted is completed by the next
-        call, or by `maintain`. `progress(searched, all)` counts entries. Copies that a storage service keeps on its own
-        (versions of objects, backups) are not reached. LeaseNotAcquired while another process archives: nobody can read
+        `EraseReport.unreached` names what could not be reached; `EraseReport.proof()` is a line to keep as
+        evidence. An erasure that is interrupted is completed by the next call, or by `maintain`.
+        `progress(searched, all)` counts entries. Copies that a storage service keeps on its own (versions of
+        objects, backups) are not reached. LeaseNotAcquired while another process archives: nobody can read
         the entries by then, and the next call removes them. An unknown space is nothing to do.
         """
         from .removing.arguments import check_erasure
@@ -584,18 +585,10 @@ class Store:
         chosen = check_erasure(segment, first, last, metadata, sequences)
         known = self._known(space)
         if known is None:
-            return EraseReport(space, dry_run=dry_run)
-        return erase_space(
-            known,
-            segment,
-            first,
-            last,
-            metadata,
-            dry_run,
-            progress,
-            Copies(self),
-            chosen,
-        )
+            report = EraseReport(space, dry_run=dry_run)
+        else:
+            report = erase_space(known, segment, first, last, metadata, dry_run, progress, Copies(self), chosen)
+        return report.of(self.id, segment, first, last, metadata, chosen)
 
     # -- following ----------------------------------------------------------------------------------------------
 

@@ -24,18 +24,35 @@ def store() -> Store:
     return streamkit.connect(timeout=10).store(os.environ["STREAMKIT_STORE"])
 
 
-def append(order: str, body: dict[str, object]) -> tuple[int, int]:
+class BadInput(Exception):
+    """The request is wrong: the caller gets 400 and the text."""
+
+
+def check(body: object) -> tuple[int, object, str]:
+    """(sequence, event, id) of a body. BadInput says what is wrong with it."""
+    if not isinstance(body, dict):
+        raise BadInput("the body is a JSON object")
+    missing = [name for name in ("sequence", "event", "id") if name not in body]
+    if missing:
+        raise BadInput(f"the body lacks {', '.join(missing)}")
+    sequence, id = body["sequence"], body["id"]
+    if type(sequence) is not int or sequence < 0:
+        raise BadInput("sequence is the order's last sequence, an integer from 0")
+    if not isinstance(id, str) or not id:
+        raise BadInput("id is the request's own id, a text")
+    return sequence, body["event"], id
+
+
+def append(order: str, body: object) -> tuple[int, int]:
     """(HTTP status, the order's sequence)"""
-    sequence = body["sequence"]
-    if not isinstance(sequence, int):
-        raise TypeError("sequence is the order's last sequence, an integer")
+    sequence, event, id = check(body)
     try:
         status = store().produce(
             "orders",
             f"order-{order}",
-            [Record(json.dumps(body["event"]).encode(), {"source": "api"})],
+            [Record(json.dumps(event).encode(), {"source": "api"})],
             expected_sequence=sequence,
-            idempotency_key=str(body["id"]),
+            idempotency_key=id,
         )
     except SequenceMismatch as mismatch:
         return 409, mismatch.actual
@@ -44,8 +61,15 @@ def append(order: str, body: dict[str, object]) -> tuple[int, int]:
 
 @app.route(route="orders/{order}", methods=["POST"])
 def orders(req: func.HttpRequest) -> func.HttpResponse:
-    code, sequence = append(req.route_params["order"], req.get_json())
-    return func.HttpResponse(json.dumps({"sequence": sequence}), status_code=code, mimetype="application/json")
+    try:
+        code, sequence = append(req.route_params["order"], req.get_json())
+    except (BadInput, ValueError) as error:  # ValueError: the body is no JSON, or the order's name is not legal
+        return answer(400, {"error": str(error)})
+    return answer(code, {"sequence": sequence})
+
+
+def answer(code: int, body: dict[str, object]) -> func.HttpResponse:
+    return func.HttpResponse(json.dumps(body), status_code=code, mimetype="application/json")
 
 
 @app.timer_trigger(schedule="0 */5 * * * *", arg_name="timer")

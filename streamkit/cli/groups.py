@@ -89,7 +89,10 @@ def pending(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """List the deliveries that consumers hold now, the oldest first."""
+    """List the deliveries that consumers hold now, the oldest first.
+
+    Example: `streamkit group pending orders billing --limit 10`
+    """
     with open_store(url, store, archive) as opened:
         for found in _group(opened, space, name).pending(consumer, limit):
             fields = {"consumer": found.consumer, "attempt": found.attempt, "deadline": found.deadline}
@@ -113,6 +116,8 @@ def dead(
     """Print the dead letters, the oldest first: since when, after how many attempts, the reason, and the entry.
 
     An entry is its time, segment, sequence, payload and metadata.
+
+    Example: `streamkit group dead orders billing --json`
     """
     with open_store(url, store, archive) as opened:
         for letter in _group(opened, space, name).dead_letters(limit):
@@ -127,7 +132,10 @@ def dead(
 
 @group.command("redrive")
 def redrive(space: SpaceName, name: GroupName, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
-    """Bring all dead letters back."""
+    """Bring all dead letters back.
+
+    Example: `streamkit group redrive orders billing`
+    """
     with open_store(url, store, archive) as opened:
         count = _group(opened, space, name).redrive()
         print_note(f"{count} brought back")
@@ -142,14 +150,20 @@ def seek(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Go on after an offset; what is pending, waiting or dead is forgotten."""
+    """Go on after an offset; what is pending, waiting or dead is forgotten.
+
+    Example: `streamkit group seek orders billing beginning`
+    """
     with open_store(url, store, archive) as opened:
         _group(opened, space, name).seek(offset)
 
 
 @group.command("rm")
 def rm(space: SpaceName, name: GroupName, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
-    """Forget a group. The entries stay."""
+    """Forget a group. The entries stay.
+
+    Example: `streamkit group rm orders billing`
+    """
     with open_store(url, store, archive) as opened:
         _group(opened, space, name).delete()
 
@@ -167,7 +181,10 @@ def put(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Add jobs to a queue, which is made if it is not there."""
+    """Add jobs to a queue, which is made if it is not there.
+
+    Example: `streamkit queue put emails '{"to": "ada"}' --priority 5`
+    """
     with open_store(url, store, archive) as opened:
         found = opened.queue(name)
         if payload is not None:
@@ -210,6 +227,8 @@ def receive(
     """Take jobs. Acknowledge each by its receipt until its deadline. Exits with 1 if no job is ready.
 
     A queue that does not exist is not made, unless --wait waits for its first job.
+
+    Example: `streamkit queue receive emails --limit 10 --wait 20 --json`
     """
     with open_store(url, store, archive) as opened:
         if not _has_queue(opened, name):
@@ -234,7 +253,10 @@ def ack(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Jobs are done. Exits 1 where one went to somebody else since; the others are acknowledged all the same."""
+    """Jobs are done. Exits 1 where one went to somebody else since; the others are acknowledged all the same.
+
+    Example: `streamkit queue ack emails RECEIPT RECEIPT`
+    """
     lost: dict[str, DeliveryLost] = {}
     with open_store(url, store, archive) as opened:
         if not _has_queue(opened, name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -59,8 +59,11 @@ def segment_named(name: str) -> SegmentOf:
     return segment
 
 
-def read_batches(paths: Sequence[str], segment_of: SegmentOf, size: int) -> Iterator[Batch]:
+def read_batches(
+    paths: Sequence[str], segment_of: SegmentOf, size: int, metadata: Mapping[str, str] | None = None
+) -> Iterator[Batch]:
     """Batches of `size` lines from the files, one after the other; `-` is standard input. Empty lines are skipped.
+    Each record gets `metadata`.
 
     The payload of a record is its line, without the white space around it. InvalidRecord names file and line; of the
     batch that the line would be in, nothing is yielded. OSError if a file cannot be read.
@@ -76,7 +79,7 @@ def read_batches(paths: Sequence[str], segment_of: SegmentOf, size: int) -> Iter
                 if not line:
                     continue
                 segment = _segment(line, segment_of, path, count)
-                segments.setdefault(segment, []).append(Record(line))
+                segments.setdefault(segment, []).append(Record(line, metadata))
                 lines += 1
                 held += len(raw)
                 if lines >= size or held >= BATCH_BYTES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ __all__ = [
     "StoreId",
     "Url",
     "check_space",
+    "metadata_pairs",
     "note_missing",
     "open_client",
     "open_store",
@@ -152,3 +153,15 @@ def _no_store(client: Client) -> str:
         return f"name the store (any UUID makes a new one): export STREAMKIT_STORE={uuid4()}"
     shown = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
     return f"name the store, with it or STREAMKIT_STORE; here there is {shown}"
+
+
+def metadata_pairs(given: Iterable[str]) -> dict[str, str]:
+    """The pairs of several NAME=VALUE options."""
+    pairs: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"--metadata takes NAME=VALUE, not {text[:60]!r}")
+        if pairs.setdefault(name, value) != value:
+            raise typer.BadParameter(f"--metadata {name!r} is given twice: no entry has two values of one name")
+    return pairs

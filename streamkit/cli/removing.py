@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -12,7 +11,7 @@ from streamkit import CorruptData, Store
 from streamkit.removing.report import EraseReport
 from streamkit.store import inner
 
-from .options import Archive, Json, SpaceName, StoreId, Url, check_space, open_store
+from .options import Archive, Json, SpaceName, StoreId, Url, check_space, metadata_pairs, open_store
 from .output import confirmed, print_line, print_note, record_line
 from .progress import progress
 
@@ -83,7 +82,7 @@ def erase(
     archive: Archive = None,
 ) -> None:
     """Make entries unreadable for ever: log, index and archive. Says what would go first, and asks."""
-    pairs = _pairs(metadata or ()) or None
+    pairs = metadata_pairs(metadata or ()) or None
     with open_store(url, store, archive) as opened, progress("searching", unit="entries") as bar:
         check_space(opened, space)
         if not yes or dry_run:
@@ -116,17 +115,6 @@ def erase(
 def _amounts(report: EraseReport) -> str:
     text = f"{report.entries:,} entries of {report.segments:,} segments, {report.bytes:,} bytes,"
     return f"{text} and {report.hidden:,} that were removed before" if report.hidden else text
-
-
-def _pairs(given: Iterable[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"--metadata takes NAME=VALUE, not {text[:60]!r}")
-        if pairs.setdefault(name, value) != value:
-            raise typer.BadParameter(f"--metadata {name!r} is given twice: no entry has two values of one name")
-    return pairs
 
 
 def size(

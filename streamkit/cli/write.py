@@ -13,7 +13,7 @@ from streamkit.names import check_name, partition_of
 from streamkit.store import inner
 
 from .ndjson import Batch, read_batches, segment_from, segment_named
-from .options import Archive, Json, SpaceName, StoreId, Url, open_store
+from .options import Archive, Json, SpaceName, StoreId, Url, metadata_pairs, open_store
 from .output import print_line, record_line
 from .progress import progress
 
@@ -53,6 +53,10 @@ def produce(
     expected_sequence: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="With --segment: its last sequence; 0: it is new.")
     ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="NAME=VALUE", help="On every record; may be repeated.", show_default=False),
+    ] = None,
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
@@ -62,7 +66,10 @@ def produce(
 
     A line is a record as it is. Order within a segment is kept. Lines are committed in batches, each whole or not at
     all; the first bad line ends it, with its number, and nothing of its batch is written.
+
+    Example: `streamkit produce orders orders.ndjson --segment-key id --metadata source=import`
     """
+    pairs = metadata_pairs(metadata or ()) or None
     if (segment is None) == (segment_key is None):
         raise typer.BadParameter("say which segment a line is for: --segment-key FIELD, or --segment SEGMENT")
     if expected_sequence is not None and segment is None:
@@ -83,7 +90,7 @@ def produce(
         known = inner(opened).look_up(space)[0]
         partitions = len(known.partitions) if known else 1
         try:
-            for part in read_batches(paths, segment_of, batch):
+            for part in read_batches(paths, segment_of, batch, pairs):
                 for partition, frames in _by_partition(part, partitions).items():
                     key = None if idempotency_key is None else f"{idempotency_key}:{part.number}:{partition}"
                     with opened.transaction(space, idempotency_key=key) as trx:

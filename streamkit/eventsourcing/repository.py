@@ -34,6 +34,7 @@ from ..writing import check_key
 from .aggregate import Aggregate, saved
 from .codecs import Codec, JsonCodec
 from .events import EventFormat, check_codec
+from .executed import AggregateNotFound, Executed
 
 __all__ = ["Repository"]
 
@@ -105,16 +106,24 @@ class Repository(Generic[A]):
 
     # -- loading ------------------------------------------------------------------------------------------------
 
-    def load(self, id: str, *, at: int | datetime | None = None) -> A:
-        """The aggregate as it is now, or as it was `at` a version or a moment; version 0 if it does not exist (yet).
+    def load(self, id: str, *, at: int | datetime | None = None, must_exist: bool = False) -> A:
+        """The aggregate as it is now, or as it was `at` a version or a moment; version 0 if it does not exist (yet),
+        or with `must_exist` AggregateNotFound.
 
         Events that were erased are passed over, and count; after a deletion it begins anew. CorruptData for an event
         that the class does not know; UnsupportedVersion for a later version of one; EntriesRemoved where events were
         trimmed, or have expired, and no snapshot knows what they did.
         """
         check_name(id, "segment")
-        if at is not None:
-            return self._as_of(id, at)
+        if type(must_exist) is not bool:
+            raise TypeError(f"must_exist is a bool, not {type(must_exist).__name__}")
+        aggregate = self._as_of(id, at) if at is not None else self._now(id)
+        if must_exist and not aggregate.version:
+            when = "" if at is None else f" at {at}"
+            raise AggregateNotFound(f"there is no {self.aggregate.__name__} {id!r} in the space {self.space!r}{when}")
+        return aggregate
+
+    def _now(self, id: str) -> A:
         aggregate = self._cached(id)
         if aggregate is not None:
             try:
@@ -329,15 +338,54 @@ class Repository(Generic[A]):
 
         Between attempts it waits for a moment. After `retries` such defeats SequenceMismatch is raised. If `command`
         raises, nothing is written. A command with an `idempotency_key` that this aggregate has executed before is not
-        executed again: it returns None.
+        executed again: it returns None. `perform` also returns the offset, and on such a replay the first answer.
         """
+        result: R = self._execute(id, command, retries, idempotency_key, metadata)[0]  # type: ignore[assignment]
+        return result
+
+    def perform(
+        self,
+        id: str,
+        command: Callable[[A], R],
+        *,
+        retries: int = 5,
+        idempotency_key: str | None = None,
+        metadata: dict[str, str] | None = None,
+    ) -> Executed[R]:
+        """Execute a command as `execute` does; returns its result with the offset, the version and the events.
+
+        If it was executed before with this `idempotency_key`, it returns the status, the offset and the events of then.
+        """
+        result, status, replayed = self._execute(id, command, retries, idempotency_key, metadata)
+        if status is None:
+            return Executed(result, self._store.segment_status(self.space, id), (), replayed)
+        return Executed(result, status, self._events_of(id, status), replayed)
+
+    def _events_of(self, id: str, status: SegmentStatus) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """The events of the transaction that a status is of."""
+        last, found = status.last_sequence, []
+        for entry in self._store.consume_segment(self.space, id, max_sequence=last, reverse=True, gaps="skip"):
+            if status.trx is None or entry.trx != status.trx:
+                break
+            found.append(self.event(entry))
+        return tuple(reversed(found))
+
+    def _execute(
+        self,
+        id: str,
+        command: Callable[[A], R],
+        retries: int,
+        idempotency_key: str | None,
+        metadata: dict[str, str] | None,
+    ) -> tuple[R | None, SegmentStatus | None, bool]:
+        """(the command's result, the status of what it wrote, whether it was executed before)."""
         if type(retries) is not int or retries < 0:
             raise ValueError(f"retries is 0 or more, not {retries!r}")
         check_name(id, "segment")
         check_function("command", command, "the aggregate")
         key = _key(id, idempotency_key)
-        if key is not None and self._store.lookup(self.space, key, id) is not None:
-            return None  # type: ignore[return-value]
+        if key is not None and (before := self._store.lookup(self.space, key, id)) is not None:
+            return None, before.get(id), True
         # Optimism: what is in the cache is mostly what is in the log, and if it is not the commit says so.
         aggregate, fresh, defeats = self._cached(id), False, 0
         while True:
@@ -354,14 +402,14 @@ class Repository(Generic[A]):
                 continue
             if not aggregate.pending:
                 if fresh or not self._is_stale(aggregate):
-                    return result
+                    return result, None, False
                 aggregate = None
                 continue
             try:
-                self.save(aggregate, metadata=metadata, idempotency_key=idempotency_key)
-                return result
-            except TransactionIdMismatch:
-                return None  # type: ignore[return-value]
+                status = self.save(aggregate, metadata=metadata, idempotency_key=idempotency_key)
+                return result, status, False
+            except TransactionIdMismatch as mismatch:
+                return None, mismatch.statuses.get(id), True
             except SequenceMismatch:
                 self._forget(id)
                 if fresh:  # else it was the cache that was behind

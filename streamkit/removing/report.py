@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
 
 from ..html import Shown
 
@@ -83,6 +87,42 @@ class EraseReport(Shown, frozen=True):
     """Published views that were deleted. The next `publish` of each view writes it again, without the entries."""
     unreached: tuple[str, ...] = ()
     """A sentence for each place that may still hold entries, with the next step."""
+    store: str = ""
+    """The UUID of the store."""
+    selector: dict[str, Any] = msgspec.field(default_factory=dict)
+    """The arguments that named the entries: segment, first, last, metadata, sequences; those that were given."""
+
+    def of(
+        self,
+        store: UUID,
+        segment: str | None,
+        first: int,
+        last: int | None,
+        metadata: Mapping[str, str] | None,
+        sequences: Iterable[int] | None,
+    ) -> EraseReport:
+        """The report with the store, and the arguments that named the entries."""
+        selector: dict[str, Any] = {"segment": segment, "first": first if first != 1 else None, "last": last}
+        selector["metadata"] = None if metadata is None else dict(metadata)
+        selector["sequences"] = None if sequences is None else sorted(sequences)
+        given = {name: value for name, value in selector.items() if value is not None}
+        return msgspec.structs.replace(self, store=str(store), selector=given)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all fields, in hexadecimal: a report that was kept has not changed if its digest is the same."""
+        return hashlib.sha256(self._document()).hexdigest()
+
+    def proof(self) -> str:
+        """The report as one line of JSON with its digest, to be kept. `sha256` is of the line without `sha256`."""
+        fields = msgspec.json.decode(self._document())
+        return _proofs.encode({**fields, "sha256": self.digest}).decode()
+
+    def _document(self) -> Any:
+        return _proofs.encode(self)
+
+
+_proofs = msgspec.json.Encoder(order="sorted")
 
 
 class Tier(Shown, frozen=True):

@@ -101,6 +101,14 @@ def test_standard_input_is_read_when_no_file_is_named(cli: CommandLine) -> None:
     assert [entry["line"] for entry in payloads(cli("consume", "orders", "--json"))] == list(range(1, 11))
 
 
+def test_metadata_of_the_command_is_on_every_record(cli: CommandLine) -> None:
+    pairs = ["--metadata", "source=import", "--metadata", "by=ada=1"]
+    assert cli("produce", "s", "--segment", "a", *pairs, stdin=b"1\n2\n").code == 0
+    read = cli("consume", "s", "--json").lines
+    assert [entry["metadata"] for entry in read] == [{"source": "import", "by": "ada=1"}] * 2
+    assert cli("produce", "s", "--segment", "a", "--metadata", "source", stdin=b"1\n").code == 2
+
+
 def test_a_payload_is_the_line_byte_for_byte_without_the_space_around_it(cli: CommandLine) -> None:
     line = b'  {"b": 1.10, "a":12345678901234567890,  "order": 7}\r\n'
     assert cli("produce", "orders", "--segment-key", "order", stdin=b"\xef\xbb\xbf" + line + b"\n \n").code == 0

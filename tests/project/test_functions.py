@@ -112,6 +112,26 @@ def test_a_caller_that_has_not_seen_the_latest_is_refused(function: Any) -> None
     assert function.store().segment_status("orders", "order-42").last_sequence == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"{", "JSON"),
+        (b"[]", "a JSON object"),
+        (b"{}", "lacks sequence, event, id"),
+        (b'{"sequence": "1", "event": 1, "id": "a"}', "an integer"),
+        (b'{"sequence": true, "event": 1, "id": "a"}', "an integer"),
+        (b'{"sequence": 0, "event": 1, "id": 7}', "a text"),
+    ],
+)
+def test_the_azure_function_answers_bad_input_with_400(body: bytes, problem: str) -> None:
+    func = pytest.importorskip("azure.functions")
+    module = _load("azure_functions", "function_app")
+    orders = next(f for f in module.app.get_functions() if f.get_function_name() == "orders").get_user_function()
+    answer = orders(func.HttpRequest("POST", "/api/orders", body=body, route_params={"order": "42"}))
+    assert answer.status_code == 400
+    assert problem in json.loads(answer.get_body())["error"]
+
+
 def test_a_cold_process_appends(cloud: str, function: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert function("42", 0, {"type": "placed"}, "a") == (200, 1)
     if cloud == "s3":
