@@ -13,7 +13,7 @@ from functools import cache
 import azure.functions as func
 
 import streamkit
-from streamkit import LeaseNotAcquired, Record, SequenceMismatch, Store
+from streamkit import InvalidName, LeaseNotAcquired, Record, SequenceMismatch, Store
 
 app = func.FunctionApp(http_auth_level=func.AuthLevel.FUNCTION)
 
@@ -62,8 +62,12 @@ def append(order: str, body: object) -> tuple[int, int]:
 @app.route(route="orders/{order}", methods=["POST"])
 def orders(req: func.HttpRequest) -> func.HttpResponse:
     try:
-        code, sequence = append(req.route_params["order"], req.get_json())
-    except (BadInput, ValueError) as error:  # ValueError: the body is no JSON, or the order's name is not legal
+        body = req.get_json()
+    except ValueError as error:
+        return answer(400, {"error": f"the body is not JSON: {error}"})
+    try:
+        code, sequence = append(req.route_params["order"], body)
+    except (BadInput, InvalidName) as error:
         return answer(400, {"error": str(error)})
     return answer(code, {"sequence": sequence})
 
