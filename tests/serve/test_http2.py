@@ -27,7 +27,7 @@ ENTRIES = "/v1/stores/_/spaces/s/segments/a%2Fb/entries"
 
 @pytest.fixture
 def dual(serve: Callable[..., Served]) -> Served:
-    return serve(http2=True, hosts=["127.0.0.1"], limits=Limits(write_seconds=1, header_bytes=10_000))
+    return serve(http2=True, hosts=["127.0.0.1"], limits=Limits(write_seconds=5, header_bytes=10_000))
 
 
 @pytest.fixture

@@ -349,7 +349,7 @@ def test_limits_hold_for_connections_subscriptions_and_messages(serve: Callable[
 
 
 def test_a_client_that_does_not_read_costs_the_others_nothing_and_is_cut(serve: Callable[..., Served]) -> None:
-    served = serve(limits=Limits(write_seconds=1, ring_bytes=1 << 20))
+    served = serve(limits=Limits(write_seconds=5, ring_bytes=1 << 20))
     with opened(served, close_timeout=0.1) as stalled, opened(served) as reading:
         for client in (stalled, reading):
             client.event(client.send("subscribe", space="s"), "caught-up")
